@@ -1,0 +1,35 @@
+# make demo   set everything up, run a small real study, write its report
+# make test   set everything up, run all tests with line coverage
+# make check  lint, format check, types
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup demo test check format clean
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+setup: $(VENV)/ready
+
+demo: setup
+	$(BIN)/carryover run demo --folder carryover-demo
+	$(BIN)/carryover report carryover-demo
+
+test: setup
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage*

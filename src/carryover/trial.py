@@ -1,0 +1,128 @@
+"""The values every room shares: a trial, what is done to its model, how it is trained, and what it is for.
+
+Plain frozen dataclasses with no dependency, so that the engine runs where only torch and transformers are.
+
+Layers are numbered as in the papers: 1 is the layer just above the embeddings, 0 stands for the embeddings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Recipe = Literal["as_described", "as_described_v1", "as_released", "bert_init"]
+Head = Literal["mean", "pooler"]
+
+
+class CarryoverError(Exception):
+    """Something the user can put right; the message says what was wrong, what is allowed and what to do."""
+
+
+@dataclass(frozen=True)
+class Surgery:
+    """What is done to the pretrained layers before training.
+
+    `order` lists the pretrained layers in the order in which they shall stand: (3, 1, 2) permutes a model of
+    three layers, (1, 2) drops its top layer. None leaves them as they are.
+    `reinit` names positions in the resulting model whose parameters are drawn anew by `recipe`.
+    """
+
+    order: tuple[int, ...] | None = None
+    reinit: tuple[int, ...] = ()
+    recipe: Recipe = "as_described"
+    keep_layer_norm: bool = False
+
+    def canonical(self) -> Surgery:
+        """The same surgery written in one way: a recipe that draws nothing does not tell two trials apart."""
+        if not self.reinit:
+            return Surgery(order=self.order)
+        return dataclasses.replace(self, reinit=tuple(sorted(set(self.reinit))))
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a trial is finetuned. The defaults are the recipe of Tamkin et al. 2020 with the released code's AdamW."""
+
+    epochs: int = 3
+    batch_size: int = 8
+    lr: float = 2e-5
+    lr_factors: tuple[tuple[int, float], ...] = ()  # (layer, factor) for layers that differ; factor 0 freezes
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip_norm: float = 1.0  # global norm of one trial's gradient; 0 turns clipping off
+    warmup: float = 0.0  # share of the steps
+    schedule: Literal["linear", "constant"] = "linear"
+    max_length: int = 128
+    dropout: float | None = None  # None: what the model's own config says
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One finetuning run. Its id is a hash of all that decides its result, and of nothing else."""
+
+    model: str  # as the user named it: a hub id, a folder, package:NAME
+    model_fingerprint: str  # hash of the model's files
+    task: str
+    task_fingerprint: str  # hash of the examples, the labels and the metric
+    train_size: int  # how many training examples its random subset has
+    seed: int  # decides subset, order, re-initialisation, head and dropout
+    revision: str | None = None
+    head: Head = "mean"
+    surgery: Surgery = field(default_factory=Surgery)
+    training: Training = field(default_factory=Training)
+
+    NAMES_ONLY = ("model", "revision", "task")  # how a thing is called does not change a result
+
+    def identity(self) -> dict[str, Any]:
+        """All that decides the result. Values equal to their default are left out, so that a setting added in a
+        later version keeps the ids of trials that never used it."""
+        canonical = dataclasses.replace(self, surgery=self.surgery.canonical())
+        return {k: v for k, v in _without_defaults(canonical).items() if k not in self.NAMES_ONLY}
+
+    @property
+    def id(self) -> str:
+        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Trial:
+        raw = json.loads(text)
+        surgery, training = raw.pop("surgery"), raw.pop("training")
+        if surgery["order"] is not None:
+            surgery["order"] = tuple(surgery["order"])
+        surgery["reinit"] = tuple(surgery["reinit"])
+        training["lr_factors"] = tuple((int(layer), float(f)) for layer, f in training["lr_factors"])
+        training["betas"] = tuple(training["betas"])
+        return Trial(**raw, surgery=Surgery(**surgery), training=Training(**training))
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a trial is for: one point of one experiment. Several points may use the same trial, which runs once."""
+
+    experiment: str  # "incremental", "localized", ...
+    condition: str  # which curve of the experiment: "", "block reinitialized", ...
+    x: float  # where on the curve: layers kept, first layer of the block, number of the permutation, ...
+    trial: Trial
+
+
+def _without_defaults(value: Any) -> dict[str, Any]:
+    kept = {}
+    for f in dataclasses.fields(value):
+        v = getattr(value, f.name)
+        default = f.default if f.default is not dataclasses.MISSING else None
+        if f.default_factory is not dataclasses.MISSING:
+            default = f.default_factory()
+        elif f.default is dataclasses.MISSING:
+            default = dataclasses.MISSING
+        if v == default:
+            continue
+        kept[f.name] = _without_defaults(v) if dataclasses.is_dataclass(v) else v
+    return kept
