@@ -6,6 +6,7 @@ came from. `BadRows` collects what is wrong with a file so that one error tells 
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,20 +29,21 @@ class BadRows:
     """Collects complaints about one file and raises them together."""
 
     file: str
-    shown: list[str] = field(default_factory=list)
+    first: list[tuple[int, str]] = field(default_factory=list)  # (line, complaint) of the topmost few
     count: int = 0
 
     def add(self, line: int, complaint: str) -> None:
         self.count += 1
-        if len(self.shown) < BAD_ROWS_SHOWN:
-            self.shown.append(f"  {self.file}:{line}: {complaint}")
+        bisect.insort(self.first, (line, complaint))
+        del self.first[BAD_ROWS_SHOWN:]
 
     def raise_if_any(self, advice: str = "Correct or remove these rows, then run again.") -> None:
         if not self.count:
             return
         rows = "1 bad row" if self.count == 1 else f"{self.count:,} bad rows"
-        more = [f"  and {self.count - len(self.shown):,} more"] if self.count > len(self.shown) else []
-        raise BadData("\n".join([f"{rows} in {self.file}:", *self.shown, *more, advice]))
+        shown = [f"  {self.file}:{line}: {complaint}" for line, complaint in self.first]
+        more = [f"  and {self.count - len(shown):,} more"] if self.count > len(shown) else []
+        raise BadData("\n".join([f"{rows} in {self.file}:", *shown, *more, advice]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +97,7 @@ class Task:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex characters over all that decides a result: examples, labels, kind and metric; not the names."""
+        """16 hex characters over all that decides a result: examples, labels, kind, metrics; not names."""
         digest = hashlib.blake2b(digest_size=8)
         digest.update(f"{self.kind}\0{self.n_outputs}\0{self.metric}\0{','.join(self.metrics)}".encode())
         for name, split in [("train", self.train), *(("eval/" + k, v) for k, v in self.evals.items())]:
