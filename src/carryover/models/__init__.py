@@ -1,0 +1,1 @@
+"""Loading pretrained encoders, knowing where their layers are, and operating on them."""

