@@ -25,7 +25,7 @@ def key_of(seed: int, name: str) -> tuple[int, int]:
 
 
 def scramble(x: Tensor) -> Tensor:
-    """A 32-bit finaliser (Wellons' lowbias32) on int32 tensors; multiplication wraps, shifts are made logical."""
+    """A 32-bit finaliser (Wellons' lowbias32) on int32 tensors; products wrap, shifts are made logical."""
     x = x ^ ((x >> 16) & 0xFFFF)
     x = x * 0x7FEB352D
     x = x ^ ((x >> 15) & 0x1FFFF)
@@ -34,11 +34,11 @@ def scramble(x: Tensor) -> Tensor:
 
 
 def uniform(seed: int, name: str, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-    """float32 in (0, 1), 24 bits each, never 0 or 1."""
+    """float32 in (0, 1), never 0 or 1: 23 bits and a half step, all that float32 holds unrounded."""
     low, high = key_of(seed, name)
     position = torch.arange(math.prod(shape), dtype=torch.int32, device=device)
     bits = scramble(scramble(position ^ low) + high)
-    return (((bits >> 8) & 0xFFFFFF).float() + 0.5).mul_(1 / (1 << 24)).view(*shape)
+    return (((bits >> 9) & 0x7FFFFF).float() + 0.5).mul_(1 / (1 << 23)).view(*shape)
 
 
 def truncated_normal(

@@ -44,7 +44,7 @@ class Surgery:
 
 @dataclass(frozen=True)
 class Training:
-    """How a trial is finetuned. The defaults are the recipe of Tamkin et al. 2020 with the released code's AdamW."""
+    """How a trial is finetuned. The defaults: Tamkin et al. 2020 with the released code's AdamW."""
 
     epochs: int = 3
     batch_size: int = 8
@@ -58,6 +58,21 @@ class Training:
     schedule: Literal["linear", "constant"] = "linear"
     max_length: int = 128
     dropout: float | None = None  # None: what the model's own config says
+
+    def canonical(self) -> Training:
+        """The same training written in one way: 5 is 5.0, factors in order, and a factor of 1 says nothing."""
+        first, second = self.betas
+        return dataclasses.replace(
+            self,
+            lr=float(self.lr),
+            lr_factors=tuple(sorted((int(n), float(f)) for n, f in self.lr_factors if f != 1)),
+            weight_decay=float(self.weight_decay),
+            betas=(float(first), float(second)),
+            eps=float(self.eps),
+            clip_norm=float(self.clip_norm),
+            warmup=float(self.warmup),
+            dropout=None if self.dropout is None else float(self.dropout),
+        )
 
 
 @dataclass(frozen=True)
@@ -78,9 +93,11 @@ class Trial:
     NAMES_ONLY = ("model", "revision", "task")  # how a thing is called does not change a result
 
     def identity(self) -> dict[str, Any]:
-        """All that decides the result. Values equal to their default are left out, so that a setting added in a
-        later version keeps the ids of trials that never used it."""
-        canonical = dataclasses.replace(self, surgery=self.surgery.canonical())
+        """All that decides the result. Values equal to their default are left out, so that a setting added in
+        a later version keeps the ids of trials that never used it."""
+        canonical = dataclasses.replace(
+            self, surgery=self.surgery.canonical(), training=self.training.canonical()
+        )
         return {k: v for k, v in _without_defaults(canonical).items() if k not in self.NAMES_ONLY}
 
     @property
@@ -105,7 +122,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Point:
-    """What a trial is for: one point of one experiment. Several points may use the same trial, which runs once."""
+    """What a trial is for: one point of one experiment. Points may share a trial, which then runs once."""
 
     experiment: str  # "incremental", "localized", ...
     condition: str  # which curve of the experiment: "", "block reinitialized", ...
