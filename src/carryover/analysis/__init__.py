@@ -1,0 +1,1 @@
+"""What the results mean: tidy frames, intervals, paired comparisons. Reads results.db and nothing else."""

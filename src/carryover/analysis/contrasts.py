@@ -1,0 +1,47 @@
+"""The other experiments against their baselines: what re-initialising, permuting or dropping layers costs."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from carryover.analysis.frame import CURVE
+from carryover.analysis.intervals import PairedDifference, false_discovery, paired_difference
+
+ALL, NONE = "all pretrained", "none pretrained"
+BASELINES = (ALL, NONE)
+
+
+def against(points: pd.DataFrame, baseline: str = ALL) -> pd.DataFrame:
+    """Every (condition, x) minus a baseline of its curve, paired by seed; p is adjusted within the curve."""
+    frames = []
+    for key, rows in points.groupby(CURVE, sort=True):
+        reference = rows[rows["condition"] == baseline].set_index("seed")["value"]
+        cells = rows[~rows["condition"].isin(BASELINES)].groupby(["condition", "x"], sort=True)
+        found = []
+        for (condition, x), cell in cells:
+            d = paired_difference(cell.set_index("seed")["value"], reference)
+            if d is not None:
+                found.append((condition, x, d.mean, d.low, d.high, d.sd, d.n, d.p))
+        table = pd.DataFrame(found, columns=["condition", "x", "mean", "low", "high", "sd", "n", "p"])
+        table["p_adjusted"] = false_discovery(table["p"])
+        for position, (name, value) in enumerate(zip(CURVE, key, strict=True)):
+            table.insert(position, name, value)
+        frames.append(table)
+    filled = [frame for frame in frames if not frame.empty]
+    return pd.concat(filled, ignore_index=True) if filled else frames[0] if frames else pd.DataFrame()
+
+
+def permutation_cost(rows: pd.DataFrame, baseline: str = ALL) -> PairedDifference | None:
+    """Permuted minus baseline for one curve, with an interval over permutations.
+
+    The permutation is what was drawn at random, so each counts once: its difference from the baseline,
+    paired by seed and averaged over its seeds.
+    """
+    reference = rows[rows["condition"] == baseline].set_index("seed")["value"]
+    permuted = rows[~rows["condition"].isin(BASELINES)]
+    found = [
+        paired_difference(cell.set_index("seed")["value"], reference)
+        for _, cell in permuted.groupby("x", sort=True)
+    ]
+    each = pd.Series([d.mean for d in found if d is not None], dtype=float)
+    return paired_difference(each, each * 0)

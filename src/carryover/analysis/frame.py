@@ -1,0 +1,237 @@
+"""results.db as tidy pandas frames, read without ever blocking or changing a study that is still running.
+
+points = load_points(folder)      # one row per point, whatever its status
+curves = finished(points)         # the points that have a value, ready to be averaged
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from carryover.trial import CarryoverError
+
+SCHEMA_VERSION = 1
+DATABASE = "results.db"
+
+POINTS = """
+WITH last AS (SELECT trial_id, MAX(epoch) AS epoch FROM epochs GROUP BY trial_id)
+SELECT p.experiment, p.condition, p.x, t.model, t.model_fingerprint, t.task, t.task_fingerprint, t.train_size,
+       t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor, t.id AS trial_id, t.status, t.error,
+       k.metric, score.value AS value, dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
+       t.seconds, m.depth, t.trial_json
+FROM points p
+JOIN trials t ON t.id = p.trial_id
+LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
+LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
+LEFT JOIN last ON last.trial_id = t.id AND t.status = 'done'
+LEFT JOIN epochs score ON score.trial_id = t.id AND score.epoch = last.epoch AND score.metric = k.metric
+LEFT JOIN epochs dev ON dev.trial_id = t.id AND dev.epoch = last.epoch AND dev.metric = 'dev_loss'
+LEFT JOIN epochs train ON train.trial_id = t.id AND train.epoch = last.epoch AND train.metric = 'train_loss'
+ORDER BY p.experiment, t.model, t.task, t.train_size, p.condition, p.x, t.recipe, t.seed, t.id
+"""
+
+# What a recipe, a kept layer norm or a raised learning rate acts on is a re-initialised layer.
+SURGICAL = ["recipe", "keep_layer_norm", "reinit_lr_factor"]
+CURVE = ["experiment", "model", "model_fingerprint", "task", "train_size", "variant"]
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    name: str
+    fingerprint: str
+    family: str
+    depth: int
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    name: str
+    kind: str
+    metric: str
+    train_rows: int
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    name: str
+    created: str
+    carryover_version: str
+    counts: dict[str, int]  # trials by status: pending, running, done, failed
+    models: tuple[ModelSummary, ...]
+    tasks: tuple[TaskSummary, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+def load_points(folder: Path) -> pd.DataFrame:
+    """One row per point; value and losses are those of the last epoch, and of done trials alone."""
+    with _reading(folder) as db:
+        points = pd.read_sql_query(POINTS, db)
+    for column in ("value", "dev_loss", "train_loss", "epochs", "seconds"):
+        points[column] = pd.to_numeric(points[column])
+    points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
+    points["reinit_lr_factor"] = pd.to_numeric(points["reinit_lr_factor"]).fillna(1.0).astype(float)
+    points["model"] = _one_name_each(points, "model", "model_fingerprint")
+    points["task"] = _one_name_each(points, "task", "task_fingerprint")
+    trials = [json.loads(text) for text in points.pop("trial_json")]
+    points["untouched"] = pd.Series([not t["surgery"]["reinit"] for t in trials], dtype=bool)
+    points["training"] = pd.Series([_settings(t["training"]) for t in trials], dtype=object)
+    return points
+
+
+def load_epochs(folder: Path) -> pd.DataFrame:
+    """trial_id, epoch, metric, value: the learning curves in long form."""
+    with _reading(folder) as db:
+        return pd.read_sql_query("SELECT * FROM epochs ORDER BY trial_id, epoch, metric", db)
+
+
+def load_trials(folder: Path) -> pd.DataFrame:
+    """One row per trial with what became of it, whichever points it serves."""
+    columns = (
+        "id AS trial_id, model, task, train_size, seed, head, recipe, status, error, seconds, trial_json"
+    )
+    with _reading(folder) as db:
+        return pd.read_sql_query(
+            f"SELECT {columns} FROM trials ORDER BY model, task, train_size, seed, id", db
+        )
+
+
+def load_runs(folder: Path) -> pd.DataFrame:
+    """One row per call of `carryover run`; started and finished are UTC times, versions a dict."""
+    with _reading(folder) as db:
+        runs = pd.read_sql_query("SELECT * FROM runs ORDER BY run_id", db)
+    for column in ("started", "finished"):
+        runs[column] = pd.to_datetime(pd.to_numeric(runs[column]), unit="s", utc=True)
+    runs["versions"] = pd.Series(
+        [json.loads(text) if text else {} for text in runs["versions"]], dtype=object
+    )
+    return runs
+
+
+def study_facts(folder: Path) -> StudyFacts:
+    with _reading(folder) as db:
+        meta = dict(db.execute("SELECT key, value FROM meta"))
+        counts = dict(db.execute("SELECT status, COUNT(*) FROM trials GROUP BY status"))
+        models = db.execute("SELECT name, fingerprint, family, depth FROM models ORDER BY name").fetchall()
+        tasks = db.execute("SELECT name, kind, metric, train_rows FROM tasks ORDER BY name").fetchall()
+    return StudyFacts(
+        name=meta.get("study_name") or Path(folder).resolve().name,
+        created=meta.get("created", ""),
+        carryover_version=meta.get("carryover_version", ""),
+        counts={status: counts.get(status, 0) for status in ("done", "failed", "running", "pending")},
+        models=tuple(ModelSummary(*row) for row in models),
+        tasks=tuple(TaskSummary(*row) for row in tasks),
+    )
+
+
+def finished(points: pd.DataFrame) -> pd.DataFrame:
+    """The points that have a value, with a `variant` that names what else differs between curves.
+
+    A model with nothing re-initialised is the same whatever the recipe says, so its trials run once; here
+    they stand at the end of every recipe's curve.
+    """
+    done = points[(points["status"] == "done") & points["value"].notna()]
+    if done.empty:
+        counts = points.drop_duplicates("trial_id")["status"].value_counts()
+        told = ", ".join(f"{n} {status}" for status, n in counts.items()) or "no trial at all"
+        raise CarryoverError(
+            f"nothing has finished in this study yet ({told}): run it with `carryover run`, then ask again"
+        )
+    everywhere = _share_untouched(points)
+    everywhere["variant"] = _variants(everywhere)
+    return everywhere[(everywhere["status"] == "done") & everywhere["value"].notna()].reset_index(drop=True)
+
+
+def _share_untouched(points: pd.DataFrame) -> pd.DataFrame:
+    setting = ["experiment", "model_fingerprint", "task", "train_size", "head", "training"]
+    touched, untouched = points[~points["untouched"]], points[points["untouched"]]
+    surgeries = touched[[*setting, *SURGICAL]].drop_duplicates()
+    shared = untouched.drop(columns=SURGICAL).merge(surgeries, on=setting, how="left", indicator="found")
+    alone = shared.pop("found") == "left_only"
+    as_stored = untouched.drop_duplicates("trial_id").set_index("trial_id")
+    for column in SURGICAL:
+        own = shared["trial_id"].map(as_stored[column])
+        shared[column] = shared[column].where(~alone, own).astype(points[column].dtype)
+    return pd.concat([touched, shared[points.columns]], ignore_index=True)
+
+
+def _variants(points: pd.DataFrame) -> pd.Series:
+    """What tells apart two curves of the same experiment, model, task and size; '' where nothing does."""
+    settings = pd.DataFrame([json.loads(text) for text in points["training"]], index=points.index)
+    settings = pd.concat([points[[*SURGICAL, "head"]], settings.map(_plain)], axis=1)
+    groups = [points[c] for c in ("experiment", "model_fingerprint", "task", "train_size")]
+    varying = [c for c in settings if (settings[c].groupby(groups).nunique(dropna=False) > 1).any()]
+    labels = [
+        ", ".join(_in_words(name, value) for name, value in zip(varying, row, strict=True))
+        for row in settings[varying].itertuples(index=False)
+    ]
+    return pd.Series(labels, index=points.index, dtype=object)
+
+
+def _in_words(name: str, value: object) -> str:
+    if name == "recipe":
+        return str(value)
+    if name == "keep_layer_norm":
+        return "layer norms kept" if value else "layer norms reset"
+    if name == "reinit_lr_factor":
+        return "one lr for all layers" if value == 1.0 else f"re-initialised layers at {value:g}× lr"
+    return f"{name.replace('_', ' ')} {value}"
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, list) else value
+
+
+def _settings(training: dict) -> str:
+    return json.dumps({k: v for k, v in training.items() if k != "lr_factors"}, sort_keys=True)
+
+
+def _one_name_each(points: pd.DataFrame, name: str, fingerprint: str) -> pd.Series:
+    """Two models (or tasks) that go by one name are told apart by the start of their fingerprints."""
+    doubled = points.groupby(name)[fingerprint].transform("nunique") > 1
+    return points[name].where(~doubled, points[name] + "@" + points[fingerprint].str[:4])
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
+    """One read-only snapshot of the database."""
+    path = Path(folder) / DATABASE
+    if not path.is_file():
+        raise CarryoverError(
+            f"{folder}: there is no {DATABASE} here; give the folder of a study that has been run"
+        )
+    try:
+        with closing(_connect(path)) as db:
+            version = int(db.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()[0])
+            if version > SCHEMA_VERSION:
+                raise CarryoverError(
+                    f"{path}: written by a newer carryover (schema_version {version}, this one reads up to "
+                    f"{SCHEMA_VERSION}); upgrade with `pip install --upgrade carryover`"
+                )
+            db.execute("BEGIN")
+            yield db
+    except (sqlite3.DatabaseError, pd.errors.DatabaseError) as failure:
+        raise CarryoverError(f"{path}: cannot be read as a results database ({failure})") from failure
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    db = sqlite3.connect(address, uri=True, timeout=30)
+    try:
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        db.close()
+        if path.with_name(f"{DATABASE}-wal").exists():
+            raise
+        # A finished study on a read-only medium: SQLite cannot make the -shm file of WAL, and needs none.
+        db = sqlite3.connect(f"{address}&immutable=1", uri=True)
+    return db

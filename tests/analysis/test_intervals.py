@@ -1,0 +1,115 @@
+"""t intervals and paired differences against scipy, statsmodels and simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from carryover.analysis.intervals import false_discovery, paired_difference, summarise, t_interval
+
+RNG = np.random.default_rng(7)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 50])
+def test_interval_agrees_with_scipy(n):
+    x = RNG.normal(0.8, 0.05, n)
+    ours = t_interval(x)
+    low, high = stats.ttest_1samp(x, 0).confidence_interval(0.95)
+    assert (ours.low, ours.high) == pytest.approx((low, high), abs=1e-12)
+    assert (ours.mean, ours.sd, ours.n) == (pytest.approx(x.mean()), pytest.approx(x.std(ddof=1)), n)
+    assert ours.half_width == pytest.approx((high - low) / 2)
+
+
+def test_interval_agrees_with_statsmodels():
+    weightstats = pytest.importorskip("statsmodels.stats.weightstats")
+    x = RNG.normal(0.8, 0.05, 7)
+    assert (t_interval(x).low, t_interval(x).high) == pytest.approx(
+        weightstats.DescrStatsW(x).tconfint_mean()
+    )
+
+
+def test_one_value_has_a_mean_and_no_interval():
+    one = t_interval([0.7])
+    assert (one.mean, one.n) == (0.7, 1)
+    assert all(math.isnan(v) for v in (one.low, one.high, one.sd))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 0.3, 1 / 3])
+def test_equal_values_have_an_interval_of_no_width(value):
+    same = t_interval([value] * 3)
+    assert (same.mean, same.low, same.high, same.sd) == (value, value, value, 0.0)
+
+
+def test_no_value_is_an_error():
+    with pytest.raises(ValueError, match="at least one"):
+        t_interval([])
+
+
+@pytest.mark.parametrize("n", [3, 10, 50])
+def test_interval_covers_the_mean_95_times_in_100(n):
+    x = np.random.default_rng(n).normal(size=(4000, n))
+    covered = np.mean([i.low <= 0 <= i.high for i in map(t_interval, x)])
+    assert covered == pytest.approx(0.95, abs=0.012)  # 3.5 standard errors of 4,000 draws
+
+
+@pytest.mark.parametrize(("n", "coverage"), [(3, 0.84), (10, 0.968), (50, 0.989)])
+def test_the_rule_of_the_published_code_covers_something_else(n, coverage):
+    x = np.random.default_rng(n).normal(size=(40_000, n))
+    half = 2.667 / math.sqrt(n) * x.std(axis=1, ddof=0)
+    assert np.mean(np.abs(x.mean(axis=1)) <= half) == pytest.approx(coverage, abs=0.006)
+
+
+def test_summarise_is_an_interval_per_group_and_leaves_missing_values_out():
+    frame = pd.DataFrame({"task": list("aaabb"), "k": [0, 0, 0, 1, 1], "value": [1.0, 2.0, 4.0, 5.0, np.nan]})
+    table = summarise(frame, ["task", "k"])
+    assert list(table.columns) == ["task", "k", "mean", "low", "high", "sd", "n"]
+    a, b = table.itertuples(index=False)
+    expected = t_interval([1.0, 2.0, 4.0])
+    assert (a.task, a.k, a.mean, a.low, a.high, a.sd, a.n) == ("a", 0, *vars(expected).values())
+    assert (b.mean, b.n) == (5.0, 1)
+    assert math.isnan(b.low)
+
+
+def test_summarise_by_one_column_and_of_nothing():
+    frame = pd.DataFrame({"task": ["a"], "value": [1.0]})
+    assert summarise(frame, ["task"])["task"].tolist() == ["a"]
+    assert list(summarise(frame[:0], ["task"]).columns) == ["task", "mean", "low", "high", "sd", "n"]
+
+
+def test_paired_difference_uses_shared_seeds_and_agrees_with_scipy():
+    a = pd.Series(RNG.normal(0.8, 0.1, 6), index=[5, 4, 3, 2, 1, 0])
+    b = pd.Series(RNG.normal(0.7, 0.1, 5), index=[1, 2, 3, 4, 9])
+    ours = paired_difference(a, b)
+    theirs = stats.ttest_rel(a[[1, 2, 3, 4]], b[[1, 2, 3, 4]])
+    assert ours.n == 4
+    assert ours.p == pytest.approx(theirs.pvalue)
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval(0.95)))
+
+
+def test_pairing_sees_what_the_seeds_have_in_common():
+    luck = RNG.normal(0, 0.2, 10)
+    a, b = pd.Series(luck + 0.02), pd.Series(luck + RNG.normal(0, 0.001, 10))
+    assert paired_difference(a, b).clear
+    assert t_interval(a).low < t_interval(b).mean  # unpaired, nothing is to be seen
+
+
+def test_paired_difference_at_the_edges():
+    a = pd.Series([0.5, 0.6], index=[0, 1])
+    assert paired_difference(a, pd.Series([0.5], index=[7])) is None
+    one = paired_difference(a, pd.Series([0.4], index=[1]))
+    assert (one.mean, one.n, one.clear) == (pytest.approx(0.2), 1, False)
+    assert math.isnan(one.p)
+    assert paired_difference(a, a).p == 1.0
+    with pytest.raises(ValueError, match="seed 3 occurs twice"):
+        paired_difference(pd.Series([1.0, 2.0], index=[3, 3]), a)
+
+
+def test_false_discovery_leaves_unknown_p_values_out_of_the_count():
+    adjusted = false_discovery([0.01, math.nan, 0.5])
+    assert adjusted[0] == pytest.approx(0.01 * 2 * 1.5)  # Benjamini-Yekutieli: m · (1 + 1/2) / rank
+    assert math.isnan(adjusted[1])
+    assert all(np.isnan(false_discovery([math.nan])))
