@@ -1,7 +1,7 @@
 """Which rows a trial sees, in which order, and how they are padded into a batch.
 
-Subset and order depend on the trial's seed alone, so trials that differ in their surgery see the same examples
-in the same order. A smaller subset of a seed is the beginning of a larger one.
+Subset and order depend on the trial's seed alone, so trials that differ in their surgery see the same
+examples in the same order. A smaller subset of a seed is the beginning of a larger one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def subset(n_rows: int, size: int, seed: int) -> np.ndarray:
     """`size` of the rows 0..n_rows-1, drawn at random without replacement and without regard to labels."""
     if not 1 <= size <= n_rows:
         raise CarryoverError(
-            f"train_size = {size:,} but the task has {n_rows:,} training rows; choose 1 to {n_rows:,} or 'all'"
+            f"train_size = {size:,}, but the task has {n_rows:,} training rows; choose 1 to {n_rows:,} or all"
         )
     return draws.permutation(seed, "subset", n_rows)[:size].astype(np.int64)
 

@@ -1,8 +1,8 @@
 """Tokenise a task once: flat arrays of token ids, kept on disk and shared by every trial of a study.
 
-The cache file's name is a hash of all that decides the tokens: the task's examples, the tokenizer, the maximal
-length, the versions. It is written beside and moved into place, so a reader sees a whole file or none. A file that is
-damaged all the same (a full disk, a cut copy) is made again.
+The cache file's name is a hash of all that decides the tokens: the task's examples, the tokenizer, the
+maximal length, the versions. It is written beside and moved into place, so a reader sees a whole one or none.
+A file that is damaged all the same (a full disk, a cut copy) is made again.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def tokenise(
 
 
 def fingerprint_of(tokenizer: Any) -> str:
-    """A hash of how the tokenizer encodes, whatever truncation or padding its last call has left switched on."""
+    """A hash of how the tokenizer encodes, whatever truncation or padding its last call left switched on."""
     settings = [type(tokenizer).__name__, tokenizer.truncation_side, list(tokenizer.model_input_names)]
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -106,8 +106,8 @@ def _check_length(task: Task, tokenizer: Any, max_length: int) -> None:
     texts = 1 if task.train.pairs is None else 2
     if max_length < special + texts:
         raise CarryoverError(
-            f"max_length = {max_length} leaves no room for the text of {task.name}: this tokenizer adds {special} "
-            f"special tokens; use {special + texts} or more"
+            f"max_length = {max_length} leaves no room for the text of {task.name}: this tokenizer adds "
+            f"{special} special tokens; use {special + texts} or more"
         )
     limit = tokenizer.model_max_length  # a huge number where the model has none
     if max_length > limit:
