@@ -2,7 +2,7 @@
 
     load_file_task("tickets", "train.csv", "dev.csv", text="body", label="team")
 
-`tables.py` says how each format is read. A row that cannot be used is an error that names its line:
+`rows.py` says how each format is read. A row that cannot be used is an error that names its line:
 nothing is dropped or mended without a word.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from carryover.data.metrics import choose_metrics
-from carryover.data.tables import records
+from carryover.data.rows import records
 from carryover.data.tasks import BadData, BadRows, Kind, Split, Task
 from carryover.trial import CarryoverError
 
@@ -185,7 +185,7 @@ def _label_names(examples: Examples, column: str) -> tuple[str, ...]:
     names = {name for raw in examples.labels if (name := _label_text(raw)) is not None}
     if len(examples.labels) >= 20 and len(names) > len(examples.labels) / 2:
         raise BadData(
-            f"{file}: {len(examples.labels):,} rows have {len(names):,} different labels in column {column!r}; "
+            f"{file}: {len(examples.labels):,} rows have {len(names):,} different values of {column!r}; "
             'name the column that holds the label, or set kind = "regression" if it is a number to predict'
         )
     if len(names) == 1 and not examples.bad.count:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from carryover.data.files import Examples, number_classes, number_targets, read_examples
-from carryover.data.tables import column_names
+from carryover.data.rows import column_names
 from carryover.data.tasks import BadData, BadRows, Kind, Split, Task
 from carryover.trial import CarryoverError
 
