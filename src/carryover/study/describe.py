@@ -1,0 +1,67 @@
+"""What a study asks, in a few sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from carryover.study.experiments import Experiment, Prune
+from carryover.study.file import Study
+from carryover.study.sections import PerSize, Size
+
+
+def describe_study(study: Study) -> str:
+    sentences = [
+        f"What do the layers of {_and(m.name for m in study.models)} carry over to "
+        f"{_and(t.name for t in study.tasks)}?"
+    ]
+    sentences += [_experiment(study, experiment) for experiment in study.experiments]
+    epochs = _per_size(study.training.epochs, "epoch")
+    lines = [
+        f"Each model is finetuned on {_sizes(study.train_sizes)} for {epochs}, "
+        f"at learning rate {study.training.lr:g}, in {_per_size(study.trials, 'trial')} with random subsets."
+    ]
+    lines += [f"{t.name} is finetuned on {_sizes(t.train_sizes)}." for t in study.tasks if t.train_sizes]
+    return " ".join(sentences + lines)
+
+
+def _experiment(study: Study, experiment: Experiment) -> str:
+    notes = []
+    if not isinstance(experiment, Prune):
+        notes.append(f"recipe {_and(experiment.recipe or study.recipe)}")
+        kept = experiment.keep_layer_norm or study.keep_layer_norm
+        if True in kept:
+            notes.append("layer norms kept" if False not in kept else "layer norms drawn anew and kept")
+        if experiment.reinit_lr_factor != (1.0,):
+            factors = _and(f"{f:g}" for f in experiment.reinit_lr_factor)
+            notes.append(f"re-initialised layers at {factors} times the learning rate")
+    if experiment.train_sizes:
+        notes.append(f"on {_sizes(experiment.train_sizes)}")
+    if experiment.trials:
+        notes.append(_per_size(experiment.trials, "trial"))
+    if experiment.epochs:
+        notes.append(_per_size(experiment.epochs, "epoch"))
+    if experiment.lr:
+        notes.append(f"learning rate {experiment.lr:g}")
+    name = experiment.kind.replace("_", " ").capitalize()
+    return f"{name}: {experiment.words()}" + (f" ({'; '.join(notes)})." if notes else ".")
+
+
+def _sizes(sizes: Iterable[Size]) -> str:
+    sizes = list(sizes)
+    words = ["all" if s == "all" else f"{s:.3g}" if isinstance(s, float) else f"{s:,}" for s in sizes]
+    shares = [f"{s:.3g} of the" if isinstance(s, float) else w for s, w in zip(sizes, words, strict=True)]
+    return f"{_and(shares)} training {'example' if sizes == [1] else 'examples'}"
+
+
+def _per_size(number: PerSize, unit: str) -> str:
+    parts = [f"{_counted(n, unit)} up to {limit:,} examples" for limit, n in number.steps]
+    return _and([*parts, _counted(number.default, unit) + (" above" if parts else "")])
+
+
+def _counted(n: int, unit: str) -> str:
+    return f"{n} {unit}" if n == 1 else f"{n} {unit}s"
+
+
+def _and(words: Iterable[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last

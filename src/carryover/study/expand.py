@@ -1,0 +1,171 @@
+"""From a study to its trials: every point of every experiment, and the trial that answers it.
+
+Points of several experiments may be answered by one trial, with the same id in all of them, which runs once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import Protocol
+
+from carryover.study.errors import Problem, shown
+from carryover.study.experiments import Arrangement, Experiment, Permutation, Prune
+from carryover.study.file import Study
+from carryover.study.sections import ModelSpec, PerSize, Size, TaskSpec
+from carryover.study.toml import Path
+from carryover.trial import Point, Recipe, Surgery, Training, Trial
+
+
+class ModelFacts(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def has_pooler(self) -> bool: ...
+
+
+class TaskFacts(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def train_rows(self) -> int: ...
+
+
+class Facts(Protocol):
+    """What must be known of models and tasks before their trials can be listed."""
+
+    def model_facts(self, model: ModelSpec) -> ModelFacts: ...
+    def task_facts(self, task: TaskSpec) -> TaskFacts: ...
+
+
+def expand(study: Study, facts: Facts) -> list[Point]:
+    """All points, always in the same order. Raises a StudyError with everything that does not fit."""
+    models = [facts.model_facts(model) for model in study.models]
+    tasks = [facts.task_facts(task) for task in study.tasks]
+    problems = [
+        *_same_twice("models", models),
+        *_same_twice("tasks", tasks),
+        *_misfits(study, models),
+        *_sizes_too_large(study, tasks),
+    ]
+    if problems:
+        raise study.error(problems)
+    points: dict[tuple[str, str, float, str], Point] = {}
+    for experiment in study.experiments:
+        for model, of_model in zip(study.models, models, strict=True):
+            for task, of_task in zip(study.tasks, tasks, strict=True):
+                sizes = [count(size, of_task.train_rows) for size in _sizes(study, experiment, task)]
+                plain = Trial(
+                    model=of_model.name,
+                    model_fingerprint=of_model.fingerprint,
+                    revision=model.revision,
+                    task=of_task.name,
+                    task_fingerprint=of_task.fingerprint,
+                    train_size=0,
+                    seed=study.seed,
+                    head=study.head,
+                )
+                for point in _points(study, experiment, plain, of_model.depth, dict.fromkeys(sizes)):
+                    points.setdefault((point.experiment, point.condition, point.x, point.trial.id), point)
+    _refuse_rivals(study, points.values())
+    return list(points.values())
+
+
+def count(size: Size, rows: int) -> int:
+    """How many of so many training rows a size of a study file stands for."""
+    if size == "all":
+        return rows
+    return max(1, round(size * rows)) if isinstance(size, float) else int(size)
+
+
+def _points(
+    study: Study, experiment: Experiment, plain: Trial, depth: int, sizes: Iterable[int]
+) -> Iterator[Point]:
+    """Every size, way of re-initialising, arrangement of layers and seed, in this order."""
+    arrangements = list(experiment.arrangements(depth))
+    for size, (recipe, keep_layer_norm, factor), made in product(
+        sizes, _ways(study, experiment), arrangements
+    ):
+        surgery = Surgery(made.order, made.reinit, recipe, keep_layer_norm).canonical()
+        lr_factors = tuple((layer, factor) for layer in surgery.reinit) if factor != 1 else ()
+        training = study.training.at(size, experiment.epochs, experiment.lr, lr_factors)
+        for i in range(_trials(study, experiment, made).at(size)):
+            trial = dataclasses.replace(
+                plain, train_size=size, seed=study.seed + i, surgery=surgery, training=training
+            )
+            yield Point(experiment.kind, made.condition, float(made.x), trial)
+
+
+def _ways(study: Study, experiment: Experiment) -> list[tuple[Recipe, bool, float]]:
+    """Recipe, keep_layer_norm and learning rate factor of the re-initialised layers."""
+    if isinstance(experiment, Prune):
+        return [("as_described", False, 1.0)]  # it draws nothing anew
+    recipes = experiment.recipe or study.recipe
+    return list(
+        product(recipes, experiment.keep_layer_norm or study.keep_layer_norm, experiment.reinit_lr_factor)
+    )
+
+
+def _trials(study: Study, experiment: Experiment, made: Arrangement) -> PerSize:
+    if made.is_baseline and isinstance(experiment, Permutation) and experiment.baseline_trials:
+        return experiment.baseline_trials
+    return experiment.trials or study.trials
+
+
+def _sizes(study: Study, experiment: Experiment, task: TaskSpec) -> tuple[Size, ...]:
+    return experiment.train_sizes or task.train_sizes or study.train_sizes
+
+
+def _same_twice(key: str, facts: Sequence[ModelFacts | TaskFacts]) -> Iterator[Problem]:
+    seen: dict[str, int] = {}
+    for i, fact in enumerate(facts):
+        first = seen.setdefault(fact.fingerprint, i)
+        if first != i:
+            yield Problem((key, i), f"{fact.name} is the same as {key}[{first}]; remove one of them")
+
+
+def _misfits(study: Study, models: Sequence[ModelFacts]) -> Iterator[Problem]:
+    for model in models:
+        if study.head == "pooler" and not model.has_pooler:
+            yield Problem(("head",), f'{model.name} has no pretrained pooler; use "mean"', shown(study.head))
+        for e, experiment in enumerate(study.experiments):
+            for misfit in experiment.misfits(model.depth):
+                text = f"{model.name} has {model.depth} layers: {misfit.allowed}"
+                yield Problem(("experiments", e, misfit.key), text, shown(misfit.given))
+
+
+def _sizes_too_large(study: Study, tasks: Sequence[TaskFacts]) -> Iterator[Problem]:
+    for e, experiment in enumerate(study.experiments):
+        for t, (task, facts) in enumerate(zip(study.tasks, tasks, strict=True)):
+            place: Path = ("train_sizes",)
+            advice = f"give tasks[{t}] `train_sizes` of its own"
+            if experiment.train_sizes:
+                place, advice = ("experiments", e, "train_sizes"), "leave the size out"
+            elif task.train_sizes:
+                place, advice = ("tasks", t, "train_sizes"), "leave the size out"
+            for i, size in enumerate(_sizes(study, experiment, task)):
+                if count(size, facts.train_rows) > facts.train_rows:
+                    text = f"{facts.name} has {facts.train_rows} training examples; allowed: 1 to "
+                    text += f'{facts.train_rows}, a share between 0 and 1, or "all"; {advice}'
+                    yield Problem((*place, i), text, shown(size))
+
+
+def _refuse_rivals(study: Study, points: Iterable[Point]) -> None:
+    """Two experiments of a kind may not answer one point with different training: their results would be
+    taken for repetitions of one another."""
+    seen: dict[Point, Trial] = {}
+    for point in points:
+        told_apart_by = Training(lr_factors=point.trial.training.lr_factors)
+        same_place = dataclasses.replace(
+            point, trial=dataclasses.replace(point.trial, training=told_apart_by)
+        )
+        if seen.setdefault(same_place, point.trial) != point.trial:
+            text = f"two {point.experiment} experiments ask for the same models with different epochs or lr; "
+            raise study.error([Problem(("experiments",), text + "put them in two study files")])

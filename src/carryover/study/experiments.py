@@ -1,0 +1,299 @@
+"""The kinds of experiment: what each may be asked, which models it builds, and what it asks in words.
+
+An experiment turns a depth into arrangements: which pretrained layers stand where, and which are drawn anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union
+
+import numpy as np
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+
+from carryover.study.errors import close_match, one_of, refuse
+from carryover.study.sections import Count, CountPerSize, Number, Section, Sizes, as_tuple, at_least_one
+from carryover.trial import Recipe
+
+ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"
+
+Recipes = Annotated[tuple[Recipe, ...], BeforeValidator(at_least_one)]
+Flags = Annotated[tuple[Annotated[bool, Field(strict=True)], ...], BeforeValidator(at_least_one)]
+Factors = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], BeforeValidator(at_least_one)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(as_tuple)]
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A point of an experiment, before it is known what the model is trained on."""
+
+    condition: str
+    x: float
+    order: tuple[int, ...] | None = None  # None: the pretrained layers as they are
+    reinit: tuple[int, ...] = ()
+    is_baseline: bool = False
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A value that a model of this depth has no room for."""
+
+    key: str
+    given: object
+    allowed: str
+
+
+def _all_or_numbers(lowest: int) -> PlainValidator:
+    def check(value: Any) -> Literal["all"] | tuple[int, ...]:
+        if value == "all":
+            return "all"
+        numbers = as_tuple(value)
+        if numbers and all(isinstance(n, int) and not isinstance(n, bool) and n >= lowest for n in numbers):
+            return numbers
+        raise ValueError(f'allowed: "all", or a list of whole numbers of {lowest} or more, such as [1, 6]')
+
+    return PlainValidator(check)
+
+
+class _Experiment(Section):
+    train_sizes: Sizes | None = Field(
+        default=None, description="In place of the study's and the tasks'.", examples=[[500]]
+    )
+    trials: CountPerSize | None = Field(default=None, description="In place of the study's.", examples=[10])
+    epochs: CountPerSize | None = Field(default=None, description="In place of [training]'s.", examples=[3])
+    lr: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="In place of [training]'s.", examples=[2e-5]
+    )
+
+    @classmethod
+    def key_order(cls) -> list[str]:
+        """Its own first, then those that experiments share."""
+        return sorted(cls.model_fields, key=lambda key: key in _Reinitialising.model_fields)
+
+    def misfits(self, depth: int) -> Iterator[Misfit]:
+        yield from ()
+
+    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+        """All points for a model of this depth, baselines first. Only for depths without misfits."""
+        raise NotImplementedError
+
+    def words(self) -> str:
+        raise NotImplementedError
+
+
+class _Reinitialising(_Experiment):
+    recipe: Recipes | None = Field(
+        default=None, description="In place of the study's; a list runs each.", examples=["bert_init"]
+    )
+    keep_layer_norm: Flags | None = Field(
+        default=None, description="In place of the study's; a list runs each.", examples=[[False, True]]
+    )
+    reinit_lr_factor: Factors = Field(
+        default=(1.0,),
+        description="Learning rate of re-initialised layers, in multiples of lr; a list runs each.",
+    )
+
+
+class Incremental(_Reinitialising):
+    """Keep the first k pretrained layers and re-initialise the rest."""
+
+    kind: Literal["incremental"] = "incremental"
+    keep: Annotated[Literal["all"] | tuple[int, ...], _all_or_numbers(lowest=0)] = Field(
+        default="all", description='The values of k: "all" for 0 to the depth of the model, or a list.'
+    )
+
+    def misfits(self, depth: int) -> Iterator[Misfit]:
+        for k in self.keep if self.keep != "all" else ():
+            if k > depth:
+                yield Misfit("keep", k, f"0 to {depth} layers can be kept")
+
+    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+        for k in range(depth + 1) if self.keep == "all" else self.keep:
+            yield Arrangement("", k, reinit=_layers(k + 1, depth))
+
+    def words(self) -> str:
+        values = "every k" if self.keep == "all" else f"k = {_listed(self.keep)}"
+        return f"keep the first k pretrained layers and re-initialise the rest, for {values}"
+
+
+class Localized(_Reinitialising):
+    """Re-initialise one block of consecutive layers, or all layers but the block."""
+
+    kind: Literal["localized"] = "localized"
+    block: Count = Field(default=3, description="Layers in a block.")
+    mode: Annotated[tuple[Literal["reinitialized", "preserved"], ...], BeforeValidator(at_least_one)] = Field(
+        default=("reinitialized", "preserved"),
+        description="reinitialized draws the block anew; preserved keeps it and draws all others anew.",
+    )
+
+    def misfits(self, depth: int) -> Iterator[Misfit]:
+        if self.block > depth:
+            yield Misfit("block", self.block, f"a block can have 1 to {depth} layers")
+
+    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+        yield from _baselines(depth)
+        for mode in self.mode:
+            for first in range(1, depth - self.block + 2):
+                block = _layers(first, first + self.block - 1)
+                others = tuple(n for n in _layers(1, depth) if n not in block)
+                yield Arrangement(f"block {mode}", first, reinit=block if mode == "reinitialized" else others)
+
+    def words(self) -> str:
+        does = {
+            "reinitialized": "re-initialise it",
+            "preserved": "keep it and re-initialise all other layers",
+        }
+        return f"for each run of {self.block} consecutive layers, {', or '.join(does[m] for m in self.mode)}"
+
+
+class SingleLayer(_Reinitialising):
+    """Re-initialise one layer and keep all others."""
+
+    kind: Literal["single_layer"] = "single_layer"
+    layers: Annotated[Literal["all"] | tuple[int, ...], _all_or_numbers(lowest=1)] = Field(
+        default="all",
+        description='The layers to re-initialise, one at a time: "all", or a list. 1 is the lowest.',
+    )
+
+    def misfits(self, depth: int) -> Iterator[Misfit]:
+        for layer in self.layers if self.layers != "all" else ():
+            if layer > depth:
+                yield Misfit("layers", layer, f"the layers are 1 to {depth}")
+
+    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+        yield from _baselines(depth)
+        for layer in _layers(1, depth) if self.layers == "all" else self.layers:
+            yield Arrangement("", layer, reinit=(layer,))
+
+    def words(self) -> str:
+        which = "each layer" if self.layers == "all" else f"layers {_listed(self.layers)}"
+        return f"re-initialise {which}, one at a time"
+
+
+class Permutation(_Reinitialising):
+    """Shuffle the pretrained layers; nothing is re-initialised but in a baseline."""
+
+    kind: Literal["permutation"] = "permutation"
+    permutations: Count = Field(
+        default=10, description="How many orders; the nth is the same for every task and study."
+    )
+    baseline_trials: CountPerSize | None = Field(
+        default=None,
+        description="Trials of the two baselines, if not as many as of each order.",
+        examples=[3],
+    )
+
+    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+        yield from _baselines(depth)
+        for n in range(1, self.permutations + 1):
+            order = tuple(int(i) + 1 for i in np.random.RandomState(n).permutation(depth))
+            yield Arrangement("permuted", n, order=_unless_identity(order, depth))
+
+    def words(self) -> str:
+        return f"shuffle the pretrained layers, in {self.permutations} random orders"
+
+
+class Prune(_Experiment):
+    """Drop layers and finetune what is left. The embeddings always stay."""
+
+    kind: Literal["prune"] = "prune"
+    top: Counts = Field(
+        default=(),
+        description="How many layers to drop from the top: one number, or a list.",
+        examples=[[1, 2]],
+    )
+    bottom: Counts = Field(
+        default=(),
+        description="How many layers to drop from the bottom: one number, or a list.",
+        examples=[[1, 2]],
+    )
+    drop: tuple[Counts, ...] = Field(
+        default=(),
+        description="Lists of layers to drop together. 1 is the lowest.",
+        examples=[[[2], [1, 4]]],
+    )
+
+    @model_validator(mode="after")
+    def _drops_something(self) -> Prune:
+        if not (self.top or self.bottom or self.drop):
+            refuse(
+                ("", "a prune experiment needs at least one of top, bottom and drop, for example top = [6]")
+            )
+        if not all(self.drop):
+            refuse(("drop", "each list needs at least one layer"))
+        return self
+
+    def misfits(self, depth: int) -> Iterator[Misfit]:
+        for key in ("top", "bottom"):
+            for n in getattr(self, key):
+                if n >= depth:
+                    yield Misfit(key, n, f"1 to {depth - 1} layers can be dropped, so that one is left")
+        for dropped in self.drop:
+            if max(dropped) > depth:
+                yield Misfit("drop", dropped, f"the layers are 1 to {depth}")
+            elif len(set(dropped)) == depth:
+                yield Misfit("drop", dropped, f"1 to {depth - 1} layers can be dropped, so that one is left")
+
+    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+        yield Arrangement(ALL_PRETRAINED, 0, is_baseline=True)
+        for n in self.top:
+            yield Arrangement("top", n, order=_layers(1, depth - n))
+        for n in self.bottom:
+            yield Arrangement("bottom", n, order=_layers(n + 1, depth))
+        for dropped in self.drop:
+            order = tuple(layer for layer in _layers(1, depth) if layer not in dropped)
+            yield Arrangement(
+                f"listed {','.join(map(str, sorted(set(dropped))))}", depth - len(order), order=order
+            )
+
+    def words(self) -> str:
+        ends = [("top", self.top), ("bottom", self.bottom)]
+        parts = [f"the {end} {_listed(numbers, 'or')} layers" for end, numbers in ends if numbers]
+        parts += [f"layers {_listed(dropped)}" for dropped in self.drop]
+        return f"drop {', or '.join(parts)}"
+
+
+KINDS: dict[str, type[_Experiment]] = {
+    "incremental": Incremental,
+    "localized": Localized,
+    "single_layer": SingleLayer,
+    "permutation": Permutation,
+    "prune": Prune,
+}
+
+
+def _from_kind(value: Any) -> Any:
+    """Lets "incremental" stand for { kind = "incremental" }, and says which kinds there are."""
+    if not isinstance(value, str | dict):
+        return value
+    kind, key = (value, "") if isinstance(value, str) else (value.get("kind"), "kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        near = close_match(kind, KINDS) if isinstance(kind, str) else ""
+        refuse((key, f"a kind of experiment is needed;{near} allowed: {one_of(KINDS)}"))
+    return {"kind": kind} if isinstance(value, str) else value
+
+
+Experiment = Annotated[
+    Union[Incremental, Localized, SingleLayer, Permutation, Prune],  # noqa: UP007
+    Field(discriminator="kind"),
+    BeforeValidator(_from_kind),
+]
+
+
+def _layers(first: int, last: int) -> tuple[int, ...]:
+    return tuple(range(first, last + 1))
+
+
+def _baselines(depth: int) -> Iterator[Arrangement]:
+    yield Arrangement(ALL_PRETRAINED, 0, is_baseline=True)
+    yield Arrangement(NONE_PRETRAINED, 0, reinit=_layers(1, depth), is_baseline=True)
+
+
+def _unless_identity(order: tuple[int, ...], depth: int) -> tuple[int, ...] | None:
+    return None if order == _layers(1, depth) else order
+
+
+def _listed(numbers: tuple[int, ...] | list[int], last_word: str = "and") -> str:
+    *others, last = (str(n) for n in numbers)
+    return f"{', '.join(others)} {last_word} {last}" if others else last

