@@ -167,16 +167,16 @@ def damaged(content: bytes):
 
 def test_a_damaged_cache_is_made_again(tokenizer, tmp_path):
     task = make_task(n=12)
-    good = tokenise(task, tokenizer, 32, tmp_path)
+    good = tokenise(task, tokenizer, 32, tmp_path, "fingerprint")
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
     for what, bytes_ in damaged(content):
         file.write_bytes(bytes_)
-        found = tokenise(task, tokenizer, 32, tmp_path)
+        found = tokenise(task, tokenizer, 32, tmp_path, "fingerprint")
         assert same(found.train, good.train), what
         assert all(same(found.evals[k], good.evals[k]) for k in good.evals), what
     file.write_bytes(content[:50])
-    tokenise(task, tokenizer, 32, tmp_path)
+    tokenise(task, tokenizer, 32, tmp_path, "fingerprint")
     assert file.stat().st_size == len(content)
 
 

@@ -7,6 +7,7 @@ A file that is damaged all the same (a full disk, a cut copy) is made again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -178,7 +179,8 @@ def _write(file: Path, encoded: dict[str, TokenisedSplit]) -> None:
     except OSError as error:
         warnings.warn(f"tokens are not cached, so the next run makes them again: {error}", stacklevel=3)
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _read(file: Path, splits: dict[str, Split]) -> dict[str, TokenisedSplit] | None:

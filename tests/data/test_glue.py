@@ -1,0 +1,242 @@
+"""GLUE from real files (official row counts), from small files with known flaws, and from a stand-in hub."""
+
+import csv
+import gzip
+
+import datasets
+import numpy as np
+import pytest
+
+from carryover.data.glue import GLUE, glue_name, load_glue
+from carryover.data.tasks import BadData
+from carryover.trial import CarryoverError
+
+
+@pytest.fixture
+def glue(shared):
+    return shared / "data" / "glue"
+
+
+@pytest.mark.parametrize("name", ["SST-2", "CoLA", "RTE", "MRPC", "STS-B"])
+def test_real_files_have_the_official_rows(glue, name):
+    task = load_glue(name, glue)
+    assert (len(task.train), len(task.evals[""])) == GLUE[name].official_rows
+    assert task.notes == ()
+    assert all(text.strip() for text in task.train.texts)
+
+
+def test_official_label_counts(glue):
+    cola, mrpc = load_glue("CoLA", glue), load_glue("MRPC", glue)
+    assert np.bincount(cola.train.labels).tolist() == [2_528, 6_023]
+    assert np.bincount(cola.evals[""].labels).tolist() == [322, 721]
+    assert np.bincount(mrpc.train.labels).tolist() == [1_194, 2_474]
+    assert np.bincount(mrpc.evals[""].labels).tolist() == [129, 279]
+    stsb = load_glue("STS-B", glue)
+    assert stsb.kind == "regression"
+    assert stsb.train.labels.dtype == np.float32
+    assert (stsb.train.labels.min(), stsb.train.labels.max()) == (0.0, 5.0)
+    assert stsb.train.labels[:3] == pytest.approx([5.0, 3.8, 3.8])
+
+
+def test_real_rows_against_a_csv_reader_with_quoting_off(glue):
+    with open(glue / "MRPC" / "dev.tsv", encoding="utf-8-sig", newline="") as handle:
+        rows = list(csv.DictReader(handle, delimiter="\t", quoting=csv.QUOTE_NONE))
+    dev = load_glue("MRPC", glue).evals[""]
+    assert dev.texts == [row["#1 String"] for row in rows]
+    assert dev.pairs == [row["#2 String"] for row in rows]
+    assert dev.labels.tolist() == [int(row["Quality"]) for row in rows]
+
+
+def test_other_files_of_a_task_folder(glue):
+    task = load_glue("QNLI", glue, train="train_subset.tsv")
+    assert (len(task.train), len(task.evals[""])) == (12_096, 5_463)
+    assert task.notes == ("QNLI: train has 12,096 rows, the official one 104,743",)
+    zipped = load_glue("QNLI", glue, train="train_rebuilt_from_squad.tsv.gz")
+    assert len(zipped.train) == 104_532
+    assert zipped.fingerprint != task.fingerprint
+    mnli = load_glue("MNLI", glue, train="train_subset.tsv", dev="dev_subset.tsv")
+    assert (len(mnli.train), len(mnli.evals[""]), list(mnli.evals)) == (12_925, 7_469, [""])
+    assert mnli.train.labels[:3].tolist() == [0, 0, 1]
+
+
+def test_a_missing_file_is_named_with_what_is_there(glue):
+    with pytest.raises(CarryoverError) as error:
+        load_glue("QNLI", glue)
+    message = str(error.value)
+    assert "has no train.tsv; it has dev.tsv, train_rebuilt_from_squad.tsv.gz, train_subset.tsv" in message
+    assert 'train = "train_' in message
+    with pytest.raises(CarryoverError, match=r"has no other\.tsv"):
+        load_glue("RTE", glue, dev="other.tsv")
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("sst2", "SST-2"),
+        ("SST_2", "SST-2"),
+        ("sst", "SST-2"),
+        ("stsb", "STS-B"),
+        ("sts-b", "STS-B"),
+        ("cola", "CoLA"),
+        ("Mnli", "MNLI"),
+        ("quora", "QQP"),
+        ("wnli", "WNLI"),
+        ("imdb", None),
+        ("", None),
+    ],
+)
+def test_names(written, name):
+    assert glue_name(written) == name
+
+
+def test_unknown_names():
+    with pytest.raises(CarryoverError, match=r"'qnl' \(did you mean QNLI\?\); the tasks are SST-2, CoLA"):
+        load_glue("qnl", "anywhere")
+
+
+# Small files in the classic layout.
+
+
+def put(folder, name, lines):
+    folder.mkdir(parents=True, exist_ok=True)
+    content = "".join(line + "\n" for line in lines).encode()
+    (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+
+
+MNLI_TRAIN = "index\tpromptID\tpairID\tgenre\tb1\tb2\tp1\tp2\tsentence1\tsentence2\tlabel1\tgold_label"
+MNLI_DEV = MNLI_TRAIN.replace("label1", "label1\tlabel2\tlabel3\tlabel4\tlabel5")
+
+
+def mnli_row(first, second, votes, gold):
+    return "\t".join(["0", "1", "2", "fiction", "(", "(", "(ROOT", "(ROOT", first, second, *votes, gold])
+
+
+def test_mnli_in_its_classic_form(tmp_path):
+    folder = tmp_path / "mnli"  # users spell it as they like
+    votes = ["neutral"] * 5
+    put(
+        folder,
+        "train.tsv",
+        [MNLI_TRAIN, mnli_row("a", "b", ["x"], "neutral"), mnli_row("c", "", ["x"], "entailment")],
+    )
+    matched = [mnli_row("d", "e", votes, "contradiction"), mnli_row("f", "g", votes, "-")]
+    put(folder, "dev_matched.tsv", [MNLI_DEV, *matched])
+    put(folder, "dev_mismatched.tsv.gz", [MNLI_DEV, mnli_row("h", "i", votes, "neutral"), *matched, *matched])
+    task = load_glue("MNLI", tmp_path)
+    assert task.label_names == ("entailment", "neutral", "contradiction")
+    assert (task.train.texts, task.train.pairs) == (["a", "c"], ["b", ""])
+    assert task.train.labels.tolist() == [1, 0]
+    assert list(task.evals) == ["", "mismatched"]
+    assert task.evals[""].texts == ["d"]
+    assert task.evals["mismatched"].labels.tolist() == [1, 2, 2]
+    left_out = [note for note in task.notes if "without a gold label" in note]
+    assert [note.split(": ")[1][:6] for note in left_out] == ["1 rows", "2 rows"]
+    (folder / "dev_mismatched.tsv.gz").unlink()
+    with pytest.raises(CarryoverError, match=r"no dev_mismatched\.tsv; it has dev_matched\.tsv, train\.tsv"):
+        load_glue("MNLI", tmp_path)
+
+
+def test_qqp_broken_lines_are_left_out_and_counted(tmp_path):
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+    broken = ["1\t2\t3\tis this", '"\tcut in two?\t0']
+    put(tmp_path / "QQP", "train.tsv", [header, "0\t1\t2\ta?\tb?\t1", *broken, "4\t5\t6\tc?\t\t0"])
+    put(tmp_path / "QQP", "dev.tsv", [header, "0\t1\t2\ta?\tb?\t0"])
+    task = load_glue("qqp", tmp_path)
+    assert (task.train.texts, task.train.pairs) == (["a?", "c?"], ["b?", ""])
+    assert any("2 broken lines left out" in note and "3, 4" in note for note in task.notes)
+    assert (task.metric, task.metrics) == ("accuracy", ("accuracy", "f1"))
+
+
+def test_wnli_and_a_folder_that_is_the_tasks_own(tmp_path):
+    lines = ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\t1", "1\tc\td\t0"]
+    for name in ("train.tsv", "dev.tsv"):
+        put(tmp_path / "WNLI", name, lines)
+        put(tmp_path / "elsewhere", name, lines)
+    tasks = [load_glue("WNLI", tmp_path / folder) for folder in ("", "WNLI", "elsewhere")]
+    assert len({task.fingerprint for task in tasks}) == 1
+    assert tasks[0].train.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [("only text", "1 columns, expected 2"), ("a\t2", "unknown label '2'"), ("\t1", "'sentence' is empty")],
+)
+def test_bad_rows_of_other_tasks_are_errors(tmp_path, row, complaint):
+    put(tmp_path / "SST-2", "train.tsv", ["sentence\tlabel", "a\t1", row])
+    put(tmp_path / "SST-2", "dev.tsv", ["sentence\tlabel", "a\t1"])
+    with pytest.raises(BadData, match=rf"train\.tsv:3: {complaint}"):
+        load_glue("SST-2", tmp_path)
+
+
+def test_folders_that_are_not_there(tmp_path):
+    put(tmp_path / "RTE", "train.tsv", [])
+    with pytest.raises(CarryoverError, match="has no folder QNLI; it has RTE"):
+        load_glue("QNLI", tmp_path)
+    with pytest.raises(CarryoverError, match="is not a folder; name a glue_data folder, or 'hub'"):
+        load_glue("QNLI", tmp_path / "gone")
+    with pytest.raises(CarryoverError, match="give the folder too"):
+        load_glue("QNLI", train="train_subset.tsv")
+
+
+# The hub, by a stand-in with the real data set's columns and splits.
+
+
+def stand_in_hub(spec, rows=4):
+    features = {column: datasets.Value("string") for column in spec.hub_columns if column}
+    classes = (
+        datasets.ClassLabel(names=list(spec.label_names)) if spec.label_names else datasets.Value("float32")
+    )
+    features |= {"label": classes, "idx": datasets.Value("int32")}
+
+    def split(name, unlabelled=False):
+        values = {column: [f"{name} {column} {i}" for i in range(rows)] for column in features}
+        labels = (
+            [i % len(spec.label_names) for i in range(rows)]
+            if spec.label_names
+            else [i / 2 for i in range(rows)]
+        )
+        values["label"] = [-1] * rows if unlabelled else labels
+        values["idx"] = list(range(rows))
+        return datasets.Dataset.from_dict(values, features=datasets.Features(features))
+
+    names = ["train", *(hub_split for _, _, hub_split in spec.evals)]
+    return {name: split(name) for name in names} | {"test": split("test", unlabelled=bool(spec.label_names))}
+
+
+@pytest.mark.parametrize("name", list(GLUE))
+def test_from_the_hub(monkeypatch, name):
+    spec = GLUE[name]
+    hub, asked = stand_in_hub(spec), []
+
+    def load_dataset(path, config, split):
+        asked.append((path, config))
+        return [hub[one] for one in split]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    task = load_glue(name)
+    assert asked == [("nyu-mll/glue", spec.config)]
+    assert task.train.texts == [f"train {spec.hub_columns[0]} {i}" for i in range(4)]
+    if spec.hub_columns[1]:
+        assert task.train.pairs == [f"train {spec.hub_columns[1]} {i}" for i in range(4)]
+    else:
+        assert task.train.pairs is None
+    assert list(task.evals) == (["", "mismatched"] if name == "MNLI" else [""])
+    assert task.train.labels.tolist() == pytest.approx([hub["train"][i]["label"] for i in range(4)])
+    assert isinstance(task.train.texts, list)
+    assert len(task.fingerprint) == 16
+
+
+def test_hub_labels_out_of_range_are_refused(monkeypatch):
+    hub = stand_in_hub(GLUE["RTE"])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, split: [hub["train"], hub["test"]])
+    with pytest.raises(BadData, match="labels run from -1"):
+        load_glue("RTE")
+
+
+def test_offline_and_not_cached(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    with pytest.raises(CarryoverError) as error:
+        load_glue("SST-2")
+    assert "SST-2 could not be had from the hub (nyu-mll/glue, sst2)" in str(error.value)
+    assert "set source to a glue_data folder that holds SST-2/train.tsv and SST-2/dev.tsv" in str(error.value)
