@@ -1,0 +1,62 @@
+"""carryover: what a pretrained language model carries over to a task, layer by layer.
+
+    import carryover
+
+    results = carryover.run("my-study.toml", "my-study")
+    results.frame()          # one row a point and trial, as a pandas frame
+
+Nothing heavy is imported until it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from carryover.runs.results import Results, load, run
+    from carryover.study.file import Study, load_study
+    from carryover.trial import CarryoverError, Point, Surgery, Training, Trial
+
+try:
+    __version__ = version("carryover")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
+
+_HOMES = {
+    "CarryoverError": "carryover.trial",
+    "Point": "carryover.trial",
+    "Results": "carryover.runs.results",
+    "Study": "carryover.study.file",
+    "Surgery": "carryover.trial",
+    "Training": "carryover.trial",
+    "Trial": "carryover.trial",
+    "load": "carryover.runs.results",
+    "load_study": "carryover.study.file",
+    "run": "carryover.runs.results",
+}
+
+__all__ = [
+    "CarryoverError",
+    "Point",
+    "Results",
+    "Study",
+    "Surgery",
+    "Training",
+    "Trial",
+    "__version__",
+    "load",
+    "load_study",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'carryover' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,135 @@
+"""The driver: hands out stacks, writes what comes back, and decides what becomes of a stack that went wrong.
+
+A stack that fails is split and its trials run apart, so that only the culprit fails. A stack whose worker
+died runs once more elsewhere; if that worker dies too it is split, and a trial that is alone by then fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Sequence
+
+from carryover.runs.events import (
+    EpochDone,
+    Note,
+    OnEvent,
+    Progress,
+    StackDone,
+    StackFailed,
+    StackLost,
+    StepsDone,
+    TrialDone,
+    TrialFailed,
+    WorkerEvent,
+)
+from carryover.runs.executors import Executor
+from carryover.runs.plan import Stack, steps_of
+from carryover.runs.rows import Outcome
+from carryover.runs.store import Store
+from carryover.trial import Trial
+
+LIVES = 2  # worker processes that a stack may cost
+
+
+class Driver:
+    def __init__(self, store: Store, run_id: int, stacks: Sequence[Stack], on_event: OnEvent) -> None:
+        counts = store.counts()
+        self.store = store
+        self.run_id = run_id
+        self.on_event = on_event
+        self.waiting = deque(stacks)
+        self.under_way: dict[int, Stack] = {}
+        self.next_number = 1 + max((stack.number for stack in stacks), default=0)
+        self.ran = 0  # trials that came to their end
+        self.done, self.failed = counts.done, counts.failed
+        self.steps_closed = 0  # of trials that came to their end
+        self.steps_open: dict[int, int] = {}  # of stacks under way
+
+    def drive(self, executor: Executor) -> None:
+        while self.waiting or self.under_way:
+            while self.waiting and executor.has_room():
+                stack = self.waiting.popleft()
+                self.store.start(stack.trial_ids, self.run_id)
+                self.under_way[stack.number] = stack
+                executor.start(stack)
+            executor.pump()
+
+    def handle(self, event: WorkerEvent) -> None:
+        match event:
+            case EpochDone(trial_id, epoch):
+                self.store.record_epoch(trial_id, epoch)
+            case StepsDone(number, steps):
+                self.steps_open[number] = steps
+                self._tell_progress()
+            case StackDone(number, outcomes):
+                self._close(self.under_way.pop(number), outcomes)
+            case StackFailed(number, error):
+                self._failed(self.under_way.pop(number), error)
+            case StackLost(number, reason, log):
+                self._lost(self.under_way.pop(number), reason, log)
+
+    def _close(self, stack: Stack, outcomes: Sequence[Outcome]) -> None:
+        self.store.finish(outcomes)
+        trials = {trial.id: trial for trial in stack.trials}
+        for outcome in outcomes:
+            trial = trials[outcome.trial_id]
+            self._count(trial, failed=bool(outcome.error))
+            if outcome.error:
+                self.on_event(TrialFailed(trial, outcome.error))
+            else:
+                metrics = outcome.epochs[-1].metrics if outcome.epochs else {}
+                self.on_event(TrialDone(trial, dict(metrics)))
+        self._forget_open(stack)
+
+    def _failed(self, stack: Stack, error: str) -> None:
+        if len(stack.trials) > 1:
+            first_line = error.partition("\n")[0]
+            self.on_event(
+                Note(f"a stack of {len(stack.trials)} trials failed ({first_line}): its trials now run apart")
+            )
+            self._split(stack)
+        else:
+            self._fail(stack, error)
+
+    def _lost(self, stack: Stack, reason: str, log: str) -> None:
+        stack = dataclasses.replace(stack, lost=stack.lost + 1)
+        if stack.lost < LIVES:
+            self.on_event(Note(f"{reason}; its {_trials(stack)} will be run again"))
+            self._forget_open(stack)
+            self.waiting.appendleft(stack)
+        elif len(stack.trials) > 1:
+            self.on_event(Note(f"{reason}, for the second time; its {_trials(stack)} now run apart"))
+            self._split(stack)
+        else:
+            self._fail(stack, f"{reason}, and so did the one before that ran this trial\n{log}".strip())
+
+    def _split(self, stack: Stack) -> None:
+        self._forget_open(stack)
+        for trial in reversed(stack.trials):
+            self.waiting.appendleft(Stack(self.next_number, (trial,), stack.lost))
+            self.next_number += 1
+
+    def _fail(self, stack: Stack, error: str) -> None:
+        self.store.fail(stack.trial_ids, error)
+        for trial in stack.trials:
+            self._count(trial, failed=True)
+            self.on_event(TrialFailed(trial, error))
+        self._forget_open(stack)
+
+    def _count(self, trial: Trial, failed: bool) -> None:
+        self.ran += 1
+        self.done += not failed
+        self.failed += failed
+        self.steps_closed += steps_of(trial)
+
+    def _forget_open(self, stack: Stack) -> None:
+        self.steps_open.pop(stack.number, None)
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        self.on_event(Progress(self.done, self.failed, self.steps_closed + sum(self.steps_open.values())))
+
+
+def _trials(stack: Stack) -> str:
+    return "trial" if len(stack.trials) == 1 else f"{len(stack.trials)} trials"

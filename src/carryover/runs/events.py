@@ -1,0 +1,103 @@
+"""What happens during a run: the news a worker sends to the driver, and the news the driver gives to whoever
+looks on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from carryover.runs.rows import Epoch, Outcome
+from carryover.trial import Trial
+
+# --- from a worker to the driver ---
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    trial_id: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True)
+class StepsDone:
+    stack: int
+    steps: int  # optimiser steps of this stack so far, summed over its trials
+
+
+@dataclass(frozen=True)
+class StackDone:
+    stack: int
+    outcomes: list[Outcome]
+
+
+@dataclass(frozen=True)
+class StackFailed:
+    stack: int
+    error: str
+
+
+@dataclass(frozen=True)
+class StackLost:
+    """The process that ran the stack died."""
+
+    stack: int
+    reason: str
+    log: str  # the last lines it wrote
+
+
+WorkerEvent = EpochDone | StepsDone | StackDone | StackFailed | StackLost
+Emit = Callable[[WorkerEvent], None]
+
+# --- from the driver to whoever looks on ---
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    folder: Path
+    trials: int  # in the study
+    trials_done: int  # by earlier runs
+    steps: int  # that this run has to do
+    stacks: int
+    workers: int  # 0: in the driving process
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    trials_done: int  # in the study, earlier runs included
+    trials_failed: int
+    steps_done: int  # of this run
+
+
+@dataclass(frozen=True)
+class TrialDone:
+    trial: Trial
+    metrics: dict[str, float]  # of its last epoch
+
+
+@dataclass(frozen=True)
+class TrialFailed:
+    trial: Trial
+    error: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something the user should know that ends nothing."""
+
+    text: str
+
+
+RunEvent = RunStarted | Progress | TrialDone | TrialFailed | Note
+OnEvent = Callable[[RunEvent], None]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    folder: Path
+    trials: int
+    done: int
+    failed: int
+    ran: int  # trials that came to their end in this run
+    seconds: float

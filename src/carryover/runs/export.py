@@ -1,0 +1,80 @@
+"""Results as tables for other programs: CSV or Parquet.
+
+`points`: one row a point and trial, the metrics of the last epoch in columns; trials that are not done are
+left out. `epochs`: one row a point, trial, epoch and metric.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from carryover.runs.folder import StudyFolder
+from carryover.runs.store import Store
+from carryover.trial import CarryoverError, Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Format = Literal["csv", "parquet"]
+
+POINTS = """
+SELECT p.experiment, p.condition, p.x, t.id AS trial_id, t.model, t.model_fingerprint, m.depth, t.task,
+       t.task_fingerprint, t.train_size, t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor,
+       k.metric AS primary_metric, t.seconds, t.trial_json
+FROM points p JOIN trials t ON t.id = p.trial_id
+LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
+LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
+WHERE t.status = 'done' ORDER BY p.rowid
+"""
+EPOCHS = (
+    "SELECT trial_id, epoch, metric, value FROM epochs JOIN trials ON id = trial_id WHERE status = 'done'"
+)
+
+
+def points_frame(folder: StudyFolder) -> pd.DataFrame:
+    points, epochs = _read(folder)
+    last = epochs[epochs["epoch"] == epochs.groupby("trial_id")["epoch"].transform("max")]
+    last = last[last["metric"] != "seconds"]  # of one epoch; the trial's own stands in the points
+    final = last.pivot(index="trial_id", columns="metric", values="value")
+    final.columns.name = None
+    return points.merge(final, left_on="trial_id", right_index=True, how="left")
+
+
+def epochs_frame(folder: StudyFolder) -> pd.DataFrame:
+    points, epochs = _read(folder)
+    return points.drop(columns="seconds").merge(epochs, on="trial_id")
+
+
+def _read(folder: StudyFolder) -> tuple[pd.DataFrame, pd.DataFrame]:
+    import pandas as pd
+
+    with Store.read(folder.database) as store:
+        points = pd.read_sql_query(POINTS, store.connection)
+        epochs = pd.read_sql_query(EPOCHS, store.connection)
+    trials = [Trial.from_json(text) for text in points.pop("trial_json")]
+    points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
+    points["order"] = [_listed(trial.surgery.order) for trial in trials]
+    points["reinit"] = [_listed(trial.surgery.reinit) for trial in trials]
+    points["epochs"] = [trial.training.epochs for trial in trials]
+    points["lr"] = [trial.training.lr for trial in trials]
+    return points, epochs
+
+
+def _listed(layers: tuple[int, ...] | None) -> str:
+    return " ".join(map(str, layers or ()))
+
+
+def export(folder: StudyFolder, form: Format, out: Path | None = None, by_epoch: bool = False) -> Path:
+    """Write the table and return where it is; `out` is by default a file in the study folder."""
+    frame = epochs_frame(folder) if by_epoch else points_frame(folder)
+    target = out or folder.path / f"{'epochs' if by_epoch else 'results'}.{form}"
+    if target.is_dir():
+        raise CarryoverError(f"{target} is a folder: name a file, such as {target / 'results'}.{form}")
+    if not target.parent.is_dir():
+        raise CarryoverError(f"there is no folder {target.parent} to write {target.name} into: make it first")
+    if form == "csv":
+        frame.to_csv(target, index=False)
+    else:
+        frame.to_parquet(target, index=False)
+    return target

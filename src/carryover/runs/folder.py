@@ -1,0 +1,74 @@
+"""A study's folder: what lies in it, and whether it may be used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from carryover.runs.lock import LOCK_NAME, Locked, holder
+from carryover.runs.store import Store
+from carryover.trial import CarryoverError
+
+DATABASE = "results.db"
+STUDY_FILE = "study.toml"
+OURS = {LOCK_NAME, "cache", "logs", STUDY_FILE}  # what a run that ended before its first result leaves
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    path: Path
+
+    @property
+    def database(self) -> Path:
+        return self.path / DATABASE
+
+    @property
+    def study_file(self) -> Path:
+        return self.path / STUDY_FILE
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def check_free_for(self, study_name: str) -> None:
+        """Raise unless a study of this name may run here: in a new or empty folder, or in its own."""
+        if self.path.exists() and not self.path.is_dir():
+            raise CarryoverError(f"{self.path} is a file: give a folder for the study's results")
+        if not self.path.exists():
+            return
+        if (who := holder(self.path)) is not None:
+            raise Locked(
+                f"{self.path} is being run by {who}: wait for it or stop it;"
+                f" `carryover status {self.path}` shows how far it is"
+            )
+        self.check_study(study_name)
+
+    def check_study(self, study_name: str) -> None:
+        if self.database.exists() and self.database.stat().st_size:
+            Store.open(self.database, study_name).close()
+            return
+        foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name not in {*OURS, DATABASE})
+        if foreign:
+            raise CarryoverError(
+                f"{self.path} holds no study, yet is not empty ({', '.join(foreign[:3])}"
+                f"{', ...' if len(foreign) > 3 else ''}): give a new folder with --folder"
+            )
+
+    def write_study(self, text: str) -> None:
+        partial = self.study_file.with_suffix(".partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(self.study_file)
+
+
+def find_folder(given: Path) -> StudyFolder:
+    """The study folder that a folder, its study.toml or its results.db stands for."""
+    path = given.parent if given.name in (STUDY_FILE, DATABASE) or given.is_file() else given
+    if not given.exists():
+        raise CarryoverError(f"there is no {given}: name the folder of a study that was run")
+    folder = StudyFolder(path)
+    if not folder.database.is_file():
+        hint = ""
+        if given.suffix == ".toml" and (given.with_suffix("") / DATABASE).is_file():
+            hint = f"; did you mean {given.with_suffix('')}?"
+        raise CarryoverError(f"{path} holds no {DATABASE}: name the folder of a study that was run{hint}")
+    return folder

@@ -1,0 +1,125 @@
+"""The machine and what runs on it: cores, memory, devices, versions. What cannot be found is left out."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from carryover.runs.rows import RunRow
+from carryover.trial import CarryoverError
+
+PACKAGES = ("carryover", "torch", "transformers", "tokenizers", "numpy")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity, and a container's quota where there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+        cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroup here, or "max": no quota
+        pass
+    return max(1, cores)
+
+
+def free_memory() -> int | None:
+    """Bytes that new processes may take, or None where that cannot be told."""
+    found = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError):
+        pass
+    try:
+        limit = int((CGROUP / "memory.max").read_text())
+        found.append(limit - int((CGROUP / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return max(0, min(found)) if found else None
+
+
+def choose_devices(asked: str | None) -> list[str]:
+    """`cpu`, `cuda`, `cuda:1`, `cuda:0,cuda:1`; None takes a GPU where there is one."""
+    if asked == "cpu":
+        return ["cpu"]
+    import torch
+
+    if asked is None:
+        return ["cuda" if torch.cuda.is_available() else "cpu"]
+    devices = [name.strip() for name in asked.split(",")]
+    for name in devices:
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:
+            raise CarryoverError(f"--device {name}: no such device; use cpu, cuda, cuda:N or mps") from error
+        if device.type == "cuda":
+            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            if (device.index or 0) >= count:
+                raise CarryoverError(
+                    f"--device {name}: torch sees {count} CUDA devices here; use --device cpu"
+                )
+        if device.type == "mps" and not torch.backends.mps.is_available():
+            raise CarryoverError(f"--device {name}: torch cannot use MPS here; use --device cpu")
+    return devices
+
+
+def device_name(device: str) -> str:
+    if device.startswith("cuda"):
+        index = device.partition(":")[2] or "0"
+        name = _output(["nvidia-smi", "-i", index, "--query-gpu=name", "--format=csv,noheader"])
+        return f"{device} ({name})" if name else device
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{device} ({name})"
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the package's source tree, else of the working directory; '+' marks changes."""
+    for place in (Path(__file__).parent, Path.cwd()):
+        if "site-packages" in place.parts:
+            continue
+        if commit := _output(["git", "-C", str(place), "rev-parse", "HEAD"]):
+            changed = _output(["git", "-C", str(place), "status", "--porcelain", "--untracked-files=no"])
+            return commit + ("+" if changed else "")
+    return None
+
+
+def this_run(devices: list[str], threads: int) -> RunRow:
+    return RunRow(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        device=", ".join(map(device_name, devices)),
+        threads=threads,
+        versions=versions(),
+        git_commit=git_commit(),
+        command=shlex.join(sys.argv),
+    )
+
+
+def _output(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

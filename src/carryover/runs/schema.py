@@ -1,0 +1,56 @@
+"""The tables of results.db, and a trial written as a row of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from carryover.trial import Trial
+
+SCHEMA_VERSION = 1
+
+SCHEMA = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE tasks(
+    fingerprint TEXT PRIMARY KEY, name TEXT, kind TEXT, metric TEXT, metrics TEXT, train_rows INTEGER);
+CREATE TABLE models(fingerprint TEXT PRIMARY KEY, name TEXT, revision TEXT, family TEXT, depth INTEGER);
+CREATE TABLE trials(
+    id TEXT PRIMARY KEY, model TEXT, model_fingerprint TEXT, task TEXT, task_fingerprint TEXT,
+    train_size INTEGER, seed INTEGER, head TEXT, recipe TEXT, keep_layer_norm INTEGER, reinit_lr_factor REAL,
+    trial_json TEXT NOT NULL,
+    status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'done', 'failed')),
+    error TEXT, started REAL, finished REAL, seconds REAL, run_id INTEGER);
+CREATE TABLE points(experiment TEXT, condition TEXT, x REAL, trial_id TEXT REFERENCES trials(id),
+    PRIMARY KEY (experiment, condition, x, trial_id));
+CREATE INDEX points_trial ON points(trial_id);
+CREATE TABLE epochs(trial_id TEXT REFERENCES trials(id), epoch INTEGER, metric TEXT, value REAL,
+    PRIMARY KEY (trial_id, epoch, metric)) WITHOUT ROWID;
+CREATE TABLE runs(
+    run_id INTEGER PRIMARY KEY, started REAL, finished REAL, outcome TEXT, host TEXT, pid INTEGER,
+    device TEXT, threads INTEGER, versions TEXT, git_commit TEXT, command TEXT);
+"""
+
+
+def trial_row(trial_id: str, trial: Trial) -> tuple[Any, ...]:
+    return (
+        trial_id,
+        trial.model,
+        trial.model_fingerprint,
+        trial.task,
+        trial.task_fingerprint,
+        trial.train_size,
+        trial.seed,
+        trial.head,
+        trial.surgery.recipe,
+        int(trial.surgery.keep_layer_norm),
+        reinit_lr_factor(trial),
+        trial.to_json(),
+    )
+
+
+def reinit_lr_factor(trial: Trial) -> float | None:
+    """The factor on the lr of the re-initialised layers; None where it is not one and the same."""
+    factors = dict(trial.training.lr_factors)
+    found = {factors.get(layer, 1.0) for layer in trial.surgery.reinit}
+    if not found:
+        return 1.0
+    return found.pop() if len(found) == 1 else None

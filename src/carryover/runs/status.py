@@ -1,0 +1,83 @@
+"""How far a study is: counts, failures, time left, disk use. Only reads, and never holds up a run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from carryover.runs.folder import StudyFolder
+from carryover.runs.lock import Holder, holder
+from carryover.runs.plan import steps_of
+from carryover.runs.rows import Counts, Failure
+from carryover.runs.store import Store
+
+
+@dataclass(frozen=True)
+class Status:
+    folder: Path
+    study: str
+    counts: Counts
+    failures: list[Failure]
+    running: Holder | None  # who runs it now
+    seconds_left: float | None  # None: not running, or nothing finished yet to judge by
+    last_outcome: str | None  # of the last run, while none is under way
+    disk: dict[str, int]  # bytes by part of the folder, largest first
+
+
+def status(folder: StudyFolder, now: float | None = None) -> Status:
+    who = holder(folder.path)
+    with Store.read(folder.database) as store:
+        last = store.last_run()
+        return Status(
+            folder=folder.path,
+            study=store.meta("study_name") or "",
+            counts=store.counts(),
+            failures=store.failures(),
+            running=who,
+            seconds_left=_seconds_left(store, now or time.time()) if who else None,
+            last_outcome=(last["outcome"] or "killed") if last and not who else None,
+            disk=disk_use(folder.path),
+        )
+
+
+def _seconds_left(store: Store, now: float) -> float | None:
+    """At the pace of the run under way; epochs done of trials still running count."""
+    last = store.last_run()
+    if last is None or last["finished"] is not None:
+        return None
+    settled, under_way, elsewhere = 0.0, 0.0, 0.0
+    epochs = dict(
+        store.connection.execute(
+            "SELECT trial_id, MAX(epoch) FROM epochs JOIN trials ON id = trial_id"
+            " WHERE status = 'running' GROUP BY trial_id"
+        ).fetchall()
+    )
+    settled_now = {
+        row[0]
+        for row in store.connection.execute(
+            "SELECT id FROM trials WHERE run_id = ? AND status IN ('done', 'failed')", (last["run_id"],)
+        )
+    }
+    for trial in store.trials("done", "failed"):
+        settled += steps_of(trial) if trial.id in settled_now else 0
+    for trial in store.trials("running", "pending"):
+        share = epochs.get(trial.id, 0) / trial.training.epochs
+        under_way += share * steps_of(trial)
+        elsewhere += (1 - share) * steps_of(trial)
+    did = settled + under_way
+    return elsewhere * (now - last["started"]) / did if did else None
+
+
+def disk_use(folder: Path) -> dict[str, int]:
+    use = {entry.name: _size(entry) for entry in folder.iterdir()}
+    return dict(sorted(use.items(), key=lambda item: -item[1]))
+
+
+def _size(entry: Path) -> int:
+    try:
+        if entry.is_dir() and not entry.is_symlink():
+            return sum(map(_size, entry.iterdir()))
+        return entry.lstat().st_size
+    except OSError:  # gone since it was listed
+        return 0

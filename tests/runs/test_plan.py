@@ -1,0 +1,58 @@
+"""Stacks: every trial once, only trials that may share one, in an order that fills results in evenly."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from fakes import make_points, make_trial, stack_key
+
+from carryover.runs.plan import make_stacks, plan_rows, steps_of
+
+
+def trials_of(*sizes: int, seeds=(0, 1, 2)):
+    return [point.trial for size in sizes for point in make_points(seeds, size=size)]
+
+
+@pytest.mark.parametrize(("max_stack", "workers"), [(1, 1), (4, 1), (8, 3), (100, 1), (100, 7)])
+def test_every_trial_is_in_one_stack_of_its_own_kind(max_stack, workers):
+    trials = trials_of(16, 50, 8)
+    random.Random(0).shuffle(trials)
+    stacks = make_stacks(trials, stack_key, max_stack, workers)
+    planned = [trial for stack in stacks for trial in stack.trials]
+    assert sorted(t.id for t in planned) == sorted(t.id for t in trials)
+    assert all(len({stack_key(t) for t in stack.trials}) == 1 for stack in stacks)
+    assert all(len(stack.trials) <= max_stack for stack in stacks)
+    assert [stack.number for stack in stacks] == list(range(len(stacks)))
+
+
+def test_every_point_gets_its_first_trial_before_any_gets_its_second():
+    stacks = make_stacks(trials_of(16, 64), stack_key, max_stack=5)
+    seeds = [trial.seed for stack in stacks for trial in stack.trials]
+    assert seeds == sorted(seeds)
+    assert [stack.trials[0].train_size for stack in stacks] == [64, 16] * 3  # the longer one first
+
+
+def test_stacks_are_of_even_size_and_every_worker_gets_one():
+    assert sorted(len(s.trials) for s in make_stacks(trials_of(16), stack_key, 8)) == [7, 8]
+    assert sorted(len(s.trials) for s in make_stacks(trials_of(16), stack_key, 100, workers=4)) == [
+        3,
+        4,
+        4,
+        4,
+    ]
+    assert make_stacks([], stack_key, 8) == []
+
+
+def test_steps_count_the_last_smaller_batch():
+    assert steps_of(make_trial(size=16, epochs=3)) == 6
+    assert steps_of(make_trial(size=17, epochs=3)) == 9
+    assert steps_of(make_trial(size=1, epochs=1)) == 1
+
+
+def test_the_plan_counts_by_model_task_and_size():
+    rows = plan_rows(make_stacks(trials_of(16, 64), stack_key, max_stack=5))
+    assert [(r.train_size, r.trials, r.steps, r.stacks) for r in rows] == [
+        (64, 15, 15 * 16, 3),
+        (16, 15, 15 * 4, 3),
+    ]
