@@ -111,7 +111,8 @@ def test_unknown_names(grammar):
 def test_the_room_is_imported_without_the_heavy_libraries():
     code = (
         "import sys, importlib\n"
-        "for name in ('sklearn', 'scipy', 'pandas', 'datasets', 'pyarrow', 'pydantic'): sys.modules[name] = None\n"
+        "for name in ('sklearn', 'scipy', 'pandas', 'datasets', 'pyarrow', 'pydantic'):\n"
+        "    sys.modules[name] = None\n"
         "for name in ('tasks', 'rows', 'files', 'glue', 'metrics', 'tokens', 'batches', 'source'):\n"
         "    importlib.import_module('carryover.data.' + name)\n"
     )
