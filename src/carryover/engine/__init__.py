@@ -1,0 +1,1 @@
+"""The stacked engine: many finetuning trials trained as one model."""

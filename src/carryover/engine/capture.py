@@ -1,0 +1,96 @@
+"""How a step runs: as it is, with its layers compiled, or replayed from a CUDA graph.
+
+One encoder layer is compiled and its code serves all layers. A step is captured once for each length that
+occurs, after it has run for real: the runs that warm a length up are training steps like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from carryover.models.anatomy import Anatomy
+
+if TYPE_CHECKING:
+    from carryover.engine.stack_run import StackRun
+
+LENGTH_STEP = 16  # captured lengths are multiples of this
+WARM_RUNS = 2  # a length runs so often before it is captured
+WORTH_CAPTURING = 24  # a length that occurs less often is padded up to the next one that does
+
+
+class StepRunner:
+    """Runs the steps of one stack."""
+
+    def __init__(self, run: StackRun, compiled: bool, graphs: bool):
+        self.run = run
+        self.graphs: dict[int, torch.cuda.CUDAGraph] | None = {} if graphs else None
+        self.runs: Counter[int] = Counter()
+        self.pool: Any = None
+        self.stream: Any = torch.cuda.Stream() if graphs else None
+        lengths = run.feed.lengths
+        self.lengths = _few_lengths(lengths, int(run.feed.ids.shape[1])) if compiled or graphs else lengths
+        if compiled:
+            compile_layers(run.stack.model.encoder)
+
+    def __call__(self, step: int) -> None:
+        length = int(self.lengths[step])
+        if self.graphs is None:
+            self.run.train_step(length)
+            return
+        if length in self.graphs:
+            self.graphs[length].replay()
+            return
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            self.run.train_step(length)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        self.runs[length] += 1
+        if self.runs[length] >= WARM_RUNS:
+            self._capture(length)
+
+    def _capture(self, length: int) -> None:
+        assert self.graphs is not None
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        if self.pool is None:
+            self.pool = torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            self.run.train_step(length)
+        self.graphs[length] = graph
+
+
+def _few_lengths(lengths: np.ndarray, longest: int) -> np.ndarray:
+    """Each step's length rounded up, rare ones merged upwards: each kept length costs a compilation."""
+    rounded = np.minimum(
+        -(-lengths // LENGTH_STEP) * LENGTH_STEP, math.ceil(longest / LENGTH_STEP) * LENGTH_STEP
+    )
+    counts = Counter(rounded.tolist())
+    kept: list[int] = []
+    waiting = 0
+    for length in sorted(counts):
+        waiting += counts[length]
+        if waiting >= WORTH_CAPTURING or length == max(counts):
+            kept.append(length)
+            waiting = 0
+    return np.array([next(k for k in kept if k >= n) for n in rounded.tolist()])
+
+
+def compile_layers(encoder: nn.Module) -> None:
+    """Compile the layers' forward for training; evaluation, whose shapes vary, runs as it is."""
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    for layer in Anatomy(encoder).layers:  # type: ignore[arg-type]
+        plain = layer.forward
+        layer.forward = _train_compiled(layer, plain, torch.compile(plain, dynamic=False))
+
+
+def _train_compiled(layer: nn.Module, plain: Any, compiled: Any) -> Any:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return compiled(*args, **kwargs) if layer.training else plain(*args, **kwargs)
+
+    return forward

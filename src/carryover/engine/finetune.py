@@ -1,0 +1,135 @@
+"""Finetune a stack of trials: the one entry to the engine.
+
+    outcomes = finetune(trials, encoder, data, device="cuda")
+
+The trials must agree in what `stack_key` names; everything else is each trial's own. A trial's result does
+not depend on which others are in its stack.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Hashable, Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from carryover.data.tokens import TokenisedTask
+from carryover.engine.checkpoint import Checkpoint
+from carryover.engine.feed import steps_per_epoch
+from carryover.engine.outcome import EngineSettings, EpochRecord, OnEpoch, Outcome, OnSteps
+from carryover.engine.stack_run import StackRun
+from carryover.trial import CarryoverError, Trial
+
+FIXED_ORDER_FAMILIES = (
+    "modernbert",
+)  # their layers differ in kind, so that an order is part of the architecture
+
+
+def stack_key(trial: Trial, family: str | None = None) -> Hashable:
+    """What the trials of one stack must share: architecture, task, number of steps and batch size."""
+    order, training = trial.surgery.order, trial.training
+    depth = None if order is None else len(order)
+    return (
+        trial.model_fingerprint,
+        trial.task_fingerprint,
+        trial.train_size,
+        depth if family not in FIXED_ORDER_FAMILIES else order,
+        (training.epochs, training.batch_size, training.max_length, training.dropout),
+        (training.betas, training.eps, training.clip_norm, training.warmup, training.schedule),
+    )
+
+
+def finetune(
+    trials: Sequence[Trial],
+    encoder: PreTrainedModel,
+    data: TokenisedTask,
+    *,
+    device: str | torch.device = "cpu",
+    on_epoch: OnEpoch | None = None,
+    on_steps: OnSteps | None = None,
+    settings: EngineSettings | None = None,
+) -> list[Outcome]:
+    """Train all trials at once and evaluate them after every epoch. `encoder` is pretrained and stays as it is."""
+    settings, device = settings or EngineSettings(), checked_device(device)
+    check_stackable(trials, encoder.config.model_type)
+    started = time.perf_counter()
+    filled = [
+        *trials,
+        *[trials[-1]] * max(0, (settings.slots or 0) - len(trials)),
+    ]  # results of the filling are dropped
+    encoder = encoder.to(device)  # type: ignore[arg-type]
+    run = StackRun(filled, encoder, data, device, settings)
+    run.stack.train()
+    outcomes = [Outcome(t.id) for t in trials]
+    checkpoint = Checkpoint(settings, trials)
+    step = checkpoint.restore(run, outcomes)
+    if on_epoch is not None:
+        for outcome in outcomes:
+            for record in outcome.epochs:
+                on_epoch(outcome.trial_id, record)
+
+    per_epoch, epochs = steps_per_epoch(trials[0]), trials[0].training.epochs
+    for epoch in range(step // per_epoch + 1, epochs + 1):
+        epoch_started = time.perf_counter()
+        while step < epoch * per_epoch:
+            run.runner(step)
+            step += 1
+            if on_steps is not None:
+                on_steps(len(trials))
+            if step < epoch * per_epoch:  # at an epoch's end the evaluation comes first
+                checkpoint.save_when_due(run, outcomes)
+        train_losses = (run.loss_sum / per_epoch).tolist()
+        run.loss_sum.zero_()
+        dev_losses, metrics = run.evaluate()
+        seconds = time.perf_counter() - epoch_started
+        for t, outcome in enumerate(outcomes):
+            if outcome.error is None and not (
+                math.isfinite(train_losses[t]) and math.isfinite(dev_losses[t])
+            ):
+                outcome.error = (
+                    f"the loss was not a finite number in epoch {epoch} "
+                    f"(training {train_losses[t]}, dev {dev_losses[t]}): try a smaller lr or clip_norm = 1.0"
+                )
+            if outcome.error is None:
+                record = EpochRecord(epoch, train_losses[t], dev_losses[t], metrics[t], seconds)
+                outcome.epochs.append(record)
+                if on_epoch is not None:
+                    on_epoch(outcome.trial_id, record)
+    for outcome in outcomes:
+        outcome.seconds = time.perf_counter() - started
+    checkpoint.delete()
+    return outcomes
+
+
+def check_stackable(trials: Sequence[Trial], family: str | None = None) -> None:
+    if not trials:
+        raise CarryoverError("a stack needs at least one trial, got none")
+    first = stack_key(trials[0], family)
+    for trial in trials[1:]:
+        if stack_key(trial, family) != first:
+            raise CarryoverError(
+                f"trials {trials[0].id} and {trial.id} cannot share a stack: they must agree in model, task, "
+                "train_size, number of layers, epochs, batch_size, max_length, dropout and optimiser settings "
+                "(lr, weight decay, seed, recipe and surgery may differ)"
+            )
+
+
+def checked_device(device: str | torch.device) -> torch.device:
+    """A device that is there, or a clear error."""
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise CarryoverError(f"device {device!r} is not known: use cpu, cuda or cuda:N") from error
+    if wanted.type == "cuda":
+        if not torch.cuda.is_available():
+            raise CarryoverError(f"device {device!r}: this machine has no CUDA device; use cpu")
+        if (wanted.index or 0) >= torch.cuda.device_count():
+            there = torch.cuda.device_count()
+            raise CarryoverError(
+                f"device {device!r} is not there: this machine has cuda:0 to cuda:{there - 1}"
+            )
+    elif wanted.type != "cpu":
+        raise CarryoverError(f"device {device!r} is not supported: use cpu, cuda or cuda:N")
+    return wanted

@@ -1,0 +1,44 @@
+"""What finetuning gives back, and what it may be told about how to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One trial after one epoch."""
+
+    epoch: int  # from 1
+    train_loss: float  # mean over the epoch's steps
+    dev_loss: float
+    metrics: dict[str, float]
+    seconds: float  # of the epoch, for the whole stack
+
+
+@dataclass
+class Outcome:
+    """One trial when its stack is done; `error` says why it has no result."""
+
+    trial_id: str
+    epochs: list[EpochRecord] = field(default_factory=list)
+    error: str | None = None
+    seconds: float = 0.0  # of the whole stack
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How to run, never what to compute: no setting here changes a result beyond rounding."""
+
+    precision: str = "auto"  # "auto": bfloat16 compute on CUDA, float32 elsewhere; or "float32", "bfloat16"
+    compiled: bool | None = None  # None: on CUDA
+    graphs: bool | None = None  # None: on CUDA
+    slots: int | None = None  # fill the stack up to this size, to reuse code compiled for it
+    checkpoint_folder: Path | None = None  # where long stacks are saved
+    checkpoint_seconds: float = 300.0
+
+
+OnEpoch = Callable[[str, EpochRecord], None]
+OnSteps = Callable[[int], None]  # how many more trial-steps are done

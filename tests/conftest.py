@@ -1,0 +1,24 @@
+"""Test set-up: one torch thread a worker, no network, where the shared data lies."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "engine"))  # tiny.py, the small random encoders
+SHARED = HERE.parent.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data and models beside the checkout; tests that need it are skipped where it is not."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip("real data (../shared/data) is not there")
+    return SHARED

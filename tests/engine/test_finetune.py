@@ -1,0 +1,245 @@
+"""Stacked trials equal the same trials run alone, and equal a plain Hugging Face loop."""
+
+import dataclasses
+
+import pytest
+import torch
+from plain_loop import plain_finetune
+from tiny import FAMILIES, tiny_encoder, tiny_task
+
+from carryover.engine.finetune import finetune, stack_key
+from carryover.engine.outcome import EngineSettings
+from carryover.engine.stack_run import StackRun
+from carryover.trial import CarryoverError, Surgery, Training, Trial
+
+# Attention does not feel a shift of all keys: the true gradient of a key's bias is 0, and Adam with its usual eps
+# of 1e-8 would blow the rounding noise there up to full steps. An eps above the noise makes weights comparable.
+RECIPE = Training(epochs=3, batch_size=8, lr=3e-3, clip_norm=1.0, dropout=0.0, eps=1e-6)
+
+
+def trial(seed: int = 0, head: str = "mean", surgery: Surgery | None = None, **training) -> Trial:
+    return Trial(
+        "tiny", "m", "tiny", "t", 52, seed, head=head, surgery=surgery or Surgery(),
+        training=dataclasses.replace(RECIPE, **training),
+    )  # fmt: skip
+
+
+def mixed_trials(family: str) -> list[Trial]:
+    """Trials that differ in all a stack allows."""
+    moved = (
+        Surgery(order=(1, 3, 2)) if family != "modernbert" else Surgery(reinit=(1,), recipe="as_described_v1")
+    )
+    return [
+        trial(0),
+        trial(1, surgery=Surgery(reinit=(2, 3))),
+        trial(2, surgery=moved, lr=1e-3),
+        trial(3, surgery=Surgery(reinit=(3,), recipe="as_released", keep_layer_norm=True), weight_decay=0.1),
+        trial(4, surgery=Surgery(reinit=(1,), recipe="bert_init"), lr_factors=((1, 5.0), (2, 0.0), (0, 0.5))),
+    ]
+
+
+def run_steps(trials, encoder, data, steps, settings=None):
+    run = StackRun(trials, encoder, data, torch.device("cpu"), settings or EngineSettings())
+    run.stack.train()
+    losses = []
+    for step in range(steps):
+        before = run.loss_sum.clone()
+        run.runner(step)
+        losses.append((run.loss_sum - before).tolist())
+    return run, torch.tensor(losses)  # (steps, T)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_stack_equals_the_plain_loop_over_20_steps(family):
+    encoder, data, trials = tiny_encoder(family), tiny_task(), mixed_trials(family)
+    run, losses = run_steps(trials, encoder, data, 20)
+    for t, one in enumerate(trials):
+        model, expected = plain_finetune(one, without_dropout(encoder), data, max_steps=20)
+        torch.testing.assert_close(losses[:, t], torch.tensor(expected), rtol=0, atol=1e-4)
+        for name, p in model.named_parameters():
+            found = run.stack.value_of(name, t)
+            torch.testing.assert_close(
+                found, p, rtol=0, atol=1e-4, msg=lambda m, n=name, t=t: f"{t} {n}: {m}"
+            )
+
+
+def without_dropout(encoder):
+    """A copy whose dropout is 0 in the modules and in the config, which some attention code reads."""
+    import copy
+
+    from torch import nn
+
+    plain = copy.deepcopy(encoder)
+    for key in vars(plain.config):
+        if "drop" in key and isinstance(getattr(plain.config, key), float):
+            setattr(plain.config, key, 0.0)
+    for m in plain.modules():
+        if isinstance(m, nn.Dropout):
+            m.p = 0.0
+        if isinstance(getattr(m, "attention_dropout", None), float):
+            m.attention_dropout = 0.0
+    return plain
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_trial_is_the_same_alone_and_in_any_slot_with_dropout(family):
+    encoder, data = tiny_encoder(family), tiny_task()
+    trials = [
+        dataclasses.replace(t, training=dataclasses.replace(t.training, dropout=0.2))
+        for t in mixed_trials(family)
+    ]
+    _, together = run_steps(trials, encoder, data, 20)
+    _, turned = run_steps(trials[::-1], encoder, data, 20)
+    torch.testing.assert_close(turned.flip(1), together, rtol=0, atol=1e-4)
+    for t in (1, 4):
+        _, alone = run_steps([trials[t]], encoder, data, 20)
+        torch.testing.assert_close(alone[:, 0], together[:, t], rtol=0, atol=1e-4)
+    # and dropout does something
+    _, without = run_steps(mixed_trials(family), encoder, data, 3)
+    assert (without - together[:3]).abs().max() > 1e-3
+
+
+def test_mean_and_pooler_heads_share_a_stack():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    trials = [trial(0, "mean"), trial(1, "pooler"), trial(2, "mean", lr=1e-3)]
+    _, losses = run_steps(trials, encoder, data, 20)
+    for t, one in enumerate(trials):
+        _, expected = plain_finetune(one, without_dropout(encoder), data, max_steps=20)
+        torch.testing.assert_close(losses[:, t], torch.tensor(expected), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_metrics_and_losses_after_every_epoch(kind):
+    encoder, data = tiny_encoder("bert"), tiny_task(kind=kind)
+    seen = []
+    steps = []
+    trials = [trial(0), trial(1, warmup=0.0)]
+    outcomes = finetune(
+        trials, encoder, data, on_epoch=lambda i, r: seen.append((i, r.epoch)), on_steps=steps.append
+    )
+    assert [(i, e) for e in (1, 2, 3) for i in (trials[0].id, trials[1].id)] == seen
+    assert sum(steps) == 2 * 3 * 7
+    for one, outcome in zip(trials, outcomes, strict=True):
+        assert outcome.error is None
+        model, losses = plain_finetune(one, without_dropout(encoder), data)
+        assert outcome.epochs[-1].train_loss == pytest.approx(sum(losses[-7:]) / 7, abs=1e-4)
+        expected = plain_evaluation(model, data)
+        assert outcome.epochs[-1].dev_loss == pytest.approx(expected.pop("loss"), abs=1e-3)
+        assert outcome.epochs[-1].metrics == pytest.approx(expected, abs=1e-3)
+
+
+def plain_evaluation(model, data):
+    import numpy as np
+    import torch.nn.functional as F
+    from scipy.stats import pearsonr, spearmanr
+    from sklearn.metrics import accuracy_score, matthews_corrcoef
+
+    from carryover.data.batches import pad
+
+    model.eval()
+    dev = data.evals[""]
+    logits = []
+    with torch.no_grad():
+        for i in range(len(dev)):  # one row at a time: nothing is padded
+            b = pad(dev, np.array([i]), data.pad_id)
+            logits.append(
+                model(*(torch.from_numpy(x) for x in (b.input_ids, b.attention_mask, b.token_type_ids)))
+            )
+    out, labels = torch.cat(logits), torch.from_numpy(dev.labels)
+    if data.kind == "regression":
+        return {
+            "loss": F.mse_loss(out[:, 0], labels).item(),
+            "pearson": pearsonr(out[:, 0], labels).statistic,
+            "spearman": spearmanr(out[:, 0], labels).statistic,
+        }
+    return {
+        "loss": F.cross_entropy(out, labels).item(),
+        "accuracy": accuracy_score(labels, out.argmax(1)),
+        "mcc": matthews_corrcoef(labels, out.argmax(1)),
+    }
+
+
+def test_one_study_at_three_stack_sizes_gives_the_same_metrics():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    trials = [
+        trial(s, surgery=Surgery(reinit=r), dropout=0.1)
+        for s in range(3)
+        for r in ((), (3,), (2, 3), (1, 2, 3))
+    ][:8]
+    results = {}
+    for size in (1, 3, 8):
+        found = {}
+        for start in range(0, len(trials), size):
+            for outcome in finetune(trials[start : start + size], encoder, data):
+                found[outcome.trial_id] = outcome.epochs[-1]
+        results[size] = found
+    for trial_id, record in results[8].items():
+        for size in (1, 3):
+            assert results[size][trial_id].metrics == pytest.approx(record.metrics, abs=1e-6)
+            assert results[size][trial_id].dev_loss == pytest.approx(record.dev_loss, abs=1e-4)
+
+
+def test_the_same_trial_twice_gives_the_same_bits():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    a, b = (finetune([trial(3, dropout=0.1)], encoder, data)[0].epochs for _ in range(2))
+    assert [(r.train_loss, r.dev_loss, r.metrics) for r in a] == [
+        (r.train_loss, r.dev_loss, r.metrics) for r in b
+    ]
+
+
+def test_a_trial_that_diverges_fails_alone():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    good, bad = trial(0), trial(1, lr=1e30)
+    outcomes = finetune([bad, good], encoder, data)
+    assert "not a finite number" in outcomes[0].error
+    assert outcomes[1].error is None
+    assert outcomes[1].epochs[-1].dev_loss == pytest.approx(
+        finetune([good], encoder, data)[0].epochs[-1].dev_loss, abs=1e-4
+    )
+
+
+def test_weight_decay_reaches_rows_that_training_never_touches():
+    encoder, data = tiny_encoder("bert"), tiny_task(n_train=12)
+    one = dataclasses.replace(trial(0, weight_decay=0.5, lr=1e-2), train_size=12)
+    run, _ = run_steps([one], encoder, data, 6)
+    model, _ = plain_finetune(one, without_dropout(encoder), data)
+    name = "encoder.embeddings.word_embeddings.weight"
+    assert run.words.weight.shape[1] < 120
+    torch.testing.assert_close(
+        run.stack.value_of(name, 0), model.get_parameter(name).detach(), rtol=0, atol=1e-5
+    )
+
+
+def test_filled_slots_change_nothing():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    plain = finetune([trial(0), trial(1)], encoder, data)
+    filled = finetune([trial(0), trial(1)], encoder, data, settings=EngineSettings(slots=4))
+    assert len(filled) == 2
+    for a, b in zip(plain, filled, strict=True):
+        assert a.epochs[-1].dev_loss == pytest.approx(b.epochs[-1].dev_loss, abs=1e-5)
+
+
+def test_bfloat16_with_float32_master_weights_learns_alike():
+    encoder, data = tiny_encoder("bert"), tiny_task(n_train=60)
+    precise = finetune([trial(0, lr=1e-3)], encoder, data)[0]
+    rough = finetune(
+        [trial(0, lr=1e-3)], encoder, data, settings=EngineSettings(precision="bfloat16", compiled=False)
+    )[0]
+    assert rough.epochs[-1].train_loss == pytest.approx(precise.epochs[-1].train_loss, abs=0.05)
+
+
+def test_bad_input_is_refused_before_any_work():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    with pytest.raises(CarryoverError, match="at least one trial"):
+        finetune([], encoder, data)
+    with pytest.raises(CarryoverError, match="cannot share a stack"):
+        finetune([trial(0), trial(1, epochs=2)], encoder, data)
+    with pytest.raises(CarryoverError, match="there is no layer 4"):
+        finetune([trial(0, surgery=Surgery(reinit=(4,)))], encoder, data)
+    with pytest.raises(CarryoverError, match="not known"):
+        finetune([trial(0)], encoder, data, device="gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(CarryoverError, match="no CUDA device"):
+            finetune([trial(0)], encoder, data, device="cuda")
+    assert stack_key(trial(0)) == stack_key(trial(1, lr=1.0, surgery=Surgery(reinit=(1,))))
+    assert stack_key(trial(0)) != stack_key(trial(0, surgery=Surgery(order=(1, 2))))

@@ -1,0 +1,110 @@
+"""A stack computes what its models compute apart, for every family; dropout is the trial's own."""
+
+import pytest
+import torch
+from tiny import FAMILIES, random_batch, tiny_encoder
+
+from carryover.engine.stacking import Stack, stack, unstack
+from carryover.models.head import build_classifier
+from carryover.trial import CarryoverError
+
+
+def classifiers(family: str, n: int = 3, head: str = "mean"):
+    return [build_classifier(tiny_encoder(family, seed=i), head, 3, seed=i).eval() for i in range(n)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forward_and_gradients_equal_separate_models(family):
+    models = classifiers(family)
+    stacked = stack(models).eval()
+    batch = random_batch(3 * 4, 11)
+    out = stacked(**batch)
+    out.square().sum().backward()
+    grads = {n: p.grad for n, p in stacked.model.named_parameters() if p.grad is not None}
+    for t, model in enumerate(models):
+        rows = {k: v[4 * t : 4 * t + 4] for k, v in batch.items()}
+        alone = model(**rows)
+        alone.square().sum().backward()
+        torch.testing.assert_close(out[4 * t : 4 * t + 4], alone, rtol=1e-4, atol=1e-5)
+        for name, p in model.named_parameters():
+            if p.grad is not None and p.grad.abs().max() > 0:
+                torch.testing.assert_close(
+                    grads[name][t], p.grad, rtol=1e-3, atol=2e-5, msg=lambda m, n=name: n + m
+                )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unstack_gives_the_plain_model_back(family):
+    models = classifiers(family)
+    back = unstack(stack(models), 1, like=models[0])
+    for (name, a), (_, b) in zip(back.named_parameters(), models[1].named_parameters(), strict=True):
+        if name.endswith("mask_emb"):  # XLNet's, used in pretraining only and shared
+            continue
+        assert torch.equal(a, b), name
+    batch = random_batch(4, 9)
+    torch.testing.assert_close(back.eval()(**batch), models[1](**batch))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_depends_on_trial_step_and_place_only(family):
+    models = classifiers(family)
+    keys = torch.tensor([11, 22, 33], dtype=torch.int32)
+    batch = random_batch(3 * 4, 11)
+    together = stack(models).train()
+    together.set_keys(keys, torch.tensor(5, dtype=torch.int32), 4)
+    out = together(**batch)
+    for t, model in enumerate(models):
+        alone = stack([model]).train()
+        alone.set_keys(keys[t : t + 1], torch.tensor(5, dtype=torch.int32), 4)
+        # alone, the trial's batch is trimmed to its own longest sequence
+        rows = {k: v[4 * t : 4 * t + 4] for k, v in batch.items()}
+        longest = int(rows["attention_mask"].sum(1).max())
+        rows = {k: v[:, :longest] for k, v in rows.items()}
+        torch.testing.assert_close(alone(**rows), out[4 * t : 4 * t + 4], rtol=1e-4, atol=1e-5)
+    together.set_keys(keys, torch.tensor(6, dtype=torch.int32), 4)
+    assert not torch.allclose(together(**batch), out), "another step, another mask"
+    assert not torch.allclose(together.eval()(**batch), out)
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean():
+    from carryover.engine.leaves import StackContext, StackedDropout
+
+    context = StackContext(2)
+    context.row_keys = torch.arange(40, dtype=torch.int32) * 77
+    for p in (0.1, 0.5):
+        site = StackedDropout(p, 3, context).train()
+        for shape in ((40, 32), (40, 50, 32), (40, 4, 50, 50)):
+            out = site(torch.ones(shape))
+            assert abs((out == 0).float().mean().item() - p) < 0.02
+            assert abs(out.mean().item() - 1) < 0.03
+    a = StackedDropout(0.5, 1, context).train()(torch.ones(40, 50, 64))
+    b = StackedDropout(0.5, 2, context).train()(torch.ones(40, 50, 64))
+    agree = ((a == 0) == (b == 0)).float().mean().item()
+    assert abs(agree - 0.5) < 0.02, "two sites are independent"
+    rows = (a[1:] == 0) == (a[:-1] == 0)
+    assert abs(rows.float().mean().item() - 0.5) < 0.02, "two rows are independent"
+
+
+def test_only_touched_rows_are_parameters_and_evaluation_still_reads_all():
+    model = classifiers("bert", 1)[0]
+    rows = [torch.tensor([0, 3, 7]), torch.tensor([0, 7, 9, 11])]
+    name = "encoder.embeddings.word_embeddings"
+    stacked = Stack(model, 2, rows={name: rows}).eval()
+    assert stacked.model.get_submodule(name).weight.shape == (2, 4, 32)
+    batch = random_batch(8, 9)
+    torch.testing.assert_close(stacked(**batch), model(**batch), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        stacked.value_of(f"{name}.weight", 1), model.encoder.embeddings.word_embeddings.weight
+    )
+
+
+def test_unlike_models_are_refused():
+    with pytest.raises(CarryoverError, match="cannot share a stack"):
+        stack([*classifiers("bert", 1), *classifiers("roberta", 1)])
+    with pytest.raises(CarryoverError, match="at least one model"):
+        stack([])
+    with pytest.raises(CarryoverError, match="at least one trial"):
+        Stack(classifiers("bert", 1)[0], 0)
+    with pytest.raises(CarryoverError, match="0 to 1"):
+        models = classifiers("bert", 2)
+        unstack(stack(models), 2, like=models[0])
