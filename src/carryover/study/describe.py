@@ -18,7 +18,8 @@ def describe_study(study: Study) -> str:
     epochs = _per_size(study.training.epochs, "epoch")
     lines = [
         f"Each model is finetuned on {_sizes(study.train_sizes)} for {epochs}, "
-        f"at learning rate {study.training.lr:g}, in {_per_size(study.trials, 'trial')} with random subsets."
+        f"at learning rate {study.training.lr:g}, "
+        f"in {_per_size(study.trials, 'trial')}, each on a random subset."
     ]
     lines += [f"{t.name} is finetuned on {_sizes(t.train_sizes)}." for t in study.tasks if t.train_sizes]
     return " ".join(sentences + lines)
@@ -48,9 +49,9 @@ def _experiment(study: Study, experiment: Experiment) -> str:
 
 def _sizes(sizes: Iterable[Size]) -> str:
     sizes = list(sizes)
-    words = ["all" if s == "all" else f"{s:.3g}" if isinstance(s, float) else f"{s:,}" for s in sizes]
-    shares = [f"{s:.3g} of the" if isinstance(s, float) else w for s, w in zip(sizes, words, strict=True)]
-    return f"{_and(shares)} training {'example' if sizes == [1] else 'examples'}"
+    words = ["all" if s == "all" else f"{100 * s:.3g}%" if isinstance(s, float) else f"{s:,}" for s in sizes]
+    share_of = "of the " if any(isinstance(s, float) for s in sizes) else ""
+    return f"{_and(words)} {share_of}training {'example' if sizes == [1] else 'examples'}"
 
 
 def _per_size(number: PerSize, unit: str) -> str:

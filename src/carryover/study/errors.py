@@ -67,7 +67,7 @@ def one_of(allowed: Iterable[str]) -> str:
     return ", ".join(toml.value_text(a) for a in allowed)
 
 
-def refuse(*problems: tuple[str, str]) -> NoReturn:
+def refuse(*problems: tuple[str | toml.Path, str]) -> NoReturn:
     """For a validator of a section: each problem is a key of the section and what is wrong with it."""
     raise PydanticCustomError("several", "see problems", {"problems": problems})
 
@@ -81,10 +81,8 @@ def problems_of(
         path, kind, ctx = _as_written(e["loc"], data), e["type"], e.get("ctx", {})
         given = shown(e["input"])
         if kind == "several":
-            section = e["input"] if isinstance(e["input"], Mapping) else {"": e["input"]}
             for key, text in ctx["problems"]:
-                value = shown(section[key]) if key in section else None
-                found.append(Problem((*path, key) if key else path, text, value))
+                found.append(_of_section(path, key, text, e["input"]))
         elif kind == "extra_forbidden":
             found.append(Problem(path, unknown_key(path, data)))
         elif kind == "missing":
@@ -95,10 +93,22 @@ def problems_of(
     return found
 
 
+def _of_section(path: toml.Path, key: str | toml.Path, text: str, section: Any) -> Problem:
+    """A problem with a key of a section, with all of the section (""), or with a name that stands for it."""
+    if isinstance(section, str):
+        return Problem(path, text, shown(section))
+    if not key:
+        return Problem(path, text)
+    if isinstance(key, tuple):
+        return Problem((*path, *key), text)
+    has_value = isinstance(section, Mapping) and key in section
+    return Problem((*path, key), text, shown(section[key]) if has_value else None)
+
+
 def _as_written(loc: toml.Path, data: Mapping[str, Any]) -> toml.Path:
     """pydantic's location without the steps that are not in the file: the kind of an experiment, which
     pydantic puts after its number, and the place of a single value where a list is allowed too."""
-    if loc[0] == "experiments":
+    if loc[:1] == ("experiments",):
         loc = loc[:2] + loc[3:]
     path: list[str | int] = []
     here: Any = data

@@ -94,10 +94,10 @@ class Study(Section):
     @model_validator(mode="after")
     def _has_no_twins(self) -> Study:
         models = [m.name if m.revision is None else f"{m.name} at {m.revision}" for m in self.models]
-        problems = []
+        problems: list[tuple[str | toml.Path, str]] = []
         for key, names in (("models", models), ("tasks", [t.name for t in self.tasks])):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            problems += [(key, f"{name} is listed twice") for name in twice]
+            twice = [i for i, name in enumerate(names) if name in names[:i]]
+            problems += [((key, i, "name"), f"{names[i]} is listed twice") for i in twice]
         if problems:
             refuse(*problems)
         return self

