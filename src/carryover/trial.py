@@ -60,7 +60,7 @@ class Training:
     dropout: float | None = None  # None: what the model's own config says
 
     def canonical(self) -> Training:
-        """The same training written in one way: 5 is 5.0, factors in order, and a factor of 1 says nothing."""
+        """The same training written in one way: 5 is 5.0, factors in order, a factor of 1 left out."""
         first, second = self.betas
         return dataclasses.replace(
             self,

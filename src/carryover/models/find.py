@@ -57,7 +57,7 @@ def resolve(name: str, revision: str | None = None, allow_pickle: bool = False) 
     path = Path(name).expanduser()
     if name.startswith(PACKAGE_PREFIX):
         folder = package_folder(name.removeprefix(PACKAGE_PREFIX))
-    elif path.is_dir():
+    elif name and path.is_dir():
         folder = path.resolve()
     elif _looks_like_path(name):
         kind = "is a file, not a folder" if path.exists() else "is not there"
@@ -113,11 +113,16 @@ def hub_folder(name: str, revision: str | None, allow_pickle: bool) -> Path:
         raise CarryoverError(f"model {name!r} is neither a folder that is there nor a hub id. {NAMING_HINT}")
 
     def snapshot(*weights: str) -> Path:
-        # "*" matches "/" too: without ignore_patterns, copies in sub-folders (onnx/, ...) would come along
-        patterns = [CONFIG, *TOKENIZER_FILES, *weights]
-        return Path(
-            snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
+        found = snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=[CONFIG, *TOKENIZER_FILES, *weights],
+            ignore_patterns=[
+                "*/*"
+            ],  # "*" matches "/" too: copies in sub-folders (onnx/, ...) would come along
+            local_files_only=bool(constants.HF_HUB_OFFLINE),
         )
+        return Path(found)
 
     at = f" at revision {revision!r}" if revision else ""
     try:
@@ -234,7 +239,7 @@ def _checked_fingerprint(name: str, folder: Path, allow_pickle: bool) -> str:
 
 
 def _looks_like_path(name: str) -> bool:
-    return name.startswith((".", "~", os.sep)) or name.count("/") > 1 or "\\" in name or Path(name).exists()
+    return name.startswith((".", "~", os.sep)) or name.count("/") > 1 or "\\" in name or Path(name).is_file()
 
 
 def _shards(index: Path) -> list[Path]:

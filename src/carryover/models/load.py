@@ -126,7 +126,8 @@ def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerFast:
             )
         except Exception as error:  # many kinds: missing optional packages, broken files
             raise CarryoverError(
-                f"model {files.name!r}: the tokenizer in {files.folder} could not be read: {error}"
+                f"model {files.name!r}: the tokenizer in {files.folder} could not be read: {error} "
+                "(A sentencepiece file without a tokenizer.json needs `pip install sentencepiece protobuf`.)"
             ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise CarryoverError(
