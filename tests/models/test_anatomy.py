@@ -1,0 +1,130 @@
+"""Where each family keeps its parts, checked against lists written by hand."""
+
+import pytest
+import torch
+from small_models import FAMILY_NAMES, small_config, small_model
+from transformers import AutoConfig, AutoModel, BertForMaskedLM
+
+from carryover.models.anatomy import FAMILIES, Anatomy, UnsupportedModel, family_of, is_bias
+from carryover.trial import CarryoverError
+
+BERT_LAYER = {
+    *(f"attention.self.{m}.{p}" for m in ("query", "key", "value") for p in ("weight", "bias")),
+    *(f"attention.output.{m}.{p}" for m in ("dense", "LayerNorm") for p in ("weight", "bias")),
+    *(f"intermediate.dense.{p}" for p in ("weight", "bias")),
+    *(f"output.{m}.{p}" for m in ("dense", "LayerNorm") for p in ("weight", "bias")),
+}
+XLNET_LAYER = {
+    *(f"rel_attn.{p}" for p in ("q", "k", "v", "o", "r", "r_r_bias", "r_s_bias", "r_w_bias", "seg_embed")),
+    *(f"rel_attn.layer_norm.{p}" for p in ("weight", "bias")),
+    *(f"ff.{m}.{p}" for m in ("layer_norm", "layer_1", "layer_2") for p in ("weight", "bias")),
+}
+NOBODYS = {  # neither a layer's nor the embeddings': poolers and what several layers share
+    "bert": {"pooler.dense.weight", "pooler.dense.bias"},
+    "roberta": {"pooler.dense.weight", "pooler.dense.bias"},
+    "electra": set(),
+    "distilbert": set(),
+    "mpnet": {"pooler.dense.weight", "pooler.dense.bias", "encoder.relative_attention_bias.weight"},
+    "xlnet": set(),
+    "deberta-v2": {"encoder.rel_embeddings.weight", "encoder.LayerNorm.weight", "encoder.LayerNorm.bias"},
+    "modernbert": {"final_norm.weight"},
+}
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_every_parameter_has_one_place(family):
+    model = small_model(family)
+    anatomy = Anatomy(model)
+    assert anatomy.family is FAMILIES[family]
+    assert anatomy.depth == len(anatomy.layers) == 4
+
+    claimed: dict[str, int] = {}
+    for number in range(anatomy.depth + 1):
+        for name, parameter in anatomy.layer_parameters(number).items():
+            assert name not in claimed
+            assert parameter is model.get_parameter(name)
+            claimed[name] = number
+    for name, _ in model.named_parameters():
+        assert anatomy.layer_of(name) == claimed.get(name)
+    assert {name for name, _ in model.named_parameters()} - claimed.keys() == NOBODYS[family]
+    assert anatomy.embedding_names() == [name for name, number in claimed.items() if number == 0]
+
+
+@pytest.mark.parametrize(("family", "expected"), [("bert", BERT_LAYER), ("xlnet", XLNET_LAYER)])
+def test_a_layer_owns_all_that_is_inside_it(family, expected):
+    anatomy = Anatomy(small_model(family))
+    prefix = {"bert": "encoder.layer.1.", "xlnet": "layer.1."}[family]
+    assert set(anatomy.layer_parameters(2)) == {prefix + name for name in expected}
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_layer_norms_are_found_by_kind(family):
+    names = Anatomy(small_model(family)).layer_norm_names()
+    model = small_model(family)
+    by_name = {
+        n for n, _ in model.named_parameters() if "norm" in n.rpartition(".")[0].rpartition(".")[2].lower()
+    }
+    assert names == by_name
+    assert names
+
+
+def test_modernbert_first_layer_has_no_attention_norm():
+    anatomy = Anatomy(small_model("modernbert"))
+    assert "layers.0.attn_norm.weight" not in anatomy.layer_parameters(1)
+    assert "layers.1.attn_norm.weight" in anatomy.layer_parameters(2)
+
+
+def test_embeddings_and_pooler_by_name():
+    electra = Anatomy(small_model("electra"))
+    assert "embeddings_project.weight" in electra.embedding_names()
+    assert Anatomy(small_model("xlnet")).embedding_names() == ["mask_emb", "word_embedding.weight"]
+    assert Anatomy(small_model("bert")).pooler_names() == ["pooler.dense.weight", "pooler.dense.bias"]
+    assert electra.pooler_names() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("encoder.layer.0.output.dense.bias", True),
+        ("encoder.layer.0.output.dense.weight", False),
+        ("layer.0.rel_attn.r_w_bias", True),
+        ("layer.0.rel_attn.r", False),
+        ("layer.0.rel_attn.seg_embed", False),
+        ("encoder.relative_attention_bias.weight", False),
+    ],
+)
+def test_biases_are_told_by_name(name, expected):
+    assert is_bias(name) is expected
+
+
+def test_albert_is_refused_with_the_reason():
+    config = AutoConfig.for_model(
+        "albert", hidden_size=16, num_attention_heads=2, intermediate_size=16, vocab_size=9
+    )
+    with pytest.raises(UnsupportedModel, match="share one set of weights"):
+        Anatomy(AutoModel.from_config(config))
+
+
+def test_an_unknown_family_is_told_what_an_entry_needs():
+    with pytest.raises(UnsupportedModel, match=r"'gpt2'.*ModuleList.*embeddings.*pooler.*dropout"):
+        family_of("gpt2")
+
+
+def test_a_model_with_a_head_is_refused():
+    with pytest.raises(UnsupportedModel, match="base_model"):
+        Anatomy(BertForMaskedLM(small_config("bert", depth=1)))
+
+
+@pytest.mark.parametrize("number", [-1, 5])
+def test_a_layer_that_is_not_there(number):
+    with pytest.raises(CarryoverError, match="1 to 4"):
+        Anatomy(small_model("bert")).layer_parameters(number)
+
+
+def test_anatomy_changes_nothing():
+    model = small_model("bert")
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    anatomy = Anatomy(model)
+    anatomy.layer_parameters(1)
+    anatomy.layer_norm_names()
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())

@@ -1,0 +1,138 @@
+"""The task head against the same thing written out by hand, on every family."""
+
+import pytest
+import torch
+from small_models import FAMILY_NAMES, same_state, small_batch, small_model
+
+from carryover import draws
+from carryover.models.anatomy import FAMILIES
+from carryover.models.head import Classifier, build_classifier, mean_states, summary_states
+from carryover.trial import CarryoverError
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_mean_head_by_hand(family):
+    encoder, batch = small_model(family), small_batch()
+    classifier = build_classifier(encoder, "mean", 3, seed=1).eval()
+    hidden = encoder(**batch).last_hidden_state
+    for row, length in enumerate(batch["attention_mask"].sum(1)):
+        features = hidden[row, :length].mean(0)
+        expected = classifier.classifier.weight @ features + classifier.classifier.bias
+        torch.testing.assert_close(classifier(**batch)[row], expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_padding_does_not_change_a_row(family):
+    classifier = build_classifier(small_model(family), "mean", 2, seed=1).eval()
+    batch = small_batch()
+    together = classifier(**batch)
+    for row, length in enumerate(batch["attention_mask"].sum(1)):
+        alone = classifier(
+            batch["input_ids"][row : row + 1, :length], batch["attention_mask"][row : row + 1, :length]
+        )
+        torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
+def test_pooler_head_by_hand(family):
+    encoder, batch = small_model(family), small_batch()
+    classifier = build_classifier(encoder, "pooler", 2, seed=1).eval()
+    first = encoder(**batch).last_hidden_state[:, 0]
+    pooled = torch.tanh(first @ encoder.pooler.dense.weight.T + encoder.pooler.dense.bias)
+    torch.testing.assert_close(classifier(**batch), pooled @ classifier.classifier.weight.T)
+
+
+@pytest.mark.parametrize("family", ["xlnet", "distilbert", "electra", "deberta-v2", "modernbert"])
+def test_pooler_head_is_refused_without_a_pooler(family):
+    with pytest.raises(CarryoverError, match='head = "mean"'):
+        build_classifier(small_model(family), "pooler", 2, seed=0)
+
+
+def test_pooler_head_is_refused_when_the_pooler_was_not_in_the_file():
+    encoder = small_model("bert")
+    encoder.pooler = None  # what load_encoder gives then
+    with pytest.raises(CarryoverError, match="pretrained pooler"):
+        build_classifier(encoder, "pooler", 2, seed=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_token_types_reach_the_models_that_take_them(family):
+    classifier = build_classifier(small_model(family), "mean", 2, seed=0).eval()
+    batch = small_batch()
+    types = torch.zeros_like(batch["input_ids"])
+    types[:, 3:] = 1
+    change = (classifier(**batch, token_type_ids=types) - classifier(**batch)).abs().max()
+    takes = family in ("bert", "roberta", "electra", "xlnet")  # these small models have a table of two types
+    assert classifier.takes_token_types == takes
+    assert (change > 1e-5) == takes
+
+
+def test_a_table_of_one_type_takes_none():
+    encoder = small_model("roberta")
+    encoder.config.type_vocab_size = 1
+    assert not Classifier(encoder, "mean", 2).takes_token_types
+
+
+@pytest.mark.parametrize(
+    ("family", "key"),
+    [
+        ("bert", "hidden_dropout_prob"),
+        ("xlnet", "dropout"),
+        ("distilbert", "dropout"),
+        ("modernbert", "mlp_dropout"),
+    ],
+)
+def test_dropout_is_the_configs_own(family, key):
+    encoder = small_model(family)
+    setattr(encoder.config, key, 0.37)
+    assert Classifier(encoder, "mean", 2).dropout.p == 0.37
+
+
+def test_names_draws_and_copy():
+    encoder, twin = small_model("bert"), small_model("bert")
+    classifier = build_classifier(encoder, "pooler", 5, seed=8)
+    assert [name for name, _ in classifier.named_children()] == ["encoder", "dropout", "classifier"]
+    assert torch.equal(classifier.classifier.weight, draws.normal(8, "classifier.weight", (5, 32), 0.02))
+    assert not classifier.classifier.bias.any()
+    assert same_state(classifier.encoder, encoder)
+    with torch.no_grad():
+        for parameter in classifier.parameters():
+            parameter.zero_()
+    assert same_state(encoder, twin)
+
+
+def test_mean_head_goes_without_a_pooler():
+    encoder = small_model("bert")
+    names = {name for name, _ in build_classifier(encoder, "mean", 2, seed=0).encoder.named_parameters()}
+    assert names == {name for name, _ in encoder.named_parameters() if not name.startswith("pooler")}
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_every_parameter_gets_a_gradient(family):
+    classifier = build_classifier(small_model(family), "mean", 2, seed=0)
+    batch = small_batch()
+    classifier(**batch, token_type_ids=batch["attention_mask"]).sum().backward()
+    unused = {name for name, p in classifier.named_parameters() if p.grad is None}
+    assert unused <= {"encoder.mask_emb"}  # of XLNet's two-stream pretraining
+
+
+def test_an_unknown_head_is_refused():
+    with pytest.raises(CarryoverError, match="mean, pooler"):
+        build_classifier(small_model("bert"), "cls", 2, seed=0)  # type: ignore[arg-type]
+
+
+def test_summary_token_is_the_first_or_the_last_real_one():
+    hidden = torch.arange(24.0).view(2, 4, 3)
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    assert torch.equal(summary_states(hidden, mask, "first"), hidden[:, 0])
+    assert torch.equal(summary_states(hidden, mask, "last"), torch.stack([hidden[0, 3], hidden[1, 1]]))
+    assert FAMILIES["xlnet"].summary_token == "last"
+    assert all(family.summary_token == "first" for name, family in FAMILIES.items() if name != "xlnet")
+
+
+def test_mean_of_a_row_without_tokens_is_zero():
+    assert torch.equal(mean_states(torch.ones(1, 2, 3), torch.zeros(1, 2)), torch.zeros(1, 3))

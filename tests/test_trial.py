@@ -1,0 +1,107 @@
+"""A trial's id: the same for the same result, another for another, and safe through JSON."""
+
+import dataclasses
+import json
+
+import pytest
+
+from carryover.trial import Point, Surgery, Training, Trial
+
+TRIAL = Trial("org/model", "f" * 16, "SST-2", "a" * 16, 500, 3)
+
+
+def changed(**changes) -> Trial:
+    return dataclasses.replace(TRIAL, **changes)
+
+
+def test_an_id_is_16_hex_digits_and_pinned():
+    """Results made with an earlier version are found again by id, so a plain trial's id must never change."""
+    assert TRIAL.id == "60120f9628d2e531"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(model_fingerprint="0" * 16),
+        changed(task_fingerprint="0" * 16),
+        changed(train_size=501),
+        changed(seed=4),
+        changed(head="pooler"),
+        changed(surgery=Surgery(order=(2, 1))),
+        changed(surgery=Surgery(reinit=(1,))),
+        changed(surgery=Surgery(reinit=(2,))),
+        changed(surgery=Surgery(reinit=(1,), recipe="as_released")),
+        changed(surgery=Surgery(reinit=(1,), keep_layer_norm=True)),
+        *(
+            changed(training=Training(**{field: value}))
+            for field, value in {
+                "epochs": 5,
+                "batch_size": 16,
+                "lr": 1e-4,
+                "lr_factors": ((12, 5.0),),
+                "weight_decay": 0.01,
+                "betas": (0.9, 0.98),
+                "eps": 1e-6,
+                "clip_norm": 0.0,
+                "warmup": 0.1,
+                "schedule": "constant",
+                "max_length": 64,
+                "dropout": 0.0,
+            }.items()
+        ),
+    ],
+)
+def test_what_decides_the_result_changes_the_id(other):
+    assert other.id != TRIAL.id
+    assert Trial.from_json(other.to_json()) == other
+    assert Trial.from_json(other.to_json()).id == other.id
+
+
+def test_every_setting_of_a_training_is_in_the_test_above():
+    known = {
+        "epochs",
+        "batch_size",
+        "lr",
+        "lr_factors",
+        "weight_decay",
+        "betas",
+        "eps",
+        "clip_norm",
+        "warmup",
+    }
+    assert {f.name for f in dataclasses.fields(Training)} == known | {"schedule", "max_length", "dropout"}
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        changed(model="./elsewhere"),
+        changed(revision="v2"),
+        changed(task="my name for it"),
+        changed(surgery=Surgery(recipe="as_released", keep_layer_norm=True)),  # nothing is drawn
+        changed(training=Training(lr_factors=((3, 1.0),))),
+        changed(training=Training(clip_norm=1)),
+    ],
+)
+def test_names_and_settings_without_effect_do_not(same):
+    assert same.id == TRIAL.id
+
+
+def test_one_thing_has_one_spelling():
+    one = changed(surgery=Surgery(reinit=(3, 1, 3)), training=Training(lr_factors=((3, 5), (1, 5)), lr=1))
+    other = changed(
+        surgery=Surgery(reinit=(1, 3)), training=Training(lr_factors=((1, 5.0), (3, 5.0)), lr=1.0)
+    )
+    assert one.id == other.id == Trial.from_json(one.to_json()).id
+
+
+def test_identity_names_only_what_differs_from_the_defaults():
+    identity = changed(surgery=Surgery(reinit=(2,)), training=Training(epochs=5)).identity()
+    assert identity["surgery"] == {"reinit": (2,)}
+    assert identity["training"] == {"epochs": 5}
+    assert "head" not in identity
+    assert json.dumps(identity)
+
+
+def test_values_can_be_keys():
+    assert len({TRIAL, changed(), changed(seed=9), Point("incremental", "", 1.0, TRIAL)}) == 3
