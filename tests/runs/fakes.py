@@ -55,12 +55,12 @@ def outcome(trial: Trial, error: str | None = None) -> FakeOutcome:
     return FakeOutcome(trial.id, epochs, error)
 
 
-def engine(trials, workplace, on_epoch, on_step):
+def engine(trials, workplace, on_epoch, on_steps):
     seeds = {str(trial.seed) for trial in trials}
     outcomes = [outcome(trial) for trial in trials]
     for epoch in range(trials[0].training.epochs):
         time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
-        on_step(sum(map(steps_of, trials)) * (epoch + 1) // trials[0].training.epochs)
+        on_steps(sum(map(steps_of, trials)) // trials[0].training.epochs)
         for o in outcomes:
             on_epoch(o.trial_id, o.epochs[epoch])
         if os.environ.get("FAKE_BAD") in seeds:
@@ -82,11 +82,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def forgetful_engine(trials, workplace, on_epoch, on_step):
+def forgetful_engine(trials, workplace, on_epoch, on_steps):
     return []
 
 
-def judging_engine(trials, workplace, on_epoch, on_step):
+def judging_engine(trials, workplace, on_epoch, on_steps):
     return [outcome(trial, "loss is not a number" if trial.seed == 1 else None) for trial in trials]
 
 
@@ -110,6 +110,9 @@ class FakeSubjects:
     weights_bytes: int = 0
     checked: list[str] = field(default_factory=list)
     complaint: Exception | None = None
+
+    def stack_key(self, trial):
+        return stack_key(trial)
 
     def model_facts(self, spec):
         return FakeFacts(spec.name, f"model of {spec.name}")

@@ -1,4 +1,4 @@
-"""results.db: what goes in comes out; nothing half-done, nothing of another study, nothing damaged is used."""
+"""results.db: what goes in comes out; nothing half-done, no other study, nothing damaged is used."""
 
 from __future__ import annotations
 
@@ -227,6 +227,6 @@ def test_a_full_disk_is_a_clear_error_and_changes_nothing(store):
     pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
     store.connection.execute(f"PRAGMA max_page_count = {pages}")
     many = make_points(seeds=range(2000), kept=(1,))
-    with pytest.raises(StoreError, match="cannot be written.*full"):
+    with pytest.raises(StoreError, match=r"cannot be written.*full"):
         store.set_points(many, TASKS, MODELS)
     assert store.counts() == Counts(pending=15)

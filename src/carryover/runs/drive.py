@@ -1,7 +1,7 @@
 """The driver: hands out stacks, writes what comes back, and decides what becomes of a stack that went wrong.
 
-A stack that fails is split and its trials run apart, so that only the culprit fails. A stack whose worker
-died runs once more elsewhere; if that worker dies too it is split, and a trial that is alone by then fails.
+A stack that fails is run again in halves, and those in halves, until the culprit is alone and fails alone:
+the others keep training together. A stack whose worker died runs once more elsewhere before it is halved.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Driver:
                 self._lost(self.under_way.pop(number), reason, log)
 
     def _close(self, stack: Stack, outcomes: Sequence[Outcome]) -> None:
-        self.store.finish(outcomes)
+        self.store.finish(outcomes, share=1 / len(stack.trials))
         trials = {trial.id: trial for trial in stack.trials}
         for outcome in outcomes:
             trial = trials[outcome.trial_id]
@@ -86,7 +86,9 @@ class Driver:
         if len(stack.trials) > 1:
             first_line = error.partition("\n")[0]
             self.on_event(
-                Note(f"a stack of {len(stack.trials)} trials failed ({first_line}): its trials now run apart")
+                Note(
+                    f"a stack of {len(stack.trials)} trials failed ({first_line}): it is run again in halves"
+                )
             )
             self._split(stack)
         else:
@@ -99,15 +101,16 @@ class Driver:
             self._forget_open(stack)
             self.waiting.appendleft(stack)
         elif len(stack.trials) > 1:
-            self.on_event(Note(f"{reason}, for the second time; its {_trials(stack)} now run apart"))
+            self.on_event(Note(f"{reason}, again; its {_trials(stack)} are run again in halves"))
             self._split(stack)
         else:
             self._fail(stack, f"{reason}, and so did the one before that ran this trial\n{log}".strip())
 
     def _split(self, stack: Stack) -> None:
         self._forget_open(stack)
-        for trial in reversed(stack.trials):
-            self.waiting.appendleft(Stack(self.next_number, (trial,), stack.lost))
+        middle = len(stack.trials) // 2
+        for half in (stack.trials[middle:], stack.trials[:middle]):
+            self.waiting.appendleft(Stack(self.next_number, half, stack.lost))
             self.next_number += 1
 
     def _fail(self, stack: Stack, error: str) -> None:

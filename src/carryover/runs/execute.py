@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 import signal
 import threading
 import time
@@ -23,11 +24,11 @@ from carryover.runs.events import Note, OnEvent, RunStarted, RunSummary
 from carryover.runs.executors import Executor, InProcess, WorkerPool
 from carryover.runs.folder import StudyFolder
 from carryover.runs.lock import study_lock
-from carryover.runs.plan import Stack, StackKey, make_stacks
+from carryover.runs.plan import with_broken_off
 from carryover.runs.store import Store
 from carryover.runs.subjects import Catalogue, Subjects, cache_folder
 from carryover.runs.worker import DEFAULT_ENGINE, Setup
-from carryover.trial import CarryoverError, Trial
+from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
     from carryover.study.file import Study
@@ -36,6 +37,7 @@ DEFAULT_STACK = {"cuda": 32}  # trials, where the user names no number
 DEFAULT_STACK_ELSEWHERE = 4
 PROCESS_BYTES = 600e6  # torch and transformers, before any model
 COPIES = 4  # of its weights that a trial holds: themselves, their gradient, Adam's two moments
+CHECKPOINT_COPIES = 3  # the gradient is not saved
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,9 @@ class Means:
     threads: int  # of each process
     max_stack: int
 
-    def setups(self, engine: str, catalogue: Catalogue | None) -> list[Setup]:
-        places = range(max(1, self.workers))
-        return [
-            Setup(engine, self.devices[place % len(self.devices)], self.threads, catalogue)
-            for place in places
-        ]
+    def setups(self, engine: str, catalogue: Catalogue | None, checkpoints: Path | None) -> list[Setup]:
+        devices = [self.devices[place % len(self.devices)] for place in range(max(1, self.workers))]
+        return [Setup(engine, device, self.threads, catalogue, checkpoints) for device in devices]
 
 
 def run(
@@ -65,14 +64,13 @@ def run(
     retry_failed: bool = False,
     on_event: OnEvent = lambda event: None,
     engine: str = DEFAULT_ENGINE,
-    stack_key: StackKey | None = None,
     subjects: Any = None,
 ) -> RunSummary:
     """Run what is not done yet of `study` in `folder`. Raises CarryoverError before training if something is
     wrong, KeyboardInterrupt (on SIGINT and SIGTERM) with everything in order for the next run.
 
     `workers`: processes; 0 trains in this one; None is one a core, or one a GPU.
-    `engine` ("module:function"), `stack_key` and `subjects` are there to be replaced in tests.
+    `engine` ("module:function") and `subjects` are there to be replaced in tests.
     """
     from carryover.study.expand import expand
 
@@ -100,7 +98,7 @@ def run(
             store.set_points(points, tasks, models)
             if retry_failed:
                 store.retry_failed()
-            ran = _train(store, place, store.waiting(), means, engine, stack_key, subjects, on_event)
+            ran = _train(store, place, means, engine, subjects, on_event)
             counts = store.counts()
     return RunSummary(place.path, counts.total, counts.done, counts.failed, ran, time.monotonic() - began)
 
@@ -108,14 +106,13 @@ def run(
 def _train(
     store: Store,
     place: StudyFolder,
-    pending: Sequence[Trial],
     means: Means,
     engine: str,
-    stack_key: StackKey | None,
     subjects: Any,
     on_event: OnEvent,
 ) -> int:
-    stacks = plan(pending, means, stack_key)
+    key, workers = subjects.stack_key, max(1, means.workers)
+    stacks = with_broken_off(store.waiting(), store.broken_off(), key, means.max_stack, workers)
     workers = min(means.workers, len(stacks))
     counts = store.counts()
     started = RunStarted(
@@ -135,13 +132,15 @@ def _train(
     outcome = "stopped by an error"
     executor: Executor | None = None
     try:
-        setups = means.setups(engine, subjects.catalogue)[: max(1, workers)]
+        checkpoints = _room_for_checkpoints(place, means, subjects.weights_bytes, on_event)
+        setups = means.setups(engine, subjects.catalogue, checkpoints)[: max(1, workers)]
         if means.workers == 0:
             executor = InProcess(setups[0], driver.handle, subjects)
         else:
             executor = WorkerPool(setups, driver.handle, place.logs)
         driver.drive(executor)
         outcome = "complete"
+        shutil.rmtree(place.checkpoints, ignore_errors=True)
     except KeyboardInterrupt:
         outcome = "interrupted"
         raise
@@ -154,14 +153,21 @@ def _train(
     return driver.ran
 
 
-def plan(trials: Sequence[Trial], means: Means, stack_key: StackKey | None = None) -> list[Stack]:
-    if not trials:
-        return []
-    if stack_key is None:
-        from carryover.engine.finetune import stack_key as engines_key
-
-        stack_key = engines_key
-    return make_stacks(trials, stack_key, means.max_stack, max(1, means.workers))
+def _room_for_checkpoints(
+    place: StudyFolder, means: Means, weights_bytes: int, on_event: OnEvent
+) -> Path | None:
+    """Where long stacks are saved, unless they might fill the disk."""
+    trials = max(1, means.workers) * means.max_stack
+    need = 2 * weights_bytes * CHECKPOINT_COPIES * trials  # twice: the old one goes when the new one is there
+    if shutil.disk_usage(place.path).free > 2 * need:
+        return place.checkpoints
+    on_event(
+        Note(
+            f"no checkpoints: they could take {need / 1e9:.0f} GB, too much for this disk; a stack that is"
+            " broken off starts anew"
+        )
+    )
+    return None
 
 
 def choose_means(

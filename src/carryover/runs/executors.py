@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from carryover.runs.subjects import Subjects
 
 PATIENCE = 0.5  # seconds between two looks when there is no news
-DEATHS_IN_A_ROW = 5  # with no news from any worker in between: it is the machine, not a trial
+DEATHS_IN_A_ROW = 10  # with no stack finished by any worker in between: it is the machine, not a trial
 STILLBIRTHS_IN_A_ROW = 3
 LOG_LINES_SHOWN = 12
 
@@ -170,9 +170,9 @@ class WorkerPool:
             worker.ready = True
             self.stillbirths_in_a_row = 0
             return
-        self.deaths_in_a_row = 0
         if isinstance(news, StackDone | StackFailed):
             worker.stack = None
+            self.deaths_in_a_row = 0
         self.emit(news)
 
     def _bury(self, place: int) -> None:
@@ -185,7 +185,7 @@ class WorkerPool:
         self.deaths_in_a_row += 1
         if self.deaths_in_a_row >= DEATHS_IN_A_ROW:
             raise CarryoverError(
-                f"{self.deaths_in_a_row} worker processes in a row died before they had anything to tell;"
+                f"{self.deaths_in_a_row} worker processes in a row died and no stack came to its end between;"
                 f" the study is stopped and nothing is lost. The last one: {reason}\n{log}\n"
                 "Try fewer workers (--workers), a smaller --max-stack, or --workers 0 to run in one process"
             )

@@ -11,7 +11,13 @@ from carryover.trial import CarryoverError
 
 DATABASE = "results.db"
 STUDY_FILE = "study.toml"
-OURS = {LOCK_NAME, "cache", "logs", STUDY_FILE}  # what a run that ended before its first result leaves
+OURS = {
+    LOCK_NAME,
+    "cache",
+    "checkpoints",
+    "logs",
+    STUDY_FILE,
+}  # what a run that ended before its first result leaves
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,10 @@ class StudyFolder:
     @property
     def study_file(self) -> Path:
         return self.path / STUDY_FILE
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
 
     @property
     def logs(self) -> Path:

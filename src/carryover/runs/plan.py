@@ -67,6 +67,30 @@ def make_stacks(trials: Sequence[Trial], key: StackKey, max_stack: int, workers:
     ]
 
 
+def with_broken_off(
+    trials: Sequence[Trial],
+    broken_off: Sequence[Sequence[str]],
+    key: StackKey,
+    max_stack: int,
+    workers: int = 1,
+) -> list[Stack]:
+    """Stacks of all trials. Those that an earlier run broke off come first, as they were: a checkpoint fits
+    the very same stack only."""
+    known = {trial.id: trial for trial in trials}
+    again = [
+        [known[trial_id] for trial_id in ids]
+        for ids in broken_off
+        if len(ids) <= max_stack and all(trial_id in known for trial_id in ids)
+    ]
+    again = [stack for stack in again if len({key(trial) for trial in stack}) == 1]
+    taken = {trial.id for stack in again for trial in stack}
+    rest = make_stacks([trial for trial in trials if trial.id not in taken], key, max_stack, workers)
+    return [
+        Stack(number, tuple(stack))
+        for number, stack in enumerate([*again, *(stack.trials for stack in rest)])
+    ]
+
+
 def _even_chunks(items: list[int], largest: int) -> list[list[int]]:
     """As few chunks as may be, their sizes differing by one at most: 9 by at most 8 is 5 + 4, not 8 + 1."""
     count = math.ceil(len(items) / largest)

@@ -9,6 +9,7 @@ Only a power cut can lose the last commits; the file stays sound, and the trials
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 import time
@@ -90,7 +91,9 @@ class Store:
             store = cls.connect(path, uri + "?immutable=1")
         if store.is_blank():
             store.close()
-            raise StoreError(f"{path} holds no study yet: its run was stopped before it began; run it again")
+            raise StoreError(
+                f"{path} holds no study yet: its run has only just begun, or was stopped before it did"
+            )
         store.check_schema()
         return store
 
@@ -206,7 +209,7 @@ class Store:
     def begin_run(self, run: RunRow) -> int:
         """Note who runs. Trials found running belong to a run that was killed: they are pending again."""
         with self.transaction() as db:
-            db.execute("UPDATE trials SET status = 'pending', started = NULL WHERE status = 'running'")
+            db.execute("UPDATE trials SET status = 'pending' WHERE status = 'running'")
             db.execute("UPDATE runs SET outcome = 'killed' WHERE finished IS NULL AND outcome IS NULL")
             cursor = db.execute(
                 "INSERT INTO runs(started, host, pid, device, threads, versions, git_commit, command)"
@@ -227,24 +230,27 @@ class Store:
 
     def end_run(self, run_id: int, outcome: str) -> None:
         with self.transaction() as db:
-            db.execute("UPDATE trials SET status = 'pending', started = NULL WHERE status = 'running'")
+            db.execute("UPDATE trials SET status = 'pending' WHERE status = 'running'")
             db.execute(
                 "UPDATE runs SET finished = ?, outcome = ? WHERE run_id = ?", (time.time(), outcome, run_id)
             )
 
     def retry_failed(self) -> int:
         with self.transaction() as db:
-            cursor = db.execute("UPDATE trials SET status = 'pending', error = NULL WHERE status = 'failed'")
+            cursor = db.execute(
+                "UPDATE trials SET status = 'pending', error = NULL, started = NULL WHERE status = 'failed'"
+            )
         return cursor.rowcount
 
     def start(self, trial_ids: Sequence[str], run_id: int) -> None:
         """Mark trials as running; what an earlier, interrupted attempt left behind goes."""
+        now = time.time()  # one for all: it tells later which trials were one stack
         with self.transaction() as db:
             for trial_id in trial_ids:
                 cursor = db.execute(
                     "UPDATE trials SET status = 'running', started = ?, run_id = ?, error = NULL"
                     " WHERE id = ? AND status IN ('pending', 'running')",
-                    (time.time(), run_id, trial_id),
+                    (now, run_id, trial_id),
                 )
                 _must_change_one(cursor, f"start trial {trial_id}")
                 db.execute("DELETE FROM epochs WHERE trial_id = ?", (trial_id,))
@@ -253,8 +259,11 @@ class Store:
         with self.transaction() as db:
             _write_epoch(db, trial_id, epoch)
 
-    def finish(self, outcomes: Iterable[Outcome]) -> None:
-        """Close trials that were running: done with all their epochs, or failed with their error."""
+    def finish(self, outcomes: Iterable[Outcome], share: float = 1.0) -> None:
+        """Close trials that were running: done with all their epochs, or failed with their error.
+
+        Their seconds are those of the whole stack; each trial is charged its `share`, so that sums are true.
+        """
         with self.transaction() as db:
             for outcome in outcomes:
                 for epoch in outcome.epochs:
@@ -266,7 +275,7 @@ class Store:
                         "failed" if outcome.error else "done",
                         outcome.error,
                         time.time(),
-                        outcome.seconds,
+                        outcome.seconds * share,
                         outcome.trial_id,
                     ),
                 )
@@ -309,6 +318,16 @@ class Store:
     def waiting(self) -> list[Trial]:
         """Trials that a run has to do: those never run, and those that a killed run left in the middle."""
         return self.trials("pending", "running")
+
+    def broken_off(self) -> list[list[str]]:
+        """The stacks that were under way when an earlier run stopped, as ids of trials."""
+        rows = self.connection.execute(
+            "SELECT run_id, started, id FROM trials WHERE status IN ('pending', 'running')"
+            " AND started IS NOT NULL ORDER BY run_id, started, rowid"
+        )
+        return [
+            [row[2] for row in group] for _, group in itertools.groupby(rows, key=lambda row: tuple(row)[:2])
+        ]
 
     def counts(self) -> Counts:
         rows = self.connection.execute(

@@ -8,7 +8,7 @@ looks for a model on the hub, and one that finds other data than the driver saw 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -122,6 +122,11 @@ class Subjects:
         return [TaskRow(f.fingerprint, f.name, f.kind, f.metric, f.metrics, f.train_rows) for f in facts]
 
     # --- by trial ---
+
+    def stack_key(self, trial: Trial) -> Hashable:
+        from carryover.engine.finetune import stack_key
+
+        return stack_key(trial, self._facts[trial.model_fingerprint].family)
 
     def _files_of(self, trial: Trial) -> ModelFiles:
         return self.catalogue.models[trial.model_fingerprint]

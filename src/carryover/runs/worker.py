@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from carryover.runs.events import Emit, EpochDone, StackDone, StackFailed, StepsDone
@@ -31,7 +32,7 @@ SECONDS_BETWEEN_NEWS = 0.25
 DEFAULT_ENGINE = "carryover.runs.worker:train_stack"
 
 OnEpoch = Callable[[str, Epoch], None]
-OnStep = Callable[[int], None]
+OnSteps = Callable[[int], None]  # how many more trial-steps are done
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Setup:
     device: str
     threads: int
     catalogue: Catalogue | None = None
+    checkpoints: Path | None = None  # where long stacks are saved while they train; None: nowhere
 
 
 @dataclass(frozen=True)
@@ -69,19 +71,20 @@ class Workplace:
 
     def run(self, stack: Stack, emit: Emit) -> None:
         """Train a stack; whatever goes wrong is news, not an exception."""
-        told = 0.0
+        told, steps = 0.0, 0
 
         def on_epoch(trial_id: str, epoch: Epoch) -> None:
             emit(EpochDone(trial_id, epoch))
 
-        def on_step(done_trial_steps: int) -> None:
-            nonlocal told
+        def on_steps(more: int) -> None:
+            nonlocal told, steps
+            steps += more
             if (now := time.monotonic()) - told >= SECONDS_BETWEEN_NEWS:
                 told = now
-                emit(StepsDone(stack.number, done_trial_steps))
+                emit(StepsDone(stack.number, steps))
 
         try:
-            outcomes = self.engine(stack.trials, self, on_epoch=on_epoch, on_step=on_step)
+            outcomes = self.engine(stack.trials, self, on_epoch=on_epoch, on_steps=on_steps)
             if sorted(o.trial_id for o in outcomes) != sorted(stack.trial_ids):
                 raise RuntimeError("the engine did not give one outcome for each trial of the stack")
         except Exception as error:
@@ -91,18 +94,28 @@ class Workplace:
 
 
 def train_stack(
-    trials: Sequence[Trial], workplace: Workplace, on_epoch: OnEpoch, on_step: OnStep
+    trials: Sequence[Trial], workplace: Workplace, on_epoch: OnEpoch, on_steps: OnSteps
 ) -> list[Outcome]:
     """The real engine: the stack's encoder and data, then finetuning."""
     import torch
 
     from carryover.engine.finetune import finetune
+    from carryover.engine.outcome import EngineSettings
 
     torch.set_num_threads(workplace.setup.threads)
     encoder = workplace.subjects.encoder(trials[0])
     data = workplace.subjects.data(trials[0])
+    settings = EngineSettings(checkpoint_folder=workplace.setup.checkpoints)
     return list(
-        finetune(trials, encoder, data, device=workplace.setup.device, on_epoch=on_epoch, on_step=on_step)
+        finetune(
+            trials,
+            encoder,
+            data,
+            device=workplace.setup.device,
+            on_epoch=on_epoch,
+            on_step=on_steps,
+            settings=settings,
+        )
     )
 
 

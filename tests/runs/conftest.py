@@ -1,0 +1,14 @@
+"""A folder for a study, and files beside it in which the stand-in engine keeps its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "computed"))
+    monkeypatch.setenv("FAKE_DEATHS", str(tmp_path / "deaths"))
+    return tmp_path / "study"

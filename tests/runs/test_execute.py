@@ -1,0 +1,182 @@
+"""Running a study with a stand-in engine: here and in workers; failing trials, dying workers, edits."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from fakes import FakeSubjects, make_study
+from running import assert_complete, computed, run
+
+from carryover.runs import execute, machine
+from carryover.runs.events import Note, Progress, RunStarted, TrialDone, TrialFailed
+from carryover.runs.rows import Counts
+from carryover.runs.store import Store, StoreError
+from carryover.trial import CarryoverError
+
+
+@pytest.mark.parametrize(("workers", "max_stack"), [(0, 1), (0, 4), (2, 4)])
+def test_a_study_runs_once_and_only_once(folder, workers, max_stack):
+    events = []
+    summary = run(folder, workers=workers, max_stack=max_stack, on_event=events.append)
+    assert (summary.trials, summary.done, summary.failed, summary.ran) == (15, 15, 0, 15)
+    assert_complete(folder, 15)
+    assert len(computed(folder)) == len(set(computed(folder))) == 15
+
+    again = run(folder, workers=workers, max_stack=max_stack)
+    assert (again.done, again.ran) == (15, 0)
+    assert len(computed(folder)) == 15
+
+    started = next(e for e in events if isinstance(e, RunStarted))
+    assert (started.trials, started.steps, started.workers) == (15, 15 * 4, workers)
+    assert sum(isinstance(e, TrialDone) for e in events) == 15
+    steps = [e.steps_done for e in events if isinstance(e, Progress)]
+    assert steps == sorted(steps)
+    assert steps[-1] == 60
+    assert [e.text for e in events if isinstance(e, Note)] == ["builtin:sentiment: nothing left out"]
+
+
+def test_the_run_says_what_made_it(folder):
+    run(folder)
+    with Store.read(folder / "results.db") as store:
+        last = store.last_run()
+    versions = json.loads(last["versions"])
+    assert {"python", "torch", "transformers", "numpy"} <= set(versions)
+    assert last["outcome"] == "complete"
+    assert last["pid"] == os.getpid()
+    assert last["threads"] == machine.usable_cores()
+    assert last["device"].startswith("cpu")
+    assert last["started"] <= last["finished"]
+    assert (folder / "study.toml").read_text() == make_study().to_toml()
+
+
+def test_an_edited_study_runs_only_what_is_new(folder):
+    run(folder, make_study(trials=2))
+    before = computed(folder)
+    subjects = FakeSubjects()
+    summary = run(folder, make_study(trials=3, sizes=(16, 32)), subjects=subjects)
+    assert summary.ran == 20
+    assert not set(before) & set(computed(folder)[10:])
+    assert set(subjects.checked) == set(computed(folder)[10:])  # what is done is not loaded again
+    assert_complete(folder, 30)
+
+
+def test_a_folder_of_another_study_or_of_other_things_is_refused(folder):
+    run(folder)
+    with pytest.raises(StoreError, match="holds the study 'fake study', not 'other'"):
+        run(folder, make_study(name="other"))
+    (folder.parent / "papers").mkdir()
+    (folder.parent / "papers" / "thesis.tex").touch()
+    with pytest.raises(CarryoverError, match=r"not empty \(thesis.tex\)"):
+        run(folder.parent / "papers")
+    with pytest.raises(CarryoverError, match="is a file"):
+        run(folder.parent / "computed")
+
+
+def test_nothing_trains_when_something_is_wrong(folder):
+    with pytest.raises(CarryoverError, match="no tokenizer"):
+        run(folder, subjects=FakeSubjects(complaint=CarryoverError("no tokenizer here")))
+    assert computed(folder) == []
+    with pytest.raises(CarryoverError, match="workers = -1"):
+        run(folder, workers=-1)
+    with pytest.raises(CarryoverError, match="max_stack = 0"):
+        run(folder, max_stack=0)
+    assert run(folder).done == 15  # and the folder can still be used
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_only_the_culprits_of_a_stack_fail(folder, monkeypatch, workers):
+    monkeypatch.setenv("FAKE_BAD", "1")
+    events = []
+    summary = run(folder, workers=workers, max_stack=7, on_event=events.append)
+    assert (summary.done, summary.failed, summary.ran) == (10, 5, 15)
+    with Store.read(folder / "results.db") as store:
+        failures = store.failures()
+    assert {f.trial.seed for f in failures} == {1}
+    assert failures[0].error.startswith("ValueError: this seed is bad\n")
+    assert "fakes.py" in failures[0].error  # the end of the traceback
+    assert sum(isinstance(e, TrialFailed) for e in events) == 5
+    assert any("in halves" in e.text for e in events if isinstance(e, Note))
+
+    assert run(folder, workers=0).ran == 0  # failed ones rest until they are asked for
+    monkeypatch.delenv("FAKE_BAD")
+    assert run(folder, workers=0, retry_failed=True).ran == 5
+    assert_complete(folder, 15)
+
+
+def test_a_trial_that_the_engine_itself_gives_up_is_failed_alone(folder):
+    summary = run(folder, engine="fakes:judging_engine", max_stack=15)
+    assert (summary.done, summary.failed) == (10, 5)
+    with Store.read(folder / "results.db") as store:
+        assert {f.error for f in store.failures()} == {"loss is not a number"}
+
+
+def test_an_engine_that_forgets_trials_is_caught(folder):
+    summary = run(folder, engine="fakes:forgetful_engine", max_stack=15)
+    assert (summary.done, summary.failed) == (0, 15)
+
+
+def test_a_stack_whose_worker_died_runs_again_elsewhere(folder, monkeypatch):
+    monkeypatch.setenv("FAKE_DEADLY", "1")
+    monkeypatch.setenv("FAKE_MORTAL", "1")
+    events = []
+    summary = run(folder, workers=2, max_stack=5, on_event=events.append)
+    assert (summary.done, summary.failed) == (15, 0)
+    assert_complete(folder, 15)
+    assert len((folder.parent / "deaths").read_text().split()) == 1
+    assert any("signal 9" in e.text and "run again" in e.text for e in events if isinstance(e, Note))
+
+
+def test_a_trial_that_kills_every_worker_fails_and_the_study_goes_on(folder, monkeypatch):
+    monkeypatch.setenv("FAKE_DEADLY", "1")
+    monkeypatch.setattr("carryover.runs.executors.DEATHS_IN_A_ROW", 100)
+    summary = run(folder, make_study(trials=2), workers=2, max_stack=10)
+    assert (summary.done, summary.failed) == (5, 5)
+    with Store.read(folder / "results.db") as store:
+        assert {f.trial.seed for f in store.failures()} == {1}
+        assert all("signal 9" in f.error for f in store.failures())
+
+
+def test_workers_that_all_die_stop_the_run_and_lose_nothing(folder, monkeypatch):
+    monkeypatch.setenv("FAKE_DEADLY", "0")
+    monkeypatch.setattr("carryover.runs.executors.DEATHS_IN_A_ROW", 2)
+    with pytest.raises(CarryoverError, match="in a row died"):
+        run(folder, make_study(trials=1), workers=2, max_stack=3)
+    with Store.read(folder / "results.db") as store:
+        assert store.counts() == Counts(pending=5)
+        assert store.last_run()["outcome"] == "stopped by an error"
+    monkeypatch.delenv("FAKE_DEADLY")
+    assert run(folder, make_study(trials=1)).done == 5
+
+
+def test_workers_that_cannot_start_are_a_clear_error(folder):
+    with pytest.raises(CarryoverError, match=r"(?s)cannot start here.*No module named 'nowhere'"):
+        run(folder, workers=1, engine="nowhere:engine")
+    with Store.read(folder / "results.db") as store:
+        assert store.counts() == Counts(pending=15)
+
+
+def test_means_share_out_cores_and_memory(monkeypatch):
+    monkeypatch.setattr(machine, "usable_cores", lambda: 16)
+    monkeypatch.setattr(machine, "free_memory", lambda: None)
+    assert execute.choose_means(["cpu"], None, None, 0).workers == 16
+    few = execute.choose_means(["cpu"], 5, 2, 0)
+    assert (few.workers, few.threads, few.max_stack) == (5, 3, 2)
+    assert execute.choose_means(["cpu"], 0, None, 0).threads == 16
+    gpu = execute.choose_means(["cuda:0", "cuda:1"], None, None, 0)
+    assert (gpu.workers, [s.device for s in gpu.setups("e", None, None)]) == (2, ["cuda:0", "cuda:1"])
+    monkeypatch.setattr(machine, "free_memory", lambda: int(8e9))
+    tight = execute.choose_means(["cpu"], None, 4, weights_bytes=int(0.2e9))  # 0.6 + 17 * 0.2 = 4 GB each
+    assert (tight.workers, tight.threads) == (2, 8)
+
+
+def test_devices_that_are_not_there_are_refused(monkeypatch):
+    with pytest.raises(CarryoverError, match="no such device"):
+        machine.choose_devices("gpu9")
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CarryoverError, match="sees 0 CUDA devices"):
+        machine.choose_devices("cuda:3")
+    assert machine.choose_devices(None) == ["cpu"]
