@@ -14,9 +14,9 @@ BASELINES = (ALL, NONE)
 def against(points: pd.DataFrame, baseline: str = ALL) -> pd.DataFrame:
     """Every (condition, x) minus a baseline of its curve, paired by seed; p is adjusted within the curve."""
     frames = []
-    for key, rows in points.groupby(CURVE, sort=True):
+    for key, rows in points.groupby(CURVE, sort=False):
         reference = rows[rows["condition"] == baseline].set_index("seed")["value"]
-        cells = rows[~rows["condition"].isin(BASELINES)].groupby(["condition", "x"], sort=True)
+        cells = rows[~rows["condition"].isin(BASELINES)].groupby(["condition", "x"], sort=False)
         found = []
         for (condition, x), cell in cells:
             d = paired_difference(cell.set_index("seed")["value"], reference)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -34,9 +35,11 @@ LEFT JOIN last ON last.trial_id = t.id AND t.status = 'done'
 LEFT JOIN epochs score ON score.trial_id = t.id AND score.epoch = last.epoch AND score.metric = k.metric
 LEFT JOIN epochs dev ON dev.trial_id = t.id AND dev.epoch = last.epoch AND dev.metric = 'dev_loss'
 LEFT JOIN epochs train ON train.trial_id = t.id AND train.epoch = last.epoch AND train.metric = 'train_loss'
-ORDER BY p.experiment, t.model, t.task, t.train_size, p.condition, p.x, t.recipe, t.seed, t.id
+ORDER BY p.rowid  -- the order of the study file
 """
 
+# Trials that an edited study asks for no more stay in the store, and count for nothing.
+ASKED_FOR = "(SELECT trial_id FROM points)"
 # What a recipe, a kept layer norm or a raised learning rate acts on is a re-initialised layer.
 SURGICAL = ["recipe", "keep_layer_norm", "reinit_lr_factor"]
 CURVE = ["experiment", "model", "model_fingerprint", "task", "train_size", "variant"]
@@ -61,7 +64,7 @@ class TaskSummary:
 @dataclass(frozen=True)
 class StudyFacts:
     name: str
-    created: str
+    created: str  # as stored: seconds since 1970
     carryover_version: str
     counts: dict[str, int]  # trials by status: pending, running, done, failed
     models: tuple[ModelSummary, ...]
@@ -79,11 +82,13 @@ def load_points(folder: Path) -> pd.DataFrame:
     for column in ("value", "dev_loss", "train_loss", "epochs", "seconds"):
         points[column] = pd.to_numeric(points[column])
     points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
-    points["reinit_lr_factor"] = pd.to_numeric(points["reinit_lr_factor"]).fillna(1.0).astype(float)
+    points["reinit_lr_factor"] = pd.to_numeric(points["reinit_lr_factor"]).astype(float)
     points["model"] = _one_name_each(points, "model", "model_fingerprint")
     points["task"] = _one_name_each(points, "task", "task_fingerprint")
     trials = [json.loads(text) for text in points.pop("trial_json")]
-    points["untouched"] = pd.Series([not t["surgery"]["reinit"] for t in trials], dtype=bool)
+    points["reinit"] = pd.Series([tuple(t["surgery"]["reinit"]) for t in trials], dtype=object)
+    points["order"] = pd.Series([tuple(t["surgery"]["order"] or ()) for t in trials], dtype=object)
+    points["untouched"] = pd.Series([not layers for layers in points["reinit"]], dtype=bool)
     points["training"] = pd.Series([_settings(t["training"]) for t in trials], dtype=object)
     return points
 
@@ -91,7 +96,9 @@ def load_points(folder: Path) -> pd.DataFrame:
 def load_epochs(folder: Path) -> pd.DataFrame:
     """trial_id, epoch, metric, value: the learning curves in long form."""
     with _reading(folder) as db:
-        return pd.read_sql_query("SELECT * FROM epochs ORDER BY trial_id, epoch, metric", db)
+        return pd.read_sql_query(
+            f"SELECT * FROM epochs WHERE trial_id IN {ASKED_FOR} ORDER BY trial_id, epoch, metric", db
+        )
 
 
 def load_trials(folder: Path) -> pd.DataFrame:
@@ -99,10 +106,9 @@ def load_trials(folder: Path) -> pd.DataFrame:
     columns = (
         "id AS trial_id, model, task, train_size, seed, head, recipe, status, error, seconds, trial_json"
     )
+    order = "model, task, train_size, seed, id"
     with _reading(folder) as db:
-        return pd.read_sql_query(
-            f"SELECT {columns} FROM trials ORDER BY model, task, train_size, seed, id", db
-        )
+        return pd.read_sql_query(f"SELECT {columns} FROM trials WHERE id IN {ASKED_FOR} ORDER BY {order}", db)
 
 
 def load_runs(folder: Path) -> pd.DataFrame:
@@ -118,11 +124,18 @@ def load_runs(folder: Path) -> pd.DataFrame:
 
 
 def study_facts(folder: Path) -> StudyFacts:
+    trials = f"(SELECT * FROM trials WHERE id IN {ASKED_FOR})"
     with _reading(folder) as db:
         meta = dict(db.execute("SELECT key, value FROM meta"))
-        counts = dict(db.execute("SELECT status, COUNT(*) FROM trials GROUP BY status"))
-        models = db.execute("SELECT name, fingerprint, family, depth FROM models ORDER BY name").fetchall()
-        tasks = db.execute("SELECT name, kind, metric, train_rows FROM tasks ORDER BY name").fetchall()
+        counts = dict(db.execute(f"SELECT status, COUNT(*) FROM {trials} GROUP BY status"))
+        models = db.execute(
+            "SELECT name, fingerprint, family, depth FROM models WHERE fingerprint IN"
+            f" (SELECT model_fingerprint FROM {trials}) ORDER BY name"
+        ).fetchall()
+        tasks = db.execute(
+            "SELECT name, kind, metric, train_rows FROM tasks WHERE fingerprint IN"
+            f" (SELECT task_fingerprint FROM {trials}) ORDER BY name"
+        ).fetchall()
     return StudyFacts(
         name=meta.get("study_name") or Path(folder).resolve().name,
         created=meta.get("created", ""),
@@ -147,6 +160,7 @@ def finished(points: pd.DataFrame) -> pd.DataFrame:
             f"nothing has finished in this study yet ({told}): run it with `carryover run`, then ask again"
         )
     everywhere = _share_untouched(points)
+    everywhere["condition"] = _conditions(everywhere)
     everywhere["variant"] = _variants(everywhere)
     return everywhere[(everywhere["status"] == "done") & everywhere["value"].notna()].reset_index(drop=True)
 
@@ -155,13 +169,38 @@ def _share_untouched(points: pd.DataFrame) -> pd.DataFrame:
     setting = ["experiment", "model_fingerprint", "task", "train_size", "head", "training"]
     touched, untouched = points[~points["untouched"]], points[points["untouched"]]
     surgeries = touched[[*setting, *SURGICAL]].drop_duplicates()
-    shared = untouched.drop(columns=SURGICAL).merge(surgeries, on=setting, how="left", indicator="found")
+    shared = (
+        untouched.drop(columns=SURGICAL)
+        .reset_index(names="row")
+        .merge(surgeries, on=setting, how="left", indicator="found")
+    )
     alone = shared.pop("found") == "left_only"
     as_stored = untouched.drop_duplicates("trial_id").set_index("trial_id")
     for column in SURGICAL:
         own = shared["trial_id"].map(as_stored[column])
         shared[column] = shared[column].where(~alone, own).astype(points[column].dtype)
-    return pd.concat([touched, shared[points.columns]], ignore_index=True)
+    both = pd.concat([touched, shared.set_index("row")[points.columns]])
+    return both.sort_index(kind="stable").reset_index(drop=True)
+
+
+def _conditions(points: pd.DataFrame) -> pd.Series:
+    """Conditions as stored, and more exact where one name at one x stands for several surgeries."""
+    blocks = {
+        "block reinitialized": points["reinit"].map(len),
+        "block preserved": points["depth"] - points["reinit"].map(len),
+    }
+    exact = points["condition"].copy()
+    localized = points["experiment"] == "localized"
+    for condition, length in blocks.items():
+        mine = localized & (points["condition"] == condition)
+        if length[mine].nunique() > 1:
+            exact = exact.where(~mine, condition + ", of " + length.astype(str))
+    listed = (points["experiment"] == "prune") & (points["condition"] == "listed")
+    for row in points.index[listed]:
+        kept = points.at[row, "order"]
+        dropped = [str(n) for n in range(1, int(points.at[row, "depth"]) + 1) if n not in kept]
+        exact[row] = f"without {', '.join(dropped)}"
+    return exact
 
 
 def _variants(points: pd.DataFrame) -> pd.Series:
@@ -177,12 +216,14 @@ def _variants(points: pd.DataFrame) -> pd.Series:
     return pd.Series(labels, index=points.index, dtype=object)
 
 
-def _in_words(name: str, value: object) -> str:
+def _in_words(name: str, value: Any) -> str:
     if name == "recipe":
         return str(value)
     if name == "keep_layer_norm":
         return "layer norms kept" if value else "layer norms reset"
     if name == "reinit_lr_factor":
+        if pd.isna(value):
+            return "re-initialised layers at several lrs"
         return "one lr for all layers" if value == 1.0 else f"re-initialised layers at {value:g}× lr"
     return f"{name.replace('_', ' ')} {value}"
 
@@ -211,6 +252,10 @@ def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
         )
     try:
         with closing(_connect(path)) as db:
+            if not db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
+                raise CarryoverError(
+                    f"{path} holds no study yet: its run stopped before it began; run it again"
+                )
             version = int(db.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()[0])
             if version > SCHEMA_VERSION:
                 raise CarryoverError(

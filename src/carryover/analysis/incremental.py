@@ -38,7 +38,7 @@ class Curve:
 def curves(points: pd.DataFrame) -> list[Curve]:
     """Every incremental curve among finished points."""
     chosen = points[points["experiment"] == "incremental"]
-    return [_curve(rows) for _, rows in chosen.groupby(CURVE, sort=True)]
+    return [_curve(rows) for _, rows in chosen.groupby(CURVE, sort=False)]
 
 
 def gains(points: pd.DataFrame) -> pd.DataFrame:
@@ -58,7 +58,7 @@ def gains(points: pd.DataFrame) -> pd.DataFrame:
 def layer_worth(points: pd.DataFrame) -> pd.DataFrame:
     """The paired difference of each k and the next smaller k that was run; p is adjusted within the curve."""
     frames = []
-    for key, rows in points[points["experiment"] == "incremental"].groupby(CURVE, sort=True):
+    for key, rows in points[points["experiment"] == "incremental"].groupby(CURVE, sort=False):
         by_k = _by_k(rows)
         ks = sorted(by_k)
         steps = [

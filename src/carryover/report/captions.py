@@ -1,0 +1,48 @@
+"""What stands below a figure: how to read it, and how many trials it rests on."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from carryover.analysis.contrasts import BASELINES
+from carryover.analysis.frame import CURVE
+from carryover.report.style import FEW
+
+WHAT = {
+    "incremental": "The first k layers keep their pretrained weights, all above are re-initialised, and the "
+    "whole model is finetuned. k = 0 keeps the embeddings alone.",
+    "localized": "A block of consecutive layers is re-initialised, or is all that is preserved, and the "
+    "whole model is finetuned.",
+    "single_layer": "One layer is re-initialised and the whole model is finetuned.",
+    "permutation": "The pretrained layers are put in a random order and the whole model is finetuned. The "
+    "shape beside the circles is a kernel density estimate.",
+    "prune": "Layers are dropped and the model that is left is finetuned.",
+}
+
+
+def caption(points: pd.DataFrame, experiment: str) -> str:
+    chosen = points[points["experiment"] == experiment]
+    counts = chosen[~chosen["condition"].isin(BASELINES)].groupby([*CURVE, "condition", "x"]).size()
+    told = [WHAT.get(experiment, "")]
+    if experiment == "permutation":
+        told.append("Mean of the permutations with its 95% t interval.")
+    elif counts.max() > 1:
+        told.append(f"Means with 95% t intervals over {_range(counts)} trials a point.")
+    else:
+        told.append("One trial a point, hence no intervals.")
+    if experiment != "permutation" and counts.between(2, FEW).any():
+        told.append("Faint points are single trials.")
+    if chosen["condition"].isin(BASELINES).any():
+        told.append(
+            "Broken lines are the model with all or with none of its layers pretrained, with their 95% band."
+        )
+    if chosen["train_size"].nunique() > 1 and experiment == "incremental":
+        told.append("The more examples, the stronger the colour.")
+    if counts.between(2, 3).any():
+        told.append("An interval that leaves the panel is cut off at its edge.")
+    return " ".join(text for text in told if text)
+
+
+def _range(counts: pd.Series) -> str:
+    least, most = int(counts.min()), int(counts.max())
+    return str(most) if least == most else f"{least} to {most}"

@@ -1,0 +1,96 @@
+"""How things are called in figures, tables and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePath
+
+METRICS = {
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "mcc": "Matthews correlation",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+}
+EXPERIMENTS = {
+    "incremental": "Incremental re-initialisation",
+    "localized": "Localized re-initialisation",
+    "single_layer": "One layer re-initialised",
+    "permutation": "Layer permutations",
+    "prune": "Dropped layers",
+}
+X_AXES = {
+    "incremental": "pretrained layers kept (k)",
+    "localized": "first layer of the block",
+    "single_layer": "layer re-initialised",
+    "permutation": "training examples",
+    "prune": "layers dropped",
+}
+CONDITIONS = {
+    ("single_layer", ""): "one layer re-initialised",
+    ("prune", "top"): "top layers dropped",
+    ("prune", "bottom"): "bottom layers dropped",
+}
+ORDER = list(EXPERIMENTS)
+
+
+def metric_name(metric: str) -> str:
+    return METRICS.get(metric, metric)
+
+
+def experiment_name(experiment: str) -> str:
+    return EXPERIMENTS.get(experiment, experiment.replace("_", " ").capitalize())
+
+
+def condition_name(experiment: str, condition: str) -> str:
+    plain = condition.replace("reinitialized", "re-initialised")
+    return CONDITIONS.get((experiment, condition), plain or experiment_name(experiment).lower())
+
+
+def place_name(experiment: str, x: float) -> str:
+    """Where on the x axis, in a sentence: 'at ...'."""
+    pattern = {
+        "localized": "the block that starts at layer {:g}",
+        "single_layer": "layer {:g}",
+        "prune": "{:g} layers dropped",
+    }
+    return pattern.get(experiment, "x = {:g}").format(x)
+
+
+def x_axis(experiment: str) -> str:
+    return X_AXES.get(experiment, "x")
+
+
+def in_order(experiments: Iterable[str]) -> list[str]:
+    """The experiments we know first, in the order of the paper; others after them by name."""
+    return sorted(set(experiments), key=lambda e: (ORDER.index(e) if e in ORDER else len(ORDER), e))
+
+
+def size_name(size: int) -> str:
+    return f"{int(size):,}"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Names without package:, builtin: or their folders, unless two would then be called the same."""
+    full = sorted(set(names))
+    short = {name: _shorten(name) for name in full}
+    taken = list(short.values())
+    return {name: text if taken.count(text) == 1 else name for name, text in short.items()}
+
+
+def _shorten(name: str) -> str:
+    for prefix in ("package:", "builtin:"):
+        name = name.removeprefix(prefix)
+    return PurePath(name).name if name.startswith(("/", ".", "~")) else name
+
+
+def number(value: float, signed: bool = False) -> str:
+    """Three decimals; a minus sign that is one."""
+    text = f"{value:+.3f}" if signed else f"{value:.3f}"
+    return text.replace("-", "−")
+
+
+def listing(words: Iterable[str]) -> str:
+    """a / a and b / a, b and c"""
+    some = list(words)
+    return some[0] if len(some) == 1 else f"{', '.join(some[:-1])} and {some[-1]}" if some else ""

@@ -1,0 +1,122 @@
+"""Panels on a page: one a task, a new row for every model (or size, or variant), a legend below them all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+
+from carryover.report.labels import metric_name, short_names, size_name
+
+RANGES = {"accuracy": (0.0, 1.0), "f1": (0.0, 1.0)}  # every other metric we know lies in -1 to 1
+MOST_COLUMNS = 4
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes and the points that belong in it."""
+
+    axes: Axes
+    task: str
+    metric: str
+    depth: int
+    points: pd.DataFrame
+
+
+def columns_for(tasks: int) -> int:
+    """1 to 4 tasks stand side by side; more are broken into rows that are as even as they can be."""
+    if tasks <= MOST_COLUMNS:
+        return tasks
+    return 3 if tasks in (5, 6, 9) else MOST_COLUMNS
+
+
+def make_panels(points: pd.DataFrame, groups: Sequence[str]) -> tuple[Figure, list[Panel]]:
+    """A panel for every task with points in a group; `groups` are the columns that get a row of their own."""
+    tasks = list(dict.fromkeys(points["task"]))
+    columns = columns_for(len(tasks))
+    rows_each = math.ceil(len(tasks) / columns)
+    blocks = list(points.groupby(list(groups), sort=False))
+    width = 5.2 if columns == 1 else {2: 3.7, 3: 3.0}.get(columns, 2.6)
+    rows = rows_each * len(blocks)
+    height = 3.2 if columns == 1 and rows == 1 else 2.35
+    figure = Figure(figsize=(width * columns, height * rows + 0.45), layout="constrained")
+    grid = figure.add_gridspec(rows, columns)
+    short, varying = short_names(tasks), [g for g in groups if points[g].nunique() > 1]
+    models = short_names(points["model"])
+    panels = []
+    for block, (key, chosen) in enumerate(blocks):
+        named = dict(zip(groups, key, strict=True))
+        for place, task in enumerate(tasks):
+            mine = chosen[chosen["task"] == task]
+            if mine.empty:
+                continue
+            row = block * rows_each + place // columns
+            axes = figure.add_subplot(grid[row, place % columns])
+            axes.set_title(short[task], pad=14 if varying else 6)
+            if varying:
+                text = " · ".join(_group_name(g, named[g], models) for g in varying)
+                axes.text(0, 1.02, text, transform=axes.transAxes, fontsize=7.5, va="bottom")
+            axes.set_ylabel(metric_name(mine["metric"].iloc[0]))
+            panels.append(Panel(axes, task, mine["metric"].iloc[0], int(mine["depth"].iloc[0]), mine))
+    return figure, panels
+
+
+def _group_name(group: str, value: Any, models: dict[str, str]) -> str:
+    if group == "model":
+        return models[value]
+    return f"{size_name(value)} examples" if group == "train_size" else str(value)
+
+
+def name_x(panels: Sequence[Panel], label: str) -> None:
+    """The name of the x axis once a column, below its lowest panel."""
+    lowest: dict[int, Panel] = {}
+    for panel in panels:
+        spec = panel.axes.get_subplotspec()
+        assert spec is not None
+        lowest[spec.colspan.start] = panel
+    for panel in lowest.values():
+        panel.axes.set_xlabel(label)
+
+
+def layer_ticks(axes: Axes, first: int, last: int, room: int = 13) -> None:
+    """Integer ticks, all of them or every second, third ... so that at most `room` are labelled."""
+    step = math.ceil((last - first + 1) / room)
+    axes.xaxis.set_major_locator(FixedLocator(list(range(first, last + 1, step))))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+    axes.xaxis.set_minor_locator(FixedLocator(list(range(first, last + 1))))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlim(first - 0.5, last + 0.5)
+
+
+def limit_y(panels: Sequence[Panel], shown: dict[str, list[tuple[float, float, float]]]) -> None:
+    """One y range a task, from (value, low, high) of all that is drawn; very wide intervals are cut off.
+
+    Two trials have an interval of 12.7 standard errors either way: drawn in full it would flatten the curve.
+    """
+    for task in dict.fromkeys(panel.task for panel in panels):
+        mine = [panel for panel in panels if panel.task == task]
+        value, low, high = np.array(shown[task], dtype=float).T
+        bottom, top = float(value.min()), float(value.max())
+        room = max(top - bottom, 0.02)
+        floor, ceiling = RANGES.get(mine[0].metric, (-1.0, 1.0))
+        least = max(np.nanmin(np.append(low, bottom)), bottom - 0.75 * room, floor)
+        most = min(np.nanmax(np.append(high, top)), top + 0.75 * room, ceiling)
+        margin = 0.05 * max(most - least, 0.02)
+        for panel in mine:
+            panel.axes.set_ylim(least - margin, most + margin)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Outside the axes, where it covers no data; as many columns as the width holds."""
+    characters = 2.0 * figure.get_figwidth() * 72 / 8  # about as many as an 8 pt line holds
+    columns = len(labels)
+    while columns > 1 and columns * (max(len(text) for text in labels) + 11) > characters:
+        columns = math.ceil(columns / 2) if columns > 4 else columns - 1
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)

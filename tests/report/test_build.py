@@ -1,0 +1,193 @@
+"""The page: whole, escaped, honest about what is missing, and readable without anything beside it."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from synthetic_results import incremental, lifelike, localized, permutation, write_results
+
+from carryover.report.build import write_report
+from carryover.trial import CarryoverError
+
+
+class Page(HTMLParser):
+    """Text, tags and addresses of a page; fails where tags are not closed in order."""
+
+    VOID = ("meta", "br", "img", "source")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.addresses, self.words = [], [], [], []
+        self.feed(text)
+        assert self.open == []
+        self.text = re.sub(r"\s+", " ", " ".join(self.words))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "srcset")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    made = incremental(("SST-2", "CoLA"), (500, 5000), 4) + localized() + permutation(trials=2)
+    folder = write_results(tmp_path_factory.mktemp("full"), made, lifelike(6), name="a full study")
+    (folder / "study.toml").write_text('name = "a full study"\n')
+    page = write_report(folder)
+    return folder, Page(page.read_text(encoding="utf-8"))
+
+
+def test_everything_is_written_and_nothing_is_left_over(full):
+    folder, _ = full
+    names = ["incremental", "localized", "permutation"]
+    files = {f"{name}.{ending}" for name in names for ending in ("png", "svg", "pdf")}
+    assert {path.name for path in (folder / "figures").iterdir()} == files
+    assert not list(folder.glob("*.part"))
+
+
+def test_the_page_needs_nothing_but_itself(full):
+    _, page = full
+    assert "script" not in page.tags
+    loaded = [address for address in page.addresses if not address.startswith(("figures/", "summary.csv"))]
+    assert len(loaded) == 6  # three figures, light and dark
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in loaded)
+
+
+def test_the_page_says_what_was_asked_and_how_it_was_made(full):
+    _, page = full
+    for text in (
+        "a full study",
+        "bert-base-uncased (6 layers)",
+        "CoLA (Matthews correlation)",
+        "500, 5,000",
+        "torch 2.13.0",
+        "cpu, 2 threads",
+        "0123abcd",
+        "after 1 h 02 min",
+        "1 run, 1 h 02 min in all",
+        'name = "a full study"',
+    ):
+        assert text in page.text
+    assert "so far" not in page.text
+    assert "a-host" not in page.text
+
+
+def test_findings_are_the_statistics(full):
+    from carryover.analysis.frame import finished, load_points
+    from carryover.analysis.incremental import gains
+
+    folder, page = full
+    row = gains(finished(load_points(folder))).query("task == 'CoLA' and train_size == 5000").iloc[0]
+    assert (
+        f"{row.gain:+.3f} Matthews correlation (95% interval {row.low:+.3f} to {row.high:+.3f}" in page.text
+    )
+    assert "In all 4 curves" in page.text
+    assert "layers permuted:" in page.text
+    assert "block re-initialised:" in page.text
+
+
+def test_summary_has_a_row_for_every_cell(full):
+    folder, _ = full
+    table = pd.read_csv(folder / "summary.csv", keep_default_na=False)
+    asked = [
+        "experiment",
+        "condition",
+        "model",
+        "task",
+        "train_size",
+        "recipe",
+        "x",
+        "mean",
+        "low",
+        "high",
+        "sd",
+        "n",
+    ]
+    assert list(table.columns[: len(asked)]) == asked
+    assert (table.experiment == "incremental").sum() == 2 * 2 * 7
+    assert set(table.loc[table.experiment == "incremental", "n"].astype(int)) == {4}
+    assert (table.experiment == "localized").sum() == 2 + 2 * 4
+
+
+def test_a_study_under_way_says_so_and_shows_its_failures(tmp_path):
+    def score(p):
+        if p.x == 1:
+            return "<script>alert('loss')</script> & more"
+        return None if p.x > 4 else lifelike(6)(p)
+
+    folder = write_results(tmp_path, incremental(), score, name="half <i>done</i>")
+    raw = write_report(folder).read_text(encoding="utf-8")
+    page = Page(raw)
+    assert "12 of 21 trials finished, 3 failed, 6 still to come" in page.text
+    assert "so far" in page.text
+    assert page.text.count("<script>alert('loss')</script> & more") == 3
+    assert "script" not in page.tags
+    assert "i" not in page.tags
+    assert "no pair of finished trials" in page.text
+
+
+def test_a_metric_that_is_no_number_is_left_out_and_told(tmp_path):
+    import sqlite3
+
+    folder = write_results(tmp_path, incremental(), lifelike(6))
+    with sqlite3.connect(folder / "results.db") as db:
+        first = db.execute("SELECT id FROM trials").fetchone()
+        db.execute("UPDATE epochs SET value = NULL WHERE metric = 'accuracy' AND trial_id = ?", first)
+    assert "1 finished trial has no number" in Page(write_report(folder).read_text(encoding="utf-8")).text
+
+
+@pytest.mark.parametrize("value", [0.5, 1.0])
+def test_equal_values_everywhere_are_no_finding(tmp_path, value):
+    folder = write_results(tmp_path, incremental(), lambda p: value)
+    assert "cannot be told from zero" in Page(write_report(folder).read_text(encoding="utf-8")).text
+
+
+def test_single_trials_make_no_claim(tmp_path):
+    folder = write_results(tmp_path, incremental(trials=1) + localized(trials=1), lifelike(6))
+    text = Page(write_report(folder).read_text(encoding="utf-8")).text
+    assert "in a single pair of trials, hence no interval" in text
+    assert "One trial a point, hence no intervals." in text
+    assert "95% interval +" not in text
+
+
+def test_nothing_finished_is_refused_and_nothing_is_written(tmp_path):
+    folder = write_results(tmp_path, incremental(), lambda p: None)
+    with pytest.raises(CarryoverError, match="nothing has finished"):
+        write_report(folder)
+    assert {path.name for path in folder.iterdir()} <= {"results.db", "results.db-wal", "results.db-shm"}
+
+
+def test_reads_what_the_real_store_writes(tmp_path):
+    from carryover.engine.outcome import EpochRecord, Outcome
+    from carryover.runs.rows import ModelRow, RunRow, TaskRow
+    from carryover.runs.store import Store
+
+    made = incremental(depth=2, recipes=("as_described", "as_released"))
+    with Store.open(tmp_path / "results.db", "from the store") as store:
+        tasks = [TaskRow("SST-2-fp", "SST-2", "classification", "accuracy", ("accuracy",), 67349)]
+        models = [ModelRow("bert-base-uncased-fp", "bert-base-uncased", None, "bert", 2)]
+        store.set_points(made, tasks, models)
+        run = store.begin_run(RunRow("host", 1, "cpu", 2, {"torch": "2.13.0"}, None, "carryover run"))
+        values = {p.trial.id: lifelike(2)(p) for p in made}
+        store.start(list(values), run)
+        store.finish(
+            Outcome(
+                i, [EpochRecord(e, 0.5, 0.6, {"accuracy": v - 0.1 * (2 - e)}, 1.0) for e in (1, 2)], None, 2.0
+            )
+            for i, v in values.items()
+        )
+        store.end_run(run, "finished")
+        text = Page(write_report(tmp_path).read_text(encoding="utf-8")).text  # while the store is open
+    assert "15 of 15 trials finished" in text
+    assert "SST-2, as_released" in text
