@@ -147,3 +147,23 @@ def test_a_folder_that_cannot_be_written_can_be_read(folder):
         assert len(load_points(folder)) == 18
     finally:
         folder.chmod(0o755)
+
+
+def test_trials_that_the_study_asks_for_no_more_count_for_nothing(folder):
+    with sqlite3.connect(folder / "results.db") as db:
+        db.execute("DELETE FROM points WHERE trial_id IN (SELECT id FROM trials WHERE task = 'CoLA')")
+    assert study_facts(folder).total == len(load_trials(folder)) == 9
+    assert [task.name for task in study_facts(folder).tasks] == ["SST-2"]
+    assert load_epochs(folder).trial_id.nunique() == 6
+
+
+def test_rows_keep_the_order_of_the_study_file(folder):
+    assert list(dict.fromkeys(load_points(folder).task)) == ["SST-2", "CoLA"]
+    assert list(dict.fromkeys(finished(load_points(folder)).task)) == ["SST-2", "CoLA"]
+
+
+def test_blocks_of_two_lengths_are_two_conditions(tmp_path):
+    made = localized(depth=4, trials=1, block=1) + localized(depth=4, trials=1, block=2)[2:]
+    curves = finished(load_points(write_results(tmp_path, made, lambda p: 0.5, depth=4)))
+    assert {"block reinitialized, of 1", "block reinitialized, of 2"} <= set(curves.condition)
+    assert not curves.duplicated(["condition", "x", "seed"]).any()
