@@ -29,9 +29,7 @@ class Family:
     pooler: str | None = None  # path of the pooler, where the family has one
     summary_token: Literal["first", "last"] = "first"  # which real token stands for the sequence
     dropout: str = "hidden_dropout_prob"  # config key of the dropout on hidden states
-    positions_after_padding: bool = (
-        False  # position ids start at pad_token_id + 1, which shortens the longest input
-    )
+    positions_after_padding: bool = False  # position ids start at pad_token_id + 1
     first_layer_stays: str | None = None  # why layer 1 must stay first, where it must
 
 

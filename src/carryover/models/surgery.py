@@ -23,9 +23,7 @@ Model = TypeVar("Model", bound=PreTrainedModel)
 
 SD = 0.02
 CUT = 0.04  # as_described: two standard deviations
-CUT_AS_RELEASED = (
-    0.04 * SD
-)  # scipy.stats.truncnorm takes its bounds in units of sd, the authors gave them in plain
+CUT_AS_RELEASED = 0.04 * SD  # the authors' 0.04 went to scipy's truncnorm, whose bounds are in units of sd
 DEPTH_ATTRIBUTES = (
     "n_layer",
     "n_layers",
