@@ -159,3 +159,16 @@ def test_status_of_a_study_that_was_run(folder):
     now = status(StudyFolder(folder))
     assert (now.study, now.counts, now.last_outcome) == ("fake study", Counts(done=TRIALS), "complete")
     assert now.disk["results.db"] == (folder / "results.db").stat().st_size
+
+
+def test_what_was_under_way_is_taken_up_again_in_the_same_stacks(folder):
+    driver = drive(folder, 0, max_stack=4, DIE_AT="Progress", FAKE_SECONDS="0.3")
+    driver.communicate(timeout=30)
+    with Store.read(folder / "results.db") as store:
+        under_way = store.broken_off()
+        assert [set(stack) for stack in under_way] == [store.ids("running")]
+    assert len(under_way[0]) == 4
+    run(folder, max_stack=4)
+    assert computed(folder)[:4] == under_way[0]
+    with Store.read(folder / "results.db") as store:
+        assert store.broken_off() == []

@@ -7,7 +7,7 @@ import random
 import pytest
 from fakes import make_points, make_trial, stack_key
 
-from carryover.runs.plan import make_stacks, plan_rows, steps_of
+from carryover.runs.plan import make_stacks, plan_rows, steps_of, with_broken_off
 
 
 def trials_of(*sizes: int, seeds=(0, 1, 2)):
@@ -56,3 +56,19 @@ def test_the_plan_counts_by_model_task_and_size():
         (64, 15, 15 * 16, 3),
         (16, 15, 15 * 4, 3),
     ]
+
+
+def test_stacks_that_were_broken_off_are_formed_again_as_they_were():
+    trials = trials_of(16, 64)
+    stacks = make_stacks(trials, stack_key, max_stack=5)
+    under_way = [stacks[4].trial_ids, stacks[3].trial_ids]
+    left = [trial for stack in stacks[2:] for trial in stack.trials]
+    again = with_broken_off(left, under_way, stack_key, max_stack=5, workers=100)
+    assert [stack.trial_ids for stack in again[:2]] == under_way
+    assert sorted(t for s in again for t in s.trial_ids) == sorted(t.id for t in left)
+    assert len({stack.number for stack in again}) == len(again)
+    # not if they are too large by now, or a trial of theirs is no longer wanted
+    smaller = with_broken_off(left, under_way, stack_key, max_stack=3)
+    assert max(len(stack.trials) for stack in smaller) == 3
+    fewer = [trial for trial in left if trial.id != under_way[0][0]]
+    assert with_broken_off(fewer, under_way, stack_key, max_stack=5)[0].trial_ids == under_way[1]

@@ -186,6 +186,19 @@ def test_a_finished_study_can_be_read_where_nothing_may_be_written(tmp_path):
         tmp_path.chmod(stat.S_IRWXU)
 
 
+def test_a_closed_store_is_one_file_and_an_open_one_stays_readable(tmp_path):
+    path = tmp_path / "results.db"
+    with Store.create(path, "mine") as store:
+        filled(store)
+    assert [file.name for file in tmp_path.iterdir()] == ["results.db"]
+    with Store.open(path, "mine") as store, Store.read(path) as reader:
+        store.retry_failed()
+        reader.connection.execute("BEGIN")
+        reader.counts()
+        store.close()  # must not wait for the reader
+        assert reader.counts() == Counts(pending=15)
+
+
 def test_another_study_a_newer_schema_and_damage_are_told_apart(tmp_path):
     path = tmp_path / "results.db"
     Store.create(path, "mine").close()

@@ -9,6 +9,7 @@ Only a power cut can lose the last commits; the file stays sound, and the trials
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sqlite3
@@ -33,8 +34,9 @@ class StoreError(CarryoverError):
 class Store:
     """An open results.db. Made by `Store.create`, `Store.open` or `Store.read`."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, writes: bool) -> None:
         self.path = path
+        self.writes = writes
         self.connection = connection
 
     # --- opening ---
@@ -99,10 +101,11 @@ class Store:
 
     @classmethod
     def connect(cls, path: Path, uri: str) -> Store:
+        writes = "mode=rw" in uri
         try:
             db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
             db.row_factory = sqlite3.Row
-            if "mode=ro" not in uri and "immutable" not in uri:
+            if writes:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")
             db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
@@ -111,7 +114,7 @@ class Store:
                 f"{path} cannot be read as a results file ({error}): restore it from a copy, or move it away"
                 " and run the study anew"
             ) from error
-        return cls(path, db)
+        return cls(path, db, writes)
 
     def tables(self) -> set[str]:
         return {
@@ -137,6 +140,11 @@ class Store:
             )
 
     def close(self) -> None:
+        """A writer leaves one plain file, to be copied and read anywhere, unless someone reads just now."""
+        if self.writes:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.execute("PRAGMA busy_timeout = 0")
+                self.connection.execute("PRAGMA journal_mode = DELETE")
         self.connection.close()
 
     def __enter__(self) -> Self:

@@ -1,0 +1,74 @@
+"""The command line: parses, calls, shows. `carryover --help` says what there is.
+
+Heavy libraries are imported inside the commands that need them, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from carryover import __version__
+from carryover.cli import looking, running
+from carryover.cli.show import complain
+from carryover.trial import CarryoverError
+
+QUIET_LIBRARIES = {
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+}
+
+
+class FriendlyGroup(TyperGroup):
+    """What the user can put right is shown as a short message, exit code 2; CARRYOVER_DEBUG=1 shows all."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CarryoverError as error:
+            if os.environ.get("CARRYOVER_DEBUG") == "1":
+                raise
+            complain(str(error))
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=FriendlyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="What a pretrained language model carries over to a task, layer by layer.",
+)
+app.command("models", rich_help_panel="Before a study")(looking.models)
+app.command("presets", rich_help_panel="Before a study")(looking.presets)
+app.command("new", rich_help_panel="Before a study")(looking.new)
+app.command("plan", rich_help_panel="Before a study")(running.plan)
+app.command("run", rich_help_panel="A study")(running.run)
+app.command("status", rich_help_panel="A study")(looking.status)
+app.command("report", rich_help_panel="Its results")(looking.report)
+app.command("export", rich_help_panel="Its results")(looking.export)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"carryover {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    for name, value in QUIET_LIBRARIES.items():
+        os.environ.setdefault(name, value)
+
+
+def main() -> None:
+    app()

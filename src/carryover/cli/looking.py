@@ -1,0 +1,126 @@
+"""The commands that start nothing: models, presets, new, status, report, export."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from carryover.cli.show import bytes_text, console, counted, duration, table, trial_text
+from carryover.runs.folder import find_folder
+
+FAILURES_SHOWN = 10
+
+StudyFolderPath = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="The folder of a study, its study.toml or its results.db.")
+]
+
+
+class Form(StrEnum):
+    csv = "csv"
+    parquet = "parquet"
+
+
+def models() -> None:
+    """List the models there are, and how to name others."""
+    from carryover.models.load import known_models
+
+    shown = table("name", "what it is")
+    for name, description in known_models():
+        shown.add_row(Text(name), Text(description))
+    console().print(shown)
+
+
+def presets(
+    name: Annotated[str | None, typer.Argument(help="Show this preset's study file.")] = None,
+) -> None:
+    """List the studies that come with carryover, or show one."""
+    from carryover.study.preset import list_presets, preset_text
+
+    if name is not None:
+        typer.echo(preset_text(name), nl=False)
+        return
+    shown = table("preset", "what it asks")
+    for preset, description in list_presets().items():
+        shown.add_row(Text(preset), Text(description))
+    console().print(shown)
+
+
+def new(
+    file: Annotated[Path, typer.Argument(help="The study file to write, such as my-study.toml.")],
+    model: Annotated[str | None, typer.Option(help="The model to study.")] = None,
+    train: Annotated[Path | None, typer.Option(help="Your training file: .tsv, .csv or .jsonl.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="The file to evaluate on.")] = None,
+    text: Annotated[str | None, typer.Option(help="Its column with the text.")] = None,
+    label: Annotated[str | None, typer.Option(help="Its column with the label.")] = None,
+) -> None:
+    """Write a study file with every setting explained, ready to run."""
+    from carryover.study.new import write_template
+
+    written = write_template(file, model=model, train=train, dev=dev, text=text, label=label)
+    typer.echo(f"wrote {written}; edit it, then: carryover plan {written}, carryover run {written}")
+
+
+def status(
+    folder: StudyFolderPath,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Show every failure with all that is known.")
+    ] = False,
+) -> None:
+    """Show how far a study is, what failed, how long it will take and what it takes on the disk."""
+    from carryover.runs.status import status as look
+
+    now = look(find_folder(folder))
+    out = console()
+
+    def say(text: str, style: str = "") -> None:
+        out.print(Text(text, style=style), soft_wrap=True)
+
+    counts = now.counts
+    say(f"{now.study}: {counts.done:,} of {counted(counts.total, 'trial')} done", "bold")
+    rest = {"running": counts.running, "pending": counts.pending, "failed": counts.failed}
+    if any(rest.values()):
+        say(", ".join(f"{number:,} {name}" for name, number in rest.items() if number))
+    if now.running:
+        left = f"; about {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
+        say(f"run by {now.running}{left}")
+    elif counts.pending or counts.running:
+        say(f"nobody runs it (the last run: {now.last_outcome}); go on with: carryover run {now.folder}")
+    for failure in now.failures if errors else now.failures[:FAILURES_SHOWN]:
+        error = failure.error if errors else failure.error.partition("\n")[0]
+        say(f"failed: {trial_text(failure.trial)}: {error}", "red")
+    if len(now.failures) > FAILURES_SHOWN and not errors:
+        say(f"and {len(now.failures) - FAILURES_SHOWN:,} more: --errors shows all", "red")
+    parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in now.disk.items() if size)
+    say(f"on disk: {bytes_text(sum(now.disk.values()))} ({parts})")
+
+
+def report(folder: StudyFolderPath) -> None:
+    """Write the report of a study: its page, figures and tables. Works while the study runs, too."""
+    from carryover.report.build import write_report
+    from carryover.report.terminal import summary_table
+
+    found = find_folder(folder)
+    written = write_report(found.path)
+    out = console()
+    out.print(summary_table(found.path))
+    out.print(Text(f"wrote {written}"), soft_wrap=True)
+
+
+def export(
+    folder: StudyFolderPath,
+    form: Annotated[Form, typer.Option("--format", help="csv or parquet.")] = Form.csv,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The file to write. By default in the study folder.")
+    ] = None,
+    epochs: Annotated[
+        bool, typer.Option("--epochs", help="One row an epoch and metric, in place of the last epoch's.")
+    ] = False,
+) -> None:
+    """Write the results as a table for other programs: one row a point and trial that is done."""
+    from carryover.runs.export import export as write
+
+    typer.echo(f"wrote {write(find_folder(folder), form.value, out, by_epoch=epochs)}")

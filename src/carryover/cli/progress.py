@@ -1,0 +1,102 @@
+"""A run as it is seen: a bar with an ETA on a terminal, plain lines every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from carryover.cli.show import counted, duration, trial_text
+from carryover.runs import events
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Onlooker:
+    """Takes the events of a run. `quiet` shows only what went wrong."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        self.console = console
+        self.quiet = quiet
+        self.began = time.monotonic()
+        self.last_line = self.began
+        self.started: events.RunStarted | None = None
+        self.bar: Progress | None = None
+        self.task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, event: events.RunEvent) -> None:
+        match event:
+            case events.RunStarted():
+                self._start(event)
+            case events.Progress():
+                self._progress(event)
+            case events.TrialFailed(trial, error):
+                self._say(f"failed: {trial_text(trial)}: {error.partition(chr(10))[0]}", "red")
+            case events.Note(text):
+                self._say(text, "yellow")
+
+    def _start(self, event: events.RunStarted) -> None:
+        self.started = event
+        self.began = time.monotonic()
+        if not event.stacks or self.quiet:
+            return
+        where = f"{counted(event.workers, 'worker')} on" if event.workers else "this process on"
+        rest = f"{event.trials_done:,} of {event.trials:,} trials are done; " if event.trials_done else ""
+        self._say(
+            f"{rest}{counted(event.trials - event.trials_done, 'trial')} to run,"
+            f" {counted(event.steps, 'step')} in {counted(event.stacks, 'stack')}:"
+            f" {where} {', '.join(event.devices)}",
+            "",
+        )
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.fields[trials]} trials"),
+                BarColumn(),
+                TextColumn("{task.percentage:3.0f}%  {task.fields[steps]}"),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[left]}"),
+                console=self.console,
+            )
+            self.task = self.bar.add_task(
+                "", total=event.steps, trials=f"{event.trials_done}/{event.trials}", steps="", left=""
+            )
+            self.bar.start()
+
+    def _progress(self, event: events.Progress) -> None:
+        if self.started is None or self.quiet:
+            return
+        now = time.monotonic()
+        seconds = max(now - self.began, 1e-9)
+        total, done = self.started.steps, event.steps_done
+        pace = f"{done / seconds:,.0f} steps/s" if done > 10 * seconds else f"{done / seconds:.1f} steps/s"
+        left = f"about {duration((total - done) * seconds / done)} left" if done else ""
+        trials = f"{event.trials_done:,}/{self.started.trials:,}"
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done, trials=trials, steps=pace, left=left)
+        elif now - self.last_line >= SECONDS_BETWEEN_LINES or done == total:
+            self.last_line = now
+            share = f"{100 * done / total:.0f}%" if total else "100%"
+            failed = f", {event.trials_failed:,} failed" if event.trials_failed else ""
+            self._say(
+                f"{trials} trials{failed}; {done:,}/{total:,} steps ({share}), {pace}"
+                + (f", {left}" if done < total and left else ""),
+                "",
+            )
+
+    def _say(self, text: str, style: str) -> None:
+        if self.quiet and style != "red":
+            return
+        self.console.print(Text(text, style=style), soft_wrap=True)

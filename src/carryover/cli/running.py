@@ -1,0 +1,233 @@
+"""`carryover plan` and `carryover run`: which study is meant, how it is changed, what is shown in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from carryover.cli.progress import Onlooker
+from carryover.cli.show import console, counted, duration, messages, table
+from carryover.runs.folder import DATABASE, STUDY_FILE
+from carryover.trial import CarryoverError
+
+if TYPE_CHECKING:
+    from carryover.runs.events import RunSummary
+    from carryover.study.file import Study
+
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY",
+        help="A study file, the folder of a study to go on with, or a preset (carryover presets).",
+    ),
+]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", help="Model to use in place of the study's; may be repeated.")
+]
+Data = Annotated[str | None, typer.Option("--data", help='Where the GLUE tasks are: a folder, or "hub".')]
+Recipe = Annotated[
+    str | None, typer.Option("--recipe", help="How layers are re-initialised; several with commas run each.")
+]
+Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Repetitions of every point.")]
+Sizes = Annotated[
+    str | None, typer.Option("--sizes", help="Training sizes with commas: counts, shares (0.1) or all.")
+]
+Tasks = Annotated[
+    str | None, typer.Option("--tasks", help="Tasks with commas: of the study, GLUE or builtin:NAME.")
+]
+Folder = Annotated[
+    Path | None, typer.Option("--folder", help="Where results go. By default named after the study.")
+]
+Device = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda, cuda:1 or cuda:0,cuda:1. By default a GPU if any.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=0, help="Processes that train; 0: this one. By default one a core or GPU."),
+]
+MaxStack = Annotated[
+    int | None, typer.Option("--max-stack", min=1, help="Most trials that train together as one model.")
+]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    study: Study
+    folder: Path
+
+
+def plan(
+    study: StudyName,
+    folder: Folder = None,
+    model: Models = None,
+    data: Data = None,
+    recipe: Recipe = None,
+    trials: Trials = None,
+    sizes: Sizes = None,
+    tasks: Tasks = None,
+    device: Device = None,
+    workers: Workers = None,
+    max_stack: MaxStack = None,
+) -> None:
+    """Show what a study would run, and check it: models, data and settings. Trains nothing."""
+    from carryover.runs import machine
+    from carryover.runs.execute import choose_means
+    from carryover.runs.plan import make_stacks, plan_rows
+    from carryover.runs.store import Store
+    from carryover.runs.subjects import Subjects
+    from carryover.study.describe import describe_study
+    from carryover.study.expand import expand
+
+    chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks)
+    subjects = Subjects(cache=None)
+    points = expand(chosen.study, subjects)
+    means = choose_means(machine.choose_devices(device), workers, max_stack, subjects.weights_bytes)
+    wanted = list({point.trial.id: point.trial for point in points}.values())
+    stacks = make_stacks(wanted, subjects.stack_key, means.max_stack, max(1, means.workers))
+    out = console()
+    out.print(describe_study(chosen.study), soft_wrap=True, markup=False, highlight=False)
+    out.print()
+    numbers = ("examples", "trials", "steps", "stacks")
+    shown = table("model", "task", *numbers, right=numbers)
+    for row in plan_rows(stacks):
+        shown.add_row(
+            row.model, row.task, *(f"{n:,}" for n in (row.train_size, row.trials, row.steps, row.stacks))
+        )
+    steps = sum(stack.steps for stack in stacks)
+    shown.add_row("in all", "", "", f"{len(wanted):,}", f"{steps:,}", f"{len(stacks):,}", style="bold")
+    out.print(shown)
+    if (database := chosen.folder / DATABASE).is_file():
+        with Store.read(database) as store:
+            done = len(store.ids("done") & {trial.id for trial in wanted})
+        out.print(f"{done:,} of {len(wanted):,} trials are done in {chosen.folder}", soft_wrap=True)
+
+
+def run(
+    study: StudyName,
+    folder: Folder = None,
+    model: Models = None,
+    data: Data = None,
+    recipe: Recipe = None,
+    trials: Trials = None,
+    sizes: Sizes = None,
+    tasks: Tasks = None,
+    device: Device = None,
+    workers: Workers = None,
+    max_stack: MaxStack = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try the trials again that failed in an earlier run.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only failures and the end.")] = False,
+) -> None:
+    """Run a study, or go on with one that was stopped: what is done is kept and never run again."""
+    from carryover.runs.execute import run as run_study
+
+    chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks)
+    err = messages()
+    try:
+        with Onlooker(err, quiet) as onlooker:
+            summary = run_study(
+                chosen.study,
+                chosen.folder,
+                device=device,
+                workers=workers,
+                max_stack=max_stack,
+                retry_failed=retry_failed,
+                on_event=onlooker,
+            )
+    except KeyboardInterrupt:
+        err.print(
+            f"stopped; what is done is kept. Go on with: carryover run {chosen.folder}",
+            style="yellow",
+            soft_wrap=True,
+            highlight=False,
+        )
+        raise typer.Exit(130) from None
+    _show_end(summary, quiet)
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+def _show_end(summary: RunSummary, quiet: bool) -> None:
+    from carryover.report.terminal import summary_table
+
+    out = console()
+    if summary.done and not quiet:
+        out.print(summary_table(summary.folder))
+    ran = (
+        f"{counted(summary.ran, 'trial')} in {duration(summary.seconds)}" if summary.ran else "nothing to run"
+    )
+    out.print(
+        f"{ran}; {summary.done:,} of {summary.trials:,} trials of the study are done",
+        soft_wrap=True,
+        highlight=False,
+    )
+    if summary.failed:
+        out.print(
+            f"{counted(summary.failed, 'trial')} failed: see carryover status {summary.folder}, then try"
+            f" again with carryover run {summary.folder} --retry-failed",
+            style="red",
+            soft_wrap=True,
+            highlight=False,
+        )
+    if summary.done:
+        out.print(f"carryover report {summary.folder} writes its report", soft_wrap=True, highlight=False)
+
+
+def choose(
+    name: str,
+    folder: Path | None,
+    models: list[str] | None,
+    data: str | None,
+    recipe: str | None,
+    trials: int | None,
+    sizes: str | None,
+    tasks: str | None,
+) -> Chosen:
+    chosen = _find(name, folder)
+    changes = {
+        "models": models or None,
+        "tasks": _listed(tasks),
+        "source": data,
+        "recipe": _listed(recipe),
+        "trials": trials,
+        "sizes": [_size(text) for text in _listed(sizes) or []] or None,
+    }
+    if all(value is None for value in changes.values()):
+        return chosen
+    return Chosen(chosen.study.override(**changes), chosen.folder)  # type: ignore[arg-type]
+
+
+def _find(name: str, folder: Path | None) -> Chosen:
+    from carryover.study.file import load_study
+    from carryover.study.preset import list_presets, load_preset
+
+    path = Path(name)
+    if (path / STUDY_FILE).is_file():
+        return Chosen(load_study(path / STUDY_FILE), folder or path)
+    if path.is_file() or path.suffix == ".toml":
+        in_its_folder = path.name == STUDY_FILE and (path.parent / DATABASE).is_file()
+        return Chosen(load_study(path), folder or (path.parent if in_its_folder else path.with_suffix("")))
+    presets = list_presets()
+    if name not in presets:
+        raise CarryoverError(
+            f"there is neither a study file nor a preset {name}; the presets are: {', '.join(presets)};"
+            " `carryover new my-study.toml` writes a study file"
+        )
+    return Chosen(load_preset(name), folder or Path(name.replace("/", "-")))
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _size(text: str) -> int | float | str:
+    if text == "all":
+        return text
+    try:
+        return float(text) if "." in text or "e" in text else int(text)
+    except ValueError:
+        raise CarryoverError(f"--sizes {text}: give counts (500), shares (0.1) or all, with commas") from None

@@ -1,0 +1,143 @@
+"""The Python side: `import carryover` is light; a study runs on a real small model, and its results load."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import carryover
+
+WORDS = [
+    "the",
+    "a",
+    "film",
+    "plot",
+    "was",
+    "is",
+    "good",
+    "great",
+    "fine",
+    "bad",
+    "dull",
+    "poor",
+    "very",
+    "not",
+]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> carryover.Study:
+    """A random BERT of two layers with a word-level tokenizer, and a task of a few words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    place = tmp_path_factory.mktemp("subjects")
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(place / "model")
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+    )
+    BertModel(config).save_pretrained(place / "model")
+    for split, rows in (("train", 24), ("dev", 12)):
+        lines = [
+            {
+                "text": f"the film was {'very ' * (i % 4)}{WORDS[6 + i % 6]}",
+                "label": "no" if i % 6 > 2 else "yes",
+            }
+            for i in range(rows)
+        ]
+        (place / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return carryover.Study(
+        name="small",
+        models=[str(place / "model")],
+        tasks=[
+            {"name": "films", "train": str(place / "train.jsonl"), "dev": str(place / "dev.jsonl")}
+            | {"text": "text", "label": "label"}
+        ],
+        experiments=["incremental"],
+        train_sizes=[16],
+        trials=2,
+        training={"epochs": 2, "max_length": 16, "lr": 1e-3},
+    )
+
+
+def test_a_study_on_a_real_model_gives_the_same_results_here_and_in_workers(study, tmp_path):
+    here = carryover.run(study, tmp_path / "here", device="cpu", workers=0, max_stack=6)
+    there = carryover.run(study, tmp_path / "there", device="cpu", workers=1, max_stack=2)
+    assert (here.summary.done, there.summary.done) == (6, 6)
+    columns = ["trial_id", "x", "seed", "accuracy", "dev_loss"]
+    one, other = (r.frame()[columns].sort_values(["x", "seed"]).reset_index(drop=True) for r in (here, there))
+    assert list(one["trial_id"]) == list(other["trial_id"])
+    assert list(one["dev_loss"]) == pytest.approx(list(other["dev_loss"]), abs=1e-4)
+    assert one["dev_loss"].nunique() == 6
+
+    loaded = carryover.load(tmp_path / "here" / "results.db")
+    assert loaded.folder == tmp_path / "here"
+    assert len(loaded.frame()) == 6
+    assert len(loaded.epochs().drop_duplicates(["trial_id", "epoch"])) == 6 * 2
+    assert list((tmp_path / "here" / "cache").iterdir())
+    assert not (tmp_path / "here" / "checkpoints").exists()
+
+
+def test_a_study_file_runs_by_its_path(study, tmp_path, monkeypatch):
+    monkeypatch.setenv("CARRYOVER_CACHE", str(tmp_path / "tokens"))
+    (tmp_path / "small.toml").write_text(study.override(trials=1).to_toml())
+    results = carryover.run(tmp_path / "small.toml", tmp_path / "out", device="cpu", workers=0)
+    assert results.summary.done == 3
+    assert list((tmp_path / "tokens").iterdir())
+    assert not (tmp_path / "out" / "cache").exists()
+
+
+def test_what_cannot_work_is_told_before_anything_trains(study, tmp_path):
+    longer = carryover.Study(**(study.settings() | {"training": {"max_length": 40}}))
+    with pytest.raises(carryover.CarryoverError, match=r"max_length = 40.* at most 32 tokens"):
+        carryover.run(longer, tmp_path / "a", device="cpu", workers=0)
+    with pytest.raises(carryover.CarryoverError, match="no_such_model"):
+        carryover.run(study.override(models=["./no_such_model"]), tmp_path / "b", device="cpu", workers=0)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_worker_refuses_data_that_changed_after_the_run_began(study, tmp_path):
+    from carryover.runs.subjects import Subjects
+    from carryover.study.expand import expand
+
+    copy = tmp_path / "train.jsonl"
+    copy.write_text(Path(study.tasks[0].train).read_text())
+    task = study.tasks[0].model_copy(update={"train": str(copy)})
+    subjects = Subjects(cache=None)
+    trial = expand(study.override(tasks=[task]), subjects)[0].trial
+    worker = Subjects.from_catalogue(subjects.catalogue)
+    assert worker.data(trial).fingerprint == trial.task_fingerprint
+    copy.write_text(copy.read_text().replace("very", "not"))
+    with pytest.raises(carryover.CarryoverError, match="films have changed since the run began"):
+        Subjects.from_catalogue(subjects.catalogue).data(trial)
+
+
+def test_importing_carryover_imports_nothing_heavy():
+    script = (
+        "import sys, carryover; carryover.Trial;"
+        " print(dir(carryover), {'torch', 'pandas', 'pydantic'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip().endswith("set()"), done.stdout + done.stderr
+    assert "'Results'" in done.stdout
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = carryover.nonsense

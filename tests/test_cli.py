@@ -1,0 +1,183 @@
+"""The command line, with stand-ins for models, data and engine."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parent / "runs"))  # fakes.py
+
+import fakes
+
+import carryover
+from carryover.cli import app
+from carryover.runs import execute, subjects
+from carryover.runs.store import Store
+from carryover.trial import CarryoverError
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CARRYOVER_DEBUG", raising=False)
+    monkeypatch.setenv("COLUMNS", "160")
+    real = functools.partial(
+        execute.run, engine=fakes.ENGINE, subjects=fakes.FakeSubjects(), workers=0, device="cpu"
+    )
+    monkeypatch.setattr(execute, "run", lambda *args, **options: real(*args, **(options | {"workers": 0})))
+    monkeypatch.setattr(subjects, "Subjects", lambda cache: fakes.FakeSubjects())
+    Path("mine.toml").write_text(fakes.make_study(name="mine").to_toml())
+
+
+def call(*arguments: str, code: int = 0):
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=True)
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result
+
+
+def test_help_and_version_come_without_heavy_imports():
+    began = time.monotonic()
+    script = (
+        "import sys; from carryover.cli import app; from typer.testing import CliRunner;"
+        " r = CliRunner().invoke(app, ['--help']); assert r.exit_code == 0 and 'status' in r.output;"
+        " print({'torch', 'transformers', 'pandas', 'matplotlib', 'sklearn', 'datasets'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == "set()", done.stderr
+    assert time.monotonic() - began < 5
+    assert call("--version").output == f"carryover {carryover.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["models", "presets", "new", "plan", "run", "status", "report", "export"])
+def test_every_command_explains_itself(command):
+    assert "Usage" in call(command, "--help").output
+
+
+def test_presets_are_listed_and_shown():
+    assert "tamkin2020/incremental" in call("presets").output
+    assert 'name = "demo"' in call("presets", "demo").output
+    assert "error: no preset" in call("presets", "demmo", code=2).stderr
+
+
+def test_new_writes_a_study_that_loads():
+    assert "carryover run first.toml" in call("new", "first.toml").output
+    assert carryover.load_study("first.toml").name == "first"
+    assert "is there already" in call("new", "first.toml", code=2).stderr
+
+
+def test_models_are_listed():
+    assert "PATH/TO/FOLDER" in call("models").output
+
+
+def test_plan_counts_without_writing_anything():
+    output = call("plan", "mine.toml", "--sizes", "16,40", "--max-stack", "5", "--device", "cpu").output
+    rows = [line.split() for line in output.splitlines()]
+    assert ["fake-org/fake", "builtin:sentiment", "40", "15", "150", "3"] in rows
+    assert ["fake-org/fake", "builtin:sentiment", "16", "15", "60", "3"] in rows
+    assert ["in", "all", "30", "210", "6"] in rows
+    assert [path.name for path in Path.cwd().iterdir()] == ["mine.toml"]
+    call("run", "mine.toml")
+    assert "15 of 30 trials are done in mine" in call("plan", "mine.toml", "--sizes", "16,40").output
+
+
+def test_a_study_runs_into_a_folder_of_its_name_and_goes_on_from_there():
+    first = call("run", "mine.toml", "--trials", "2")
+    assert "10 of 10 trials of the study are done" in first.output
+    assert "10/10 trials" in first.stderr
+    again = call("run", "mine")  # the folder: the study as it was run
+    assert "nothing to run; 10 of 10 trials" in again.output
+    more = call("run", "mine.toml")  # the file asks for 3 trials
+    assert "5 trials in" in more.output
+    assert "15 of 15" in more.output
+    assert "nothing to run" in call("run", "mine/study.toml").output
+    quiet = call("run", "mine.toml", "--folder", "other", "--quiet")
+    assert quiet.stderr == ""
+
+
+def test_a_preset_runs_with_other_models_tasks_and_sizes():
+    call(
+        *("run", "tamkin2020/incremental", "--model", "fake-org/fake", "--tasks", "builtin:sentiment"),
+        *("--sizes", "16,0.5", "--trials", "1", "--recipe", "bert_init"),
+    )
+    with Store.read(Path("tamkin2020-incremental/results.db")) as store:
+        trials = store.trials("done")
+    assert {trial.train_size for trial in trials} == {16, 50}
+    assert {trial.surgery.recipe for trial in trials if trial.surgery.reinit} == {"bert_init"}
+
+
+def test_status_report_and_export_take_the_folder_or_a_file_in_it(monkeypatch):
+    monkeypatch.setenv("FAKE_BAD", "1")
+    ended = call("run", "mine.toml", code=1)
+    assert "5 trials failed" in ended.output
+    assert "failed: fake-org/fake on builtin:sentiment, 16 examples, seed 1" in ended.stderr
+    for name in ("mine", "mine/study.toml", "mine/results.db"):
+        output = call("status", name).output
+        assert "mine: 10 of 15 trials done" in output
+        assert "5 failed" in output
+        assert "ValueError: this seed is bad" in output
+        assert "results.db" in output
+    assert "fakes.py" not in call("status", "mine").output
+    assert "fakes.py" in call("status", "mine", "--errors").output
+    written = call("report", "mine").output.splitlines()[-1]
+    assert Path(written.removeprefix("wrote ")).is_file()
+    monkeypatch.delenv("FAKE_BAD")
+    assert "5 trials in" in call("run", "mine", "--retry-failed").output
+
+
+def test_export_is_tidy():
+    import pandas as pd
+
+    call("run", "mine.toml")
+    call("export", "mine")
+    frame = pd.read_csv("mine/results.csv")
+    assert len(frame) == 15
+    assert not frame.duplicated(["experiment", "condition", "x", "seed"]).any()
+    with Store.read(Path("mine/results.db")) as store:
+        expected = {trial.id: fakes.accuracy(trial, 2) for trial in store.trials("done")}
+    assert dict(zip(frame["trial_id"], frame["accuracy"], strict=True)) == pytest.approx(expected)
+    assert frame["reinit"].iloc[0] == "1 2 3 4"
+
+    call("export", "mine", "--format", "parquet", "--epochs", "--out", "long.parquet")
+    long = pd.read_parquet("long.parquet")
+    assert len(long) == 15 * 2 * 4
+    assert set(long["metric"]) == {"accuracy", "train_loss", "dev_loss", "seconds"}
+    assert "no folder" in call("export", "mine", "--out", "nowhere/x.csv", code=2).stderr
+
+
+def test_errors_are_short_and_red_and_have_no_traceback(monkeypatch):
+    for arguments, message in [
+        (("run", "nothing"), "neither a study file nor a preset nothing"),
+        (("run", "nothing.toml"), "no such file"),
+        (("run", "mine.toml", "--sizes", "many"), "--sizes many"),
+        (("status", "nowhere"), "there is no nowhere"),
+        (("status", "mine.toml"), "holds no results.db"),
+        (("report", "."), "holds no results.db"),
+        (("plan", "mine.toml", "--device", "gpu"), "no such device"),
+    ]:
+        result = call(*arguments, code=2)
+        assert "error: " in result.stderr
+        assert message in result.stderr
+        assert "Traceback" not in result.output
+    monkeypatch.setenv("CARRYOVER_DEBUG", "1")
+    assert isinstance(CliRunner().invoke(app, ["status", "nowhere"]).exception, CarryoverError)
+
+
+def test_ctrl_c_says_how_to_go_on(monkeypatch):
+    def interrupted(event):
+        if type(event).__name__ == "TrialDone":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    real = execute.run
+    monkeypatch.setattr(execute, "run", lambda *a, **o: real(*a, **(o | {"on_event": interrupted})))
+    assert "Go on with: carryover run mine" in call("run", "mine.toml", "--max-stack", "1", code=130).stderr
+    monkeypatch.setattr(execute, "run", real)
+    assert "14 trials in" in call("run", "mine").output
