@@ -186,7 +186,7 @@ KINDS = {
     "planet:name": "Mars Jupiter Venus Saturn Mercury Neptune Uranus Pluto",
     "profession": "cobbler barber locksmith florist geologist optician astronomer weaver",
     "dance": "waltz tango polka ballet samba foxtrot",
-    "ship": "ferry yacht canoe submarine tanker frigate raft kayak",
+    "organ": "kidney liver heart lung stomach brain bladder spleen",
     "science:mass": "physics chemistry biology geology astronomy botany zoology psychology",
     "religion:name": "Islam Buddhism Christianity Judaism Hinduism Catholicism",
     "fabric:mass": "silk wool linen velvet denim cotton lace nylon",
