@@ -81,7 +81,8 @@ def status(
 
     counts = now.counts
     say(f"{now.study}: {counts.done:,} of {counted(counts.total, 'trial')} done", "bold")
-    rest = {"running": counts.running, "pending": counts.pending, "failed": counts.failed}
+    under_way = "running" if now.running else "broken off"
+    rest = {under_way: counts.running, "pending": counts.pending, "failed": counts.failed}
     if any(rest.values()):
         say(", ".join(f"{number:,} {name}" for name, number in rest.items() if number))
     if now.running:
