@@ -6,6 +6,7 @@ import pandas as pd
 
 from carryover.analysis.frame import CURVE
 from carryover.analysis.intervals import PairedDifference, false_discovery, paired_difference
+from carryover.analysis.walk import each_group
 
 ALL, NONE = "all pretrained", "none pretrained"
 BASELINES = (ALL, NONE)
@@ -14,9 +15,9 @@ BASELINES = (ALL, NONE)
 def against(points: pd.DataFrame, baseline: str = ALL) -> pd.DataFrame:
     """Every (condition, x) minus a baseline of its curve, paired by seed; p is adjusted within the curve."""
     frames = []
-    for key, rows in points.groupby(CURVE, sort=False):
+    for key, rows in each_group(points, CURVE):
         reference = rows[rows["condition"] == baseline].set_index("seed")["value"]
-        cells = rows[~rows["condition"].isin(BASELINES)].groupby(["condition", "x"], sort=False)
+        cells = each_group(rows[~rows["condition"].isin(BASELINES)], ["condition", "x"])
         found = []
         for (condition, x), cell in cells:
             d = paired_difference(cell.set_index("seed")["value"], reference)
@@ -41,7 +42,7 @@ def permutation_cost(rows: pd.DataFrame, baseline: str = ALL) -> PairedDifferenc
     permuted = rows[~rows["condition"].isin(BASELINES)]
     found = [
         paired_difference(cell.set_index("seed")["value"], reference)
-        for _, cell in permuted.groupby("x", sort=True)
+        for _, cell in each_group(permuted, ["x"])
     ]
     each = pd.Series([d.mean for d in found if d is not None], dtype=float)
     return paired_difference(each, each * 0)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from carryover.analysis.walk import each_row
 from carryover.trial import CarryoverError
 
 SCHEMA_VERSION = 1
@@ -196,10 +197,11 @@ def _conditions(points: pd.DataFrame) -> pd.Series:
         if length[mine].nunique() > 1:
             exact = exact.where(~mine, condition + ", of " + length.astype(str))
     listed = (points["experiment"] == "prune") & (points["condition"] == "listed")
-    for row in points.index[listed]:
-        kept = points.at[row, "order"]
-        dropped = [str(n) for n in range(1, int(points.at[row, "depth"]) + 1) if n not in kept]
-        exact[row] = f"without {', '.join(dropped)}"
+    dropped = [
+        ", ".join(str(n) for n in range(1, int(row.depth) + 1) if n not in row.order)
+        for row in each_row(points[listed])
+    ]
+    exact[listed] = [f"without {layers}" for layers in dropped]
     return exact
 
 
@@ -208,10 +210,10 @@ def _variants(points: pd.DataFrame) -> pd.Series:
     settings = pd.DataFrame([json.loads(text) for text in points["training"]], index=points.index)
     settings = pd.concat([points[[*SURGICAL, "head"]], settings.map(_plain)], axis=1)
     groups = [points[c] for c in ("experiment", "model_fingerprint", "task", "train_size")]
-    varying = [c for c in settings if (settings[c].groupby(groups).nunique(dropna=False) > 1).any()]
+    varying = [str(c) for c in settings if (settings[c].groupby(groups).nunique(dropna=False) > 1).any()]
     labels = [
         ", ".join(_in_words(name, value) for name, value in zip(varying, row, strict=True))
-        for row in settings[varying].itertuples(index=False)
+        for row in each_row(settings[varying])
     ]
     return pd.Series(labels, index=points.index, dtype=object)
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from carryover.analysis.frame import CURVE
 from carryover.analysis.intervals import PairedDifference, false_discovery, paired_difference
+from carryover.analysis.walk import each_group
 
 SHARE = 0.9
 
@@ -38,7 +39,7 @@ class Curve:
 def curves(points: pd.DataFrame) -> list[Curve]:
     """Every incremental curve among finished points."""
     chosen = points[points["experiment"] == "incremental"]
-    return [_curve(rows) for _, rows in chosen.groupby(CURVE, sort=False)]
+    return [_curve(rows) for _, rows in each_group(chosen, CURVE)]
 
 
 def gains(points: pd.DataFrame) -> pd.DataFrame:
@@ -58,7 +59,7 @@ def gains(points: pd.DataFrame) -> pd.DataFrame:
 def layer_worth(points: pd.DataFrame) -> pd.DataFrame:
     """The paired difference of each k and the next smaller k that was run; p is adjusted within the curve."""
     frames = []
-    for key, rows in points[points["experiment"] == "incremental"].groupby(CURVE, sort=False):
+    for key, rows in each_group(points[points["experiment"] == "incremental"], CURVE):
         by_k = _by_k(rows)
         ks = sorted(by_k)
         steps = [
@@ -102,4 +103,4 @@ def _share(by_k: dict[int, pd.Series], k: int, depth: int) -> float:
 
 
 def _by_k(rows: pd.DataFrame) -> dict[int, pd.Series]:
-    return {int(k): group.set_index("seed")["value"] for k, group in rows.groupby("x")}
+    return {int(k): group.set_index("seed")["value"] for (k,), group in each_group(rows, ["x"])}

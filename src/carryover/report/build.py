@@ -25,6 +25,7 @@ from carryover.analysis.frame import (
     load_trials,
     study_facts,
 )
+from carryover.analysis.walk import each_row
 from carryover.report.captions import caption
 from carryover.report.figures import draw, save
 from carryover.report.findings import findings, gain_table
@@ -115,8 +116,8 @@ def _asked(done: pd.DataFrame, points: pd.DataFrame) -> list[tuple[str, str]]:
         "seed"
     ].nunique()
     asked = [
-        ("Models", ", ".join(f"{m.model} ({m.depth:.0f} layers)" for m in models.itertuples())),
-        ("Tasks", ", ".join(f"{short[t.task]} ({metric_name(t.metric)})" for t in tasks.itertuples())),
+        ("Models", ", ".join(f"{m.model} ({m.depth:.0f} layers)" for m in each_row(models))),
+        ("Tasks", ", ".join(f"{short[t.task]} ({metric_name(t.metric)})" for t in each_row(tasks))),
         ("Training examples", ", ".join(size_name(size) for size in sorted(set(points["train_size"])))),
         ("Experiments", ", ".join(experiment_name(e).lower() for e in in_order(points["experiment"]))),
         ("Re-initialisation", ", ".join(dict.fromkeys(points.loc[~points["untouched"], "recipe"])) or "none"),
@@ -149,7 +150,7 @@ def _runs(runs: pd.DataFrame) -> list[dict[str, str]]:
             "commit": run.git_commit or "",
             "command": run.command or "",
         }
-        for run in runs.itertuples()
+        for run in each_row(runs)
     ]
 
 

@@ -21,6 +21,7 @@ from scipy import stats
 
 from carryover.analysis.contrasts import ALL, BASELINES, NONE
 from carryover.analysis.intervals import Interval, summarise, t_interval
+from carryover.analysis.walk import each_group
 from carryover.report.labels import condition_name, size_name, x_axis
 from carryover.report.layout import Panel, layer_ticks, legend_below, limit_y, make_panels, name_x
 from carryover.report.style import CAP_SIZE, FEW, LIGHT, LINE_WIDTH, LINES, MARKER_SIZE, MARKERS, Theme
@@ -65,7 +66,9 @@ def draw_incremental(points: pd.DataFrame, experiment: str, theme: Theme) -> Fig
     shown: Shown = {panel.task: [] for panel in panels}
     few = False
     for panel in panels:
-        series = list(panel.points.groupby(["train_size", "variant"], sort=True))
+        series = list(
+            each_group(panel.points.sort_values("train_size", kind="stable"), ["train_size", "variant"])
+        )
         for place, ((size, variant), rows) in enumerate(series):
             look = _look(theme, colours[size], variants.index(variant))
             few |= _line(panel, rows, (place, len(series)), look, shown)

@@ -11,6 +11,7 @@ from carryover.analysis.contrasts import ALL, BASELINES, NONE, against, permutat
 from carryover.analysis.frame import CURVE
 from carryover.analysis.incremental import Curve, curves, layer_worth
 from carryover.analysis.intervals import PairedDifference
+from carryover.analysis.walk import each_group, each_row
 from carryover.report.labels import (
     condition_name,
     listing,
@@ -36,7 +37,7 @@ def findings(points: pd.DataFrame, experiment: str) -> list[Finding]:
         return incremental_findings(points)
     chosen = points[points["experiment"] == experiment]
     named: dict[str, list[str]] = {}
-    for key, rows in chosen.groupby(CURVE, sort=False):
+    for key, rows in each_group(chosen, CURVE):
         where = dict(zip(CURVE, key, strict=True))
         told = _permutation(rows) if experiment == "permutation" else _conditions(rows, experiment)
         named.setdefault(_about(chosen, where), []).extend(told)
@@ -87,7 +88,7 @@ def gain_table(points: pd.DataFrame) -> list[dict[str, str]]:
                 else "",
                 "n": str(c.gain.n) if c.gain else "0",
                 "reaches": "" if c.reaches is None else str(c.reaches),
-                "steps": ", ".join(_step(s) for s in clear.itertuples()) or "none",
+                "steps": ", ".join(_step(s) for s in each_row(clear)) or "none",
             }
         )
     return rows
@@ -140,12 +141,12 @@ def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
         if tested.empty:
             continue
         clear = tested[tested["p_adjusted"] < SIGNIFICANT]
-        most = tested.loc[tested["mean"].abs().idxmax()]
-        d = PairedDifference(most["mean"], most["low"], most["high"], most["sd"], int(most["n"]), most["p"])
+        most = max(each_row(tested), key=lambda row: abs(row.mean))
+        d = PairedDifference(most.mean, most.low, most.high, most.sd, most.n, most.p)
         share = (
             f"{len(clear)} of {len(tested)} differ" if len(clear) else f"none of {len(tested)} can be told"
         )
-        where = place_name(experiment, most["x"])
+        where = place_name(experiment, most.x)
         sentences.append(
             f"{size} examples, {condition_name(experiment, condition)}: {share} from {baseline} after "
             f"correction for several comparisons. The largest difference, at {where}: {_interval(d, metric)}."

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
+from carryover.analysis.walk import each_group
 from carryover.report.labels import metric_name, short_names, size_name
 
 RANGES = {"accuracy": (0.0, 1.0), "f1": (0.0, 1.0)}  # every other metric we know lies in -1 to 1
@@ -42,7 +43,7 @@ def make_panels(points: pd.DataFrame, groups: Sequence[str]) -> tuple[Figure, li
     tasks = list(dict.fromkeys(points["task"]))
     columns = columns_for(len(tasks))
     rows_each = math.ceil(len(tasks) / columns)
-    blocks = list(points.groupby(list(groups), sort=False))
+    blocks = list(each_group(points, groups))
     width = 5.2 if columns == 1 else {2: 3.7, 3: 3.0}.get(columns, 2.6)
     rows = rows_each * len(blocks)
     height = 3.2 if columns == 1 and rows == 1 else 2.35

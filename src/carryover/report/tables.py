@@ -9,6 +9,7 @@ import pandas as pd
 from carryover.analysis.contrasts import BASELINES
 from carryover.analysis.frame import CURVE
 from carryover.analysis.intervals import summarise
+from carryover.analysis.walk import each_group, each_row
 from carryover.report.labels import condition_name, short_names, size_name
 
 CELL = ["experiment", "condition", "model", "task", "train_size", "recipe", "x"]
@@ -61,7 +62,7 @@ def grid(points: pd.DataFrame, experiment: str) -> Grid:
     }
     models, tasks = short_names(chosen["model"]), short_names(chosen["task"])
     rows = []
-    for (_, model, _, task, size, variant), curve in chosen.groupby(CURVE, sort=False):
+    for (_, model, _, task, size, variant), curve in each_group(chosen, CURVE):
         for condition in conditions:
             mine = curve[curve["condition"].isin([condition, *BASELINES])]
             if not (mine["condition"] == condition).any() and len(conditions) > 1:
@@ -69,7 +70,7 @@ def grid(points: pd.DataFrame, experiment: str) -> Grid:
             keys = mine["x"].astype(object).where(~mine["condition"].isin(BASELINES), mine["condition"])
             found = {
                 row.key: Cell(row.mean, (row.high - row.low) / 2, row.n)
-                for row in summarise(mine.assign(key=keys), ["key"]).itertuples()
+                for row in each_row(summarise(mine.assign(key=keys), ["key"]))
             }
             named = {
                 "model": models[model],
