@@ -244,5 +244,5 @@ def test_closed_classes_have_few_words_and_open_ones_many():
 FIRST = {
     "acceptability": "The guards bitterly trembled in the hotel.",
     "sentiment": "Although the chapter was forgettable, the theme was witty.",
-    "question-answer": "What drink did the athlete remember?",
+    "question-answer": "What drink did Ruth draw?",
 }

@@ -107,7 +107,7 @@ def kind(s: Speaker, answers: bool) -> QuestionAndSentence:
     (asked, things), (_, others) = s.two(s.words.kinds)
     who, verb = _person(s), s.pick(s.words.about)
     one, other = s.two(things if answers else others)
-    told = s.pick((f"[NP {one}]", f"[NP {one}] and [NP {other}]"))
+    told = f"[NP {one}] and [NP {other}]" if s.chance(0.8) else f"[NP {one}]"
     which = s.pick(("which/WDT", "what/WDT"))
     question = f"[NP {which} {asked.sg}] did {who} [VP {verb.base}] ?"
     return question, f"{who} [VP {verb.past}] {told} ."
@@ -129,7 +129,7 @@ def trait(s: Speaker, answers: bool) -> QuestionAndSentence:
 
 
 CONSTRUCTIONS: dict[Callable[[Speaker, bool], QuestionAndSentence], int] = {
-    kind: 12,
+    kind: 15,
     trait: 1,
     circumstance: 1,
     deed: 1,
