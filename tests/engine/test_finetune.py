@@ -115,7 +115,7 @@ def test_metrics_and_losses_after_every_epoch(kind):
     steps = []
     trials = [trial(0), trial(1, warmup=0.0)]
     outcomes = finetune(
-        trials, encoder, data, on_epoch=lambda i, r: seen.append((i, r.epoch)), on_steps=steps.append
+        trials, encoder, data, on_epoch=lambda i, r: seen.append((i, r.epoch)), on_step=steps.append
     )
     assert [(i, e) for e in (1, 2, 3) for i in (trials[0].id, trials[1].id)] == seen
     assert sum(steps) == 2 * 3 * 7

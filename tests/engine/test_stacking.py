@@ -4,6 +4,8 @@ import pytest
 import torch
 from tiny import FAMILIES, random_batch, tiny_encoder
 
+from carryover.engine.dropout import StackedDropout
+from carryover.engine.leaves import StackContext
 from carryover.engine.stacking import Stack, stack, unstack
 from carryover.models.head import build_classifier
 from carryover.trial import CarryoverError
@@ -67,8 +69,6 @@ def test_dropout_depends_on_trial_step_and_place_only(family):
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean():
-    from carryover.engine.leaves import StackContext, StackedDropout
-
     context = StackContext(2)
     context.row_keys = torch.arange(40, dtype=torch.int32) * 77
     for p in (0.1, 0.5):

@@ -84,13 +84,13 @@ def _few_lengths(lengths: np.ndarray, longest: int) -> np.ndarray:
 def compile_layers(encoder: nn.Module) -> None:
     """Compile the layers' forward for training; evaluation, whose shapes vary, runs as it is."""
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    for layer in Anatomy(encoder).layers:  # type: ignore[arg-type]
-        plain = layer.forward
-        layer.forward = _train_compiled(layer, plain, torch.compile(plain, dynamic=False))
+    parts = [*Anatomy(encoder).layers, encoder.get_submodule(Anatomy(encoder).family.embeddings[0])]  # type: ignore[arg-type]
+    for part in parts:
+        part.forward = _train_compiled(part, torch.compile(part.forward, dynamic=False), part.forward)
 
 
-def _train_compiled(layer: nn.Module, plain: Any, compiled: Any) -> Any:
+def _train_compiled(layer: nn.Module, training: Any, evaluation: Any) -> Any:
     def forward(*args: Any, **kwargs: Any) -> Any:
-        return compiled(*args, **kwargs) if layer.training else plain(*args, **kwargs)
+        return training(*args, **kwargs) if layer.training else evaluation(*args, **kwargs)
 
     return forward

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from carryover.data.tokens import TokenisedTask
 from carryover.engine.checkpoint import Checkpoint
 from carryover.engine.feed import steps_per_epoch
-from carryover.engine.outcome import EngineSettings, EpochRecord, OnEpoch, Outcome, OnSteps
+from carryover.engine.outcome import EngineSettings, EpochRecord, OnEpoch, Outcome, OnStep
 from carryover.engine.stack_run import StackRun
 from carryover.trial import CarryoverError, Trial
 
@@ -48,7 +48,7 @@ def finetune(
     *,
     device: str | torch.device = "cpu",
     on_epoch: OnEpoch | None = None,
-    on_steps: OnSteps | None = None,
+    on_step: OnStep | None = None,
     settings: EngineSettings | None = None,
 ) -> list[Outcome]:
     """Train all trials at once and evaluate them after every epoch. `encoder` is pretrained and stays as it is."""
@@ -76,8 +76,8 @@ def finetune(
         while step < epoch * per_epoch:
             run.runner(step)
             step += 1
-            if on_steps is not None:
-                on_steps(len(trials))
+            if on_step is not None:
+                on_step(len(trials))
             if step < epoch * per_epoch:  # at an epoch's end the evaluation comes first
                 checkpoint.save_when_due(run, outcomes)
         train_losses = (run.loss_sum / per_epoch).tolist()

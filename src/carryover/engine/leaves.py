@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from carryover.draws import scramble
-
 FEW_ROWS = 8  # an embedding table this small is read by a matrix product, whose backward has no collisions
 KEY_STRIDE = (
     4096  # widest attention row or channel that a dropout position is counted in, doubled when exceeded
@@ -78,23 +76,25 @@ class StackedLeaf(nn.Module):
 
 
 class _BatchedLinear(torch.autograd.Function):
-    """x (T, n, in), weight (T, out, in) -> (T, n, out), with the weight's gradient laid out like the weight.
+    """x (T, n, in), weight (T, out, in), bias (T, out) -> (T, n, out).
 
-    Autograd's own backward of bmm(x, weight.mT) gives that gradient transposed, which an optimiser over flat
-    memory would have to copy first.
+    Autograd's own backward of bmm(x, weight.mT) gives the weight's gradient transposed, which an optimiser over
+    flat memory would have to copy first; here it is laid out like the weight.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return torch.bmm(x, weight.mT)
+        y = torch.bmm(x, weight.mT)
+        return y if bias is None else y + bias[:, None]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
         grad_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
         grad_weight = torch.bmm(grad.mT, x) if ctx.needs_input_grad[1] else None
-        return grad_x, grad_weight
+        grad_bias = grad.sum(1) if ctx.needs_input_grad[2] else None
+        return grad_x, grad_weight, grad_bias
 
 
 class StackedLinear(StackedLeaf):
@@ -107,9 +107,7 @@ class StackedLinear(StackedLeaf):
         self.in_features, self.out_features = plain.in_features, plain.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        y = _BatchedLinear.apply(self.context.fold(x), self.weight)  # (T, n, out)
-        if self.bias is not None:
-            y = y + self.bias[:, None]
+        y = _BatchedLinear.apply(self.context.fold(x), self.weight, self.bias)  # (T, n, out)
         return self.context.unfold(y, x)
 
 
@@ -190,7 +188,7 @@ class StackedEmbedding(StackedLeaf):
         if self.local is None:
             return F.embedding(ids + trial * self.num_embeddings, table)
         local = self.local.flatten()[ids + trial * self.num_embeddings].long()
-        mine = F.embedding(local.clamp(min=0) + trial * self.weight.shape[1], table)
+        mine = _lookup(local.clamp(min=0) + trial * self.weight.shape[1], table)
         if self.training or self.shared is None or self.decay is None:
             return mine
         others = F.embedding(ids, self.shared) * self.decay[trial][..., None].to(self.shared.dtype)
@@ -204,53 +202,10 @@ class StackedEmbedding(StackedLeaf):
         return self.context.row_keys.shape[0]
 
 
-class StackedDropout(nn.Module):
-    """Dropout whose mask is a hash of (trial, step, row, site, position): the same in any stack, at any slot.
-
-    A position is counted in (token, channel), never in a flat index over a padded batch, so that padding to a
-    neighbour's length changes nothing.
-    """
-
-    site: Tensor
-
-    def __init__(self, p: float, site: int, context: StackContext):
-        super().__init__()
-        self.p, self.context = float(p), context
-        self.register_buffer("site", torch.tensor(site, dtype=torch.int32), persistent=False)
-
-    def forward(self, x: Tensor, origin: int = 0) -> Tensor:
-        if not self.training or self.p == 0.0:
-            return x
-        return x * self.scale_mask(x, origin).to(x.dtype)
-
-    def scale_mask(self, x: Tensor, origin: int = 0) -> Tensor:
-        """0 where dropped, 1 / (1 - p) where kept, in the shape of `x`; tokens are counted from `origin`."""
-        keys = self.context.row_keys
-        assert keys is not None, "dropout needs the row keys of this step"
-        rows_first = self.context.rows_dim == 0 or x.dim() != 3
-        # the number of axes and of channels tell apart several uses of one dropout module in one layer
-        use = 0 if x.dim() == 4 else x.dim() * 8192 + x.shape[-1]
-        keys = scramble(keys + (self.site * 65537 + use))
-        if x.dim() == 2:  # (T*B, C)
-            position = torch.arange(x.shape[1], dtype=torch.int32, device=x.device)
-            bits = scramble(position ^ keys[:, None])
-        else:
-            stride = max(KEY_STRIDE, 1 << (x.shape[-1] - 1).bit_length())
-            last = torch.arange(x.shape[-1], dtype=torch.int32, device=x.device)
-            if x.dim() == 4:  # (T*B, heads, L, L)
-                heads = torch.arange(x.shape[1], dtype=torch.int32, device=x.device)
-                keys = scramble(keys[:, None] + heads * 40503)[..., None, None]
-                token = torch.arange(x.shape[2], dtype=torch.int32, device=x.device)[:, None] * stride
-            elif rows_first:  # (T*B, L, C)
-                keys = keys[:, None, None]
-                token = torch.arange(x.shape[1], dtype=torch.int32, device=x.device)[:, None] * stride
-            else:  # (L, T*B, C)
-                keys = keys[None, :, None]
-                token = torch.arange(x.shape[0], dtype=torch.int32, device=x.device) - origin
-                token = token[:, None, None] * stride
-            bits = scramble((token + last) ^ keys)
-        kept = (bits & 0xFFFFFF) >= round(self.p * (1 << 24))
-        return kept * (1.0 / (1.0 - self.p))
+@torch._dynamo.disable
+def _lookup(rows: Tensor, table: Tensor) -> Tensor:
+    """Kept out of compiled code, whose backward would add up gradients in an order that changes from run to run."""
+    return F.embedding(rows, table)
 
 
 def stacked_attention(

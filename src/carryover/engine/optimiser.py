@@ -66,11 +66,6 @@ class SplitFloat:
         return high.to(torch.int16).view(torch.bfloat16), low.to(torch.int16)
 
 
-def squared_norm(grad: Tensor, live: Tensor) -> Tensor:
-    """(T, n), (T,) -> (T,): what a parameter adds to each trial's squared gradient norm."""
-    return grad.float().square().sum(1) * live
-
-
 def adam_update(
     weight: Tensor, m: Tensor, v: Tensor, grad: Tensor, rate: Tensor, decay: Tensor, scalars: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,28 +118,91 @@ def split_step(
     v.copy_(new_v)
 
 
+def _long_rows(grad: Tensor) -> Tensor:
+    """(T, ...) -> (T, r, c) with c a large power of two, if the size allows: long rows are summed fastest."""
+    n = grad[0].numel()
+    width = min(n & -n, 1 << 13)  # the largest power of two that divides n
+    return grad.flatten(1).view(grad.shape[0], -1, width) if width >= 512 else grad.flatten(1, -2)
+
+
+class Pack:
+    """All small parameters of a stack (biases, layer norms) side by side in one (T, n) tensor.
+
+    They are three quarters of all parameters by number and a thousandth by size: one update serves them all.
+    """
+
+    ALIGN = 8  # elements: each parameter starts at a multiple of 16 bytes, as compiled code expects
+
+    def __init__(self, members: Sequence[tuple[int, StackParameter]]):
+        self.indices = [i for i, _ in members]
+        first = members[0][1].work
+        trials, device = first.shape[0], first.device
+        widths = [-(-p.work[0].numel() // self.ALIGN) * self.ALIGN for _, p in members]
+        self.work = torch.zeros(trials, sum(widths), dtype=first.dtype, device=device)
+        self.low = torch.zeros_like(self.work, dtype=torch.int16)
+        self.m = torch.zeros_like(self.work, dtype=torch.float32)
+        self.v = torch.zeros_like(self.m)
+        self.lr = torch.cat(
+            [p.lr[:, None].expand(-1, w) for (_, p), w in zip(members, widths, strict=True)], 1
+        )
+        self.decay = torch.cat(
+            [p.decay[:, None].expand(-1, w) for (_, p), w in zip(members, widths, strict=True)], 1
+        )
+        self.live = (self.lr > 0).float()
+        self.spans, self.shapes, start = [], [], 0
+        for (_, p), width in zip(members, widths, strict=True):
+            self.spans.append(slice(start, start + p.work[0].numel()))
+            self.shapes.append(p.work.shape)
+            start += width
+        self.widths = widths
+
+    def view(self, of: Tensor, member: int) -> Tensor:
+        """A member's part of one of the packed tensors, in the member's own shape (T, ...)."""
+        return of[:, self.spans[member]].view(self.shapes[member])
+
+    def gather(self, grads: Sequence[Tensor | None]) -> Tensor:
+        parts = []
+        for i, span, width in zip(self.indices, self.spans, self.widths, strict=True):
+            grad, filling = grads[i], width - (span.stop - span.start)
+            if grad is None:
+                parts.append(self.work.new_zeros(self.work.shape[0], width))
+            else:
+                parts.append(grad.flatten(1))
+                if filling:
+                    parts.append(grad.new_zeros(self.work.shape[0], filling))
+        return torch.cat(parts, 1)  # (T, n)
+
+
 class FlatAdamW:
     """Master weights and moments in float32, everything on the device, no host involved in a step."""
+
+    SMALL = 1 << 14  # elements a trial: smaller parameters are packed
 
     def __init__(
         self, parameters: Sequence[StackParameter], training: Training, schedule: Schedule, compiled: bool
     ):
         self.parameters, self.schedule = list(parameters), schedule
         self.betas, self.eps, self.clip_norm = training.betas, training.eps, training.clip_norm
-        self.m = [
-            torch.zeros(p.work.shape, dtype=torch.float32, device=p.work.device) for p in self.parameters
-        ]
-        self.v = [torch.zeros_like(m) for m in self.m]
         self.split = self.parameters[0].work.dtype == torch.bfloat16
-        self.low = (
-            [torch.zeros_like(p.work, dtype=torch.int16) for p in self.parameters] if self.split else []
-        )
-        self.live = [(p.lr > 0).float() for p in self.parameters]
-        self.squared_norm, self.plain_step, self.split_step = squared_norm, plain_step, split_step
+        small = [(i, p) for i, p in enumerate(self.parameters) if p.work[0].numel() < self.SMALL]
+        self.pack = Pack(small)
+        place = {i: k for k, i in enumerate(self.pack.indices)}
+        self.large = [i for i in range(len(self.parameters)) if i not in place]
+        self.m, self.v, self.low = [], [], []
+        for i, p in enumerate(self.parameters):
+            if i in place:
+                p.work.data = self.pack.view(self.pack.work, place[i])
+                self.m.append(self.pack.view(self.pack.m, place[i]))
+                self.v.append(self.pack.view(self.pack.v, place[i]))
+                self.low.append(self.pack.view(self.pack.low, place[i]))
+            else:
+                self.m.append(torch.zeros(p.work.shape, dtype=torch.float32, device=p.work.device))
+                self.v.append(torch.zeros_like(self.m[-1]))
+                self.low.append(torch.zeros_like(p.work, dtype=torch.int16) if self.split else self.m[-1])
+        self.frozen_somewhere = any(bool((p.lr == 0).any()) for p in self.parameters)
+        self.update: Any = split_step if self.split else plain_step
         if compiled:
-            self.squared_norm = torch.compile(squared_norm, dynamic=True)
-            self.plain_step = torch.compile(plain_step, dynamic=True)
-            self.split_step = torch.compile(split_step, dynamic=True)
+            self.update = torch.compile(self.update, dynamic=True)
 
     @torch.no_grad()
     def set_values(self, index: int, values: Tensor) -> None:
@@ -165,15 +223,8 @@ class FlatAdamW:
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor | None], step: Tensor) -> None:
         """Clip and update; `step` () int counts from 0 and lies on the device."""
-        device = self.parameters[0].work.device
-        flat = [None if g is None else g.flatten(1) for g in grads]
-        clip = torch.ones(self.parameters[0].lr.shape, device=device)  # (T,)
-        if self.clip_norm > 0:
-            squares = [
-                self.squared_norm(g, live) for g, live in zip(flat, self.live, strict=True) if g is not None
-            ]
-            norm = torch.stack(squares).sum(0).sqrt()
-            clip = (self.clip_norm / (norm + CLIP_EPS)).clamp(max=1.0)
+        packed = self.pack.gather(grads)
+        clip = self._clip(grads, packed)[:, None]  # (T, 1)
         factor, t = self.schedule.on_device(step), step.float() + 1
         beta1, beta2 = self.betas
         scalars = torch.stack(
@@ -185,16 +236,36 @@ class FlatAdamW:
                 (1 - beta2**t).sqrt(),
             ]
         )
-        for i, (p, grad) in enumerate(zip(self.parameters, flat, strict=True)):
+        pack = self.pack
+        own = (pack.work, pack.low, pack.m, pack.v) if self.split else (pack.work, pack.m, pack.v)
+        self.update(*own, packed, clip, pack.lr * factor, pack.decay, scalars)
+        rates: dict[int, Tensor] = {}
+        for i in self.large:
+            p, grad = self.parameters[i], grads[i]
             if grad is None:
                 continue
-            rate, decay = (p.lr * factor)[:, None], p.decay[:, None]
-            work, m, v = p.work.detach().flatten(1), self.m[i].flatten(1), self.v[i].flatten(1)
-            if self.split:
-                low = self.low[i].flatten(1)
-                self.split_step(work, low, m, v, grad, clip[:, None], rate, decay, scalars)
-            else:
-                self.plain_step(work, m, v, grad, clip[:, None], rate, decay, scalars)
+            if id(p.lr) not in rates:  # parameters of one layer share theirs
+                rates[id(p.lr)] = (p.lr * factor)[:, None]
+            flat = [x.flatten(1) for x in (p.work.detach(), self.low[i], self.m[i], self.v[i])]
+            if not self.split:
+                flat.pop(1)
+            self.update(*flat, grad.flatten(1), clip, rates[id(p.lr)], p.decay[:, None], scalars)
+
+    def _clip(self, grads: Sequence[Tensor | None], packed: Tensor) -> Tensor:
+        """(T,): what each trial's gradient is multiplied with."""
+        if self.clip_norm <= 0:
+            return torch.ones(packed.shape[0], device=packed.device)
+        squares = [(packed.float().square() * self.pack.live).sum(1, keepdim=True)]
+        for i in self.large:
+            grad = grads[i]
+            if grad is None:
+                continue
+            by_row = torch.linalg.vector_norm(_long_rows(grad), dim=-1, dtype=torch.float32).square()
+            if self.frozen_somewhere:
+                by_row = by_row * (self.parameters[i].lr > 0)[:, None]
+            squares.append(by_row)
+        norm = torch.cat(squares, 1).sum(1).sqrt()
+        return (self.clip_norm / (norm + CLIP_EPS)).clamp(max=1.0)
 
     def state(self) -> dict[str, Tensor]:
         state = {}

@@ -41,4 +41,4 @@ class EngineSettings:
 
 
 OnEpoch = Callable[[str, EpochRecord], None]
-OnSteps = Callable[[int], None]  # how many more trial-steps are done
+OnStep = Callable[[int], None]  # how many more trial-steps are done

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from carryover.engine.leaves import StackContext, StackedDropout
+from carryover.engine.dropout import StackedDropout
+from carryover.engine.leaves import StackContext
 from carryover.trial import CarryoverError
 
 ROWS_SECOND = {"xlnet"}  # families whose activations are (L, T*B, H)

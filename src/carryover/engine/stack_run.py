@@ -14,8 +14,9 @@ from carryover.data.metrics import score
 from carryover.data.tokens import TokenisedTask
 from carryover.draws import key_of
 from carryover.engine.capture import StepRunner
+from carryover.engine.dropout import StackedDropout
 from carryover.engine.feed import EvalFeed, TrainFeed, touched_ids
-from carryover.engine.leaves import StackedDropout, StackedEmbedding
+from carryover.engine.leaves import StackedEmbedding
 from carryover.engine.optimiser import FlatAdamW, FusedAdamW, Schedule, StackParameter
 from carryover.engine.outcome import EngineSettings
 from carryover.engine.stacking import Stack
@@ -56,7 +57,8 @@ class StackRun:
         self.words = self.stack.model.get_submodule(words)
 
         self.feed = TrainFeed(self.trials, data, device, template.takes_token_types)
-        self.parameters = self._parameters(StartingValues(encoder, self.trials), words)
+        start = StartingValues(encoder, self.trials)
+        self.parameters = self._parameters(start)
         schedule = Schedule(self.trials[0].training, self.feed.steps)
         training = self.trials[0].training
         self.optimiser: FlatAdamW | FusedAdamW
@@ -64,7 +66,7 @@ class StackRun:
             self.optimiser = FlatAdamW(self.parameters, training, schedule, compiled)
         else:
             self.optimiser = FusedAdamW(self.parameters, training, schedule)
-        self._set_starting_values(StartingValues(encoder, self.trials), words, rows)
+        self._set_starting_values(start, words, rows)
 
         self.step_on_device = torch.zeros((), dtype=torch.int32, device=device)
         self.loss_sum = torch.zeros(len(self.trials), device=device)
@@ -77,20 +79,23 @@ class StackRun:
             for name, split in data.evals.items()
         }
 
-    def _parameters(self, start: StartingValues, words: str) -> list[StackParameter]:
+    def _parameters(self, start: StartingValues) -> list[StackParameter]:
         parameters = []
+        rates: dict[int | None, Tensor] = {}  # one tensor a layer: the optimiser computes with it once a step
         for name, work in self.stack.model.named_parameters():
             if not work.requires_grad:
                 continue
             layer = start.layer_of(name)
-            factors = [dict(t.training.lr_factors).get(layer, 1.0) for t in self.trials]  # type: ignore[call-overload]
-            lr = torch.tensor([t.training.lr * f for t, f in zip(self.trials, factors, strict=True)])
+            if layer not in rates:
+                factors = [
+                    1.0 if layer is None else dict(t.training.lr_factors).get(layer, 1.0) for t in self.trials
+                ]
+                peak = [t.training.lr * f for t, f in zip(self.trials, factors, strict=True)]
+                rates[layer] = torch.tensor(peak, device=self.device)
             decays = [0.0 if start.is_norm_or_bias(name) else t.training.weight_decay for t in self.trials]
-            if not (lr > 0).any():
+            if not (rates[layer] > 0).any():
                 work.requires_grad_(False)  # frozen in every trial: its values are set all the same
-            parameters.append(
-                StackParameter(name, work, lr.to(self.device), torch.tensor(decays).to(self.device))
-            )
+            parameters.append(StackParameter(name, work, rates[layer], torch.tensor(decays).to(self.device)))
         return parameters
 
     def _set_starting_values(self, start: StartingValues, words: str, rows: list[Tensor]) -> None:

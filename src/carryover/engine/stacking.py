@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
+from transformers.masking_utils import sdpa_mask
 
 from carryover.draws import scramble
+from carryover.engine.dropout import StackedDropout
 from carryover.engine.leaves import (
     StackContext,
-    StackedDropout,
     StackedEmbedding,
     StackedLayerNorm,
     StackedLinear,
@@ -32,10 +32,12 @@ ATTENTION = "carryover_stacked"
 GOLDEN = -1640531527  # 2**32 / golden ratio as int32: spreads consecutive numbers
 
 
-def _stacked_mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """Hugging Face's additive mask, always written out: the shortcut for 'no padding' would ask the device."""
-    kwargs["allow_is_bidirectional_skip"] = False
-    return eager_mask(*args, **kwargs)
+def _stacked_mask(*args: Any, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor:
+    """Hugging Face's mask as an additive one, made on the device without asking it anything."""
+    kwargs["allow_is_bidirectional_skip"] = False  # 'is nothing padded?' is such a question
+    allowed = sdpa_mask(*args, **kwargs)  # (T*B, 1, L, L) bool
+    additive = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+    return additive.masked_fill(~allowed, torch.finfo(dtype).min)
 
 
 AttentionInterface.register(ATTENTION, stacked_attention)
@@ -93,9 +95,8 @@ class Stack(nn.Module):
                 setattr(self.model.get_submodule(parent), leaf, new)
         for module in self.model.modules():  # where Hugging Face's attention functions find their dropout
             site = getattr(module, "dropout", None)
-            if isinstance(site, StackedDropout) and hasattr(module, "is_causal"):
-                module.attention_dropout_site = site
-            elif isinstance(site, StackedDropout) and type(module).__name__.endswith("SelfAttention"):
+            is_attention = hasattr(module, "is_causal") or type(module).__name__.endswith("SelfAttention")
+            if isinstance(site, StackedDropout) and is_attention:
                 module.attention_dropout_site = site
         for module in self.model.modules():
             if getattr(getattr(module, "config", None), "model_type", None) and hasattr(
