@@ -7,6 +7,7 @@ occurs, after it has run for real: the runs that warm a length up are training s
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,18 @@ def _few_lengths(lengths: np.ndarray, longest: int) -> np.ndarray:
             kept.append(length)
             waiting = 0
     return np.array([next(k for k in kept if k >= n) for n in rounded.tolist()])
+
+
+def start_compiler() -> None:
+    """Load torch's compiler and start its worker processes while the stack is being built; both take seconds."""
+
+    def load() -> None:
+        import torch._inductor.compile_fx
+        from torch._inductor.async_compile import AsyncCompile
+
+        AsyncCompile.warm_pool()
+
+    threading.Thread(target=load, daemon=True).start()
 
 
 def compile_layers(encoder: nn.Module) -> None:

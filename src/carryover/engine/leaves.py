@@ -7,7 +7,6 @@ below. XLNet keeps its rows on the second axis (L, T*B, H): `rows_dim` says whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -206,24 +205,3 @@ class StackedEmbedding(StackedLeaf):
 def _lookup(rows: Tensor, table: Tensor) -> Tensor:
     """Kept out of compiled code, whose backward would add up gradients in an order that changes from run to run."""
     return F.embedding(rows, table)
-
-
-def stacked_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **_: object,
-) -> tuple[Tensor, Tensor]:
-    """Plain attention with keyed dropout on its probabilities; query, key, value are (T*B, heads, L, d)."""
-    scaling = query.size(-1) ** -0.5 if scaling is None else scaling
-    scores = torch.matmul(query, key.transpose(2, 3)) * scaling  # (T*B, heads, L, L)
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    probabilities = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    site: Callable[[Tensor], Tensor] = module.attention_dropout_site  # type: ignore[assignment]
-    mixed = torch.matmul(site(probabilities), value)  # (T*B, heads, L, d)
-    return mixed.transpose(1, 2).contiguous(), probabilities

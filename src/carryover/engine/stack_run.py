@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from carryover.data.metrics import score
 from carryover.data.tokens import TokenisedTask
 from carryover.draws import key_of
-from carryover.engine.capture import StepRunner
+from carryover.engine.capture import StepRunner, start_compiler
 from carryover.engine.dropout import StackedDropout
 from carryover.engine.feed import EvalFeed, TrainFeed, touched_ids
 from carryover.engine.leaves import StackedEmbedding
@@ -46,6 +46,8 @@ class StackRun:
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         compiled = on_cuda if settings.compiled is None else settings.compiled
 
+        if compiled and on_cuda:
+            start_compiler()
         template = template_of(encoder, self.trials, data.n_outputs).to(device=device, dtype=dtype)
         words = "encoder." + _word_embedding_name(template.encoder)
         rows = [torch.from_numpy(r).to(device) for r in touched_ids(self.trials, data)]

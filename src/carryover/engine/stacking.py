@@ -17,13 +17,13 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from carryover.draws import scramble
+from carryover.engine.attention import stacked_attention
 from carryover.engine.dropout import StackedDropout
 from carryover.engine.leaves import (
     StackContext,
     StackedEmbedding,
     StackedLayerNorm,
     StackedLinear,
-    stacked_attention,
 )
 from carryover.engine.patches import ROWS_SECOND, SiteCounter, patch_family
 from carryover.trial import CarryoverError
