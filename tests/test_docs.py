@@ -1,0 +1,227 @@
+"""The pages in docs/ keep step with the code. `python tests/test_docs.py` writes the key tables of study-file.md anew."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import pytest
+from pydantic import BeforeValidator, PlainValidator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from carryover.models.anatomy import FAMILIES, REFUSED
+from carryover.runs.schema import SCHEMA
+from carryover.study import toml
+from carryover.study.experiments import KINDS
+from carryover.study.file import ONE_OR_LIST, Study
+from carryover.study.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
+from carryover.trial import Recipe
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGE = DOCS / "study-file.md"
+SECTIONS: dict[str, type[Section]] = {
+    "study": Study,
+    "models": ModelSpec,
+    "tasks": TaskSpec,
+    **KINDS,
+    "training": TrainingSpec,
+}
+SHARED = ("train_sizes", "trials", "epochs", "lr", "recipe", "keep_layer_norm", "reinit_lr_factor")
+TABLE = re.compile(r"<!-- keys: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+# --- the key tables ---
+
+
+def key_table(name: str) -> str:
+    if name == "shared":
+        section, keys = SECTIONS["incremental"], list(SHARED)
+    else:
+        section = SECTIONS[name]
+        keys = [key for key in section.key_order() if name not in KINDS or key not in SHARED]
+    rows = ["| key | meaning | allowed | default |", "|---|---|---|---|"]
+    for key in keys:
+        field = section.model_fields[key]
+        meaning = field.description or f"Which experiment this is: {name}."
+        rows.append(f"| `{key}` | {meaning} | {allowed(field)} | {default_of(key, field)} |")
+    return "\n".join(rows) + "\n"
+
+
+def allowed(field: FieldInfo) -> str:
+    return _allowed(field.annotation, field.metadata)
+
+
+def _allowed(annotation: Any, metadata: list[Any]) -> str:
+    if get_origin(annotation) is typing.Annotated:
+        inner, *more = get_args(annotation)
+        return _allowed(inner, [*metadata, *more])
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        parts = [part for part in get_args(annotation) if part is not type(None)]
+        if set(parts) >= {int, float}:
+            return 'a count, a share between 0 and 1, or `"all"`'
+        if all(isinstance(part, type) and issubclass(part, Section) for part in _bare(parts)):
+            return "tables"
+        return ", or ".join(_allowed(part, metadata) for part in parts)
+    if get_origin(annotation) is typing.Literal:
+        return ", ".join(f'`"{value}"`' for value in get_args(annotation))
+    if get_origin(annotation) is tuple:
+        first, *rest = get_args(annotation)
+        inside = _allowed(first, [])
+        if rest == [Ellipsis]:
+            takes_one = any(isinstance(item, BeforeValidator | PlainValidator) for item in metadata)
+            return inside if inside == "tables" else f"{'one or ' if takes_one else ''}a list: {inside}"
+        return f"{len(rest) + 1} of: {inside}"
+    if annotation is PerSize:
+        return "a whole number ≥ 1, or one a size"
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return "tables"
+    words = {str: "text", bool: "`true`, `false`", int: "a whole number", float: "a number"}[annotation]
+    return f"{words} {' and '.join(_bounds(metadata))}".rstrip()
+
+
+def _bare(annotations: list[Any]) -> list[Any]:
+    return [get_args(a)[0] if get_origin(a) is typing.Annotated else a for a in annotations]
+
+
+def _bounds(metadata: list[Any]) -> list[str]:
+    found: list[str] = []
+    for item in metadata:
+        found += _bounds(item.metadata) if isinstance(item, FieldInfo) else []
+        found += [f"{sign} {getattr(item, name)}" for name, sign in BOUNDS.items() if hasattr(item, name)]
+    return found
+
+
+def default_of(key: str, field: FieldInfo) -> str:
+    value = field.default
+    if value is PydanticUndefined or key == "kind" and value is not None:
+        return "needed"  # an experiment has a kind of its own, which a file must still say
+    if value is None or value in ((), ""):
+        return "left out"
+    if isinstance(value, Section):
+        return "see below"
+    if isinstance(value, PerSize):
+        value = value.plain()
+    if key in ONE_OR_LIST and len(value) == 1:
+        value = value[0]
+    return f"`{toml.value_text(value)}`"
+
+
+def written_anew(page: str) -> str:
+    return TABLE.sub(lambda found: f"<!-- keys: {found[1]} -->\n{key_table(found[1])}<!-- end -->", page)
+
+
+def test_study_file_page_has_every_key_with_its_meaning_and_default():
+    page = PAGE.read_text(encoding="utf-8")
+    assert {name for name, _ in TABLE.findall(page)} == {*SECTIONS, "shared"}
+    assert page == written_anew(page), "run: python tests/test_docs.py"
+    for section in SECTIONS.values():
+        for key in section.key_order():
+            assert f"| `{key}` |" in page
+
+
+def test_the_shared_keys_are_those_that_experiments_share():
+    for name, section in KINDS.items():
+        own = [key for key in section.key_order() if key not in SHARED]
+        assert own[0] == "kind"
+        others = [set(other.key_order()) for kind, other in KINDS.items() if kind != name]
+        assert not set(own[1:]) & set.union(*others)
+    assert set(SHARED) - set(KINDS["prune"].key_order()) == {"recipe", "keep_layer_norm", "reinit_lr_factor"}
+
+
+def test_the_table_maker_sees_a_changed_default():
+    assert "| `batch_size` | Examples in a step. | a whole number ≥ 1 | `8` |" in key_table("training")
+    assert "| `schedule` |" in key_table("training")
+    assert '`"linear"`, `"constant"`' in key_table("training")
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_toml_in_the_docs_is_a_study_that_loads(page, tmp_path):
+    for block in re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        text = block if "name =" in block.partition("[")[0] else f'name = "x"\n{block}'
+        for table, least in (
+            ("models", 'name = "./m"'),
+            ("tasks", 'name = "SST-2"'),
+            ("experiments", 'kind = "incremental"'),
+        ):
+            if f"[[{table}]]" not in text:
+                text += f"\n[[{table}]]\n{least}\n"
+        assert Study.from_toml(text, tmp_path).experiments
+
+
+# --- results.md ---
+
+
+def tables_of_the_schema() -> dict[str, list[str]]:
+    db = sqlite3.connect(":memory:")
+    db.executescript(SCHEMA)
+    names = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return {name: [row[1] for row in db.execute(f"PRAGMA table_info({name})")] for name in names}
+
+
+def described_columns(page: str, heading: str) -> list[str]:
+    part = page.partition(f"### {heading}\n")[2]
+    part = re.split(r"^##", part, maxsplit=1, flags=re.MULTILINE)[0]
+    columns = []
+    for row in re.findall(r"^\| (`.*?) \|", part, re.MULTILINE):
+        columns += re.findall(r"`([^`]+)`", row)
+    return columns
+
+
+def test_results_page_describes_every_table_and_column():
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    for table, columns in tables_of_the_schema().items():
+        assert described_columns(page, f"`{table}`") == columns, table
+
+
+# --- recipes.md, footguns.md, links ---
+
+
+def test_recipes_page_names_every_recipe():
+    page = (DOCS / "recipes.md").read_text(encoding="utf-8")
+    for recipe in get_args(Recipe):
+        assert f"| `{recipe}` |" in page
+
+
+def test_families_named_in_the_readme_are_those_of_the_code():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    row = re.search(r"^\| families \| (.*) \|", readme, re.MULTILINE)
+    assert row is not None
+    assert set(re.findall(r"`([^`]+)`", row[1])) == {*FAMILIES, *REFUSED}
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")]),
+    ids=lambda path: path.name,
+)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_the_citation_file_is_valid():
+    yaml = pytest.importorskip("yaml")
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["cff-version"] == "1.2.0"
+    assert {"title", "authors", "message", "version", "license"} <= set(cited)
+    assert (cited["title"], cited["license"]) == ("carryover", "MIT")
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{cited["version"]}"' in project
+    assert len(cited["references"]) == 3
+    for reference in cited["references"]:
+        assert {"type", "title", "authors", "year"} <= set(reference)
+        assert all({"family-names", "given-names"} <= set(author) for author in reference["authors"])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written_anew(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
