@@ -1,4 +1,4 @@
-"""Readers of tagged corpora: small files written here, and the real ones where they lie beside the repository."""
+"""Readers of tagged corpora: small files, and the real ones where they lie beside the repository."""
 
 from pathlib import Path
 
