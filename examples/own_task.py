@@ -1,0 +1,90 @@
+"""Which layers does my task need? From a model and labelled files of your own to an answer, in Python.
+
+    python examples/own_task.py google-bert/bert-base-uncased train.csv dev.csv --text review --label stars
+
+The model may be a hub id, a folder or package:NAME. Run it again after a stop: what is done is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import carryover
+from carryover.analysis.contrasts import against
+from carryover.analysis.frame import finished, load_points
+from carryover.analysis.incremental import curves
+from carryover.runs.events import RunEvent, TrialDone
+
+
+def study_of(asked: argparse.Namespace) -> carryover.Study:
+    """Two questions: how many of the first layers suffice, and which single layer is missed most?"""
+    return carryover.Study(
+        name=asked.folder.name,
+        models=[asked.model],
+        tasks=[
+            {
+                "name": "my-task",
+                "train": asked.train,
+                "dev": asked.dev,
+                "text": asked.text,
+                "label": asked.label,
+            }
+        ],
+        experiments=["incremental", "single_layer"],
+        train_sizes=[asked.size],
+        trials=asked.trials,
+        training={"epochs": asked.epochs, "lr": asked.lr},
+    )
+
+
+def show(event: RunEvent) -> None:
+    if isinstance(event, TrialDone):
+        redrawn = ", ".join(map(str, event.trial.surgery.reinit)) or "none"
+        print(f"seed {event.trial.seed}, re-initialised {redrawn}: {event.metrics}", flush=True)
+
+
+def answer(folder: Path) -> list[str]:
+    points = finished(load_points(folder))
+    (curve,) = curves(points)
+    told = [
+        f"{curve.metric}: {curve.means[curve.depth]:.3f} with all {curve.depth} layers pretrained, "
+        f"{curve.means[0]:.3f} with none"
+    ]
+    if curve.gain is None or curve.gain.n < 2:
+        return [*told, "one trial gives no interval: ask for more with --trials"]
+    told.append(
+        f"the gain is {curve.gain.mean:+.3f} (95% interval {curve.gain.low:+.3f} to {curve.gain.high:+.3f})"
+    )
+    if curve.reaches is None:
+        return [*told, "that cannot be told from zero: give it more examples, epochs or trials"]
+    told.append(f"the first {curve.reaches} of {curve.depth} layers bring 90% of it")
+    missed = against(points[points["experiment"] == "single_layer"])
+    for layer in missed.sort_values("mean").head(3).itertuples():
+        sure = "clear" if layer.p_adjusted < 0.05 else "may be chance"
+        told.append(f"without what layer {layer.x:g} had learnt: {layer.mean:+.3f} ({sure})")
+    return told
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("train")
+    parser.add_argument("dev")
+    parser.add_argument("--text", default="text", help="the column of the text")
+    parser.add_argument("--label", default="label", help="the column of the label")
+    parser.add_argument("--size", type=int, default=500, help="training examples in a trial")
+    parser.add_argument("--trials", type=int, default=5, help="repetitions, each on its own random subset")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--lr", type=float, default=2e-5)
+    parser.add_argument("--folder", type=Path, default=Path("own-task"), help="where results go")
+    asked = parser.parse_args(arguments)
+    try:
+        carryover.run(study_of(asked), asked.folder, on_event=show)
+    except carryover.CarryoverError as error:
+        raise SystemExit(f"error: {error}") from None
+    print(*answer(asked.folder), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
