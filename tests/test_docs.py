@@ -1,4 +1,4 @@
-"""The pages in docs/ keep step with the code. `python tests/test_docs.py` writes the key tables of study-file.md anew."""
+"""The pages in docs/ keep step with the code. `python tests/test_docs.py` fills in the tables of keys."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _bounds(metadata: list[Any]) -> list[str]:
 
 def default_of(key: str, field: FieldInfo) -> str:
     value = field.default
-    if value is PydanticUndefined or key == "kind" and value is not None:
+    if value is PydanticUndefined or (key == "kind" and value is not None):
         return "needed"  # an experiment has a kind of its own, which a file must still say
     if value is None or value in ((), ""):
         return "left out"
@@ -181,7 +181,59 @@ def test_results_page_describes_every_table_and_column():
         assert described_columns(page, f"`{table}`") == columns, table
 
 
-# --- recipes.md, footguns.md, links ---
+# --- CONTRIBUTING.md ---
+
+
+def rooms_of_contributing() -> dict[str, set[str]]:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \| [^|]* \| ([^|]*)\|", page, re.MULTILINE)
+    return {room: {name.strip() for name in uses.split(",") if name.strip()} for room, uses in rows}
+
+
+def test_rooms_use_only_what_contributing_allows():
+    rooms = rooms_of_contributing()
+    package = ROOT / "src" / "carryover"
+    assert set(rooms) == {path.parent.name for path in package.glob("*/__init__.py")}
+    for room, uses in rooms.items():
+        allowed = {room, "trial", "draws", *(rooms if uses == {"all"} else uses)}
+        for file in (package / room).rglob("*.py"):
+            text = file.read_text(encoding="utf-8")
+            used = set(re.findall(r"^ *from carryover\.(\w+)", text, re.MULTILINE))
+            used |= set(re.findall(r"^ *from carryover import (draws|\w+)", text, re.MULTILINE))
+            assert used - {"__version__"} <= allowed, f"{file} uses {used - allowed}"
+
+
+def test_paths_named_in_contributing_exist():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:src|tests|docs)/[\w./-]+)`", page)
+    assert len(paths) > 15
+    for path in paths:
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize(
+    ("file", "names"),
+    {
+        "src/carryover/models/anatomy.py": ["FAMILIES"],
+        "tests/models/small_models.py": ["FAMILY_NAMES"],
+        "tests/engine/tiny.py": ["CONFIGS"],
+        "src/carryover/data/glue.py": ["GLUE", "GlueSpec"],
+        "src/carryover/data/rows.py": ["FORMATS"],
+        "src/carryover/data/metrics.py": ["CLASSIFICATION", "REGRESSION", "choose_metrics"],
+        "src/carryover/data/grammar/__init__.py": ["BUILTIN", "write_task"],
+        "src/carryover/study/sections.py": ["GLUE_NAMES", "BUILTIN_NAMES", "METRICS", "TaskSpec"],
+        "src/carryover/study/experiments.py": ["KINDS", "Experiment", "misfits", "arrangements", "words"],
+    }.items(),
+)
+def test_names_that_contributing_sends_people_to_are_there(file, names):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for name in names:
+        assert re.search(rf"^(class |    def |def )?{name}\b", text, re.MULTILINE), name
+        assert f"`{name}`" in page, name
+
+
+# --- recipes.md, links, the citation ---
 
 
 def test_recipes_page_names_every_recipe():

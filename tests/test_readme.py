@@ -1,0 +1,251 @@
+"""Every command and script in README.md works: on a random model and a few rows, in the order of the page.
+
+A command that no handler here knows fails the test, so that a new one cannot go untested.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import carryover
+from carryover.cli import app
+from carryover.runs import execute
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WORDS = ["the", "a", "film", "plot", "was", "is", "very", "not"]
+KIND, UNKIND = ["good", "great", "fine"], ["bad", "dull", "poor"]
+# what makes a command of the page small enough for a test; the last of two options counts
+SMALLER = {
+    "plan tamkin2020": ["--model", "./my-model", "--sizes", "16", "--trials", "1"],
+    "run tamkin2020": ["--model", "./my-model", "--sizes", "16", "--trials", "1", "--tasks", "SST-2"],
+    "run my-study.toml": ["--sizes", "32"],
+    "own_task.py": ["--size", "16", "--trials", "2", "--epochs", "1"],
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def smaller(command: str) -> list[str]:
+    return next((more for part, more in SMALLER.items() if part in command), [])
+
+
+@pytest.fixture
+def place(tmp_path) -> Path:
+    """Where a reader stands: a checkout with my-model, train.csv, dev.csv and glue_data beside it."""
+    folder = tmp_path / "reader"
+    save_model(folder / "my-model")
+    for split, rows in (("train", 240), ("dev", 24)):
+        write(folder / f"{split}.csv", ",", [("text", "label"), *examples(rows)])
+    (folder / "examples").symlink_to(ROOT / "examples")
+    glue = folder / "glue_data"
+    for split, rows in (("train", 40), ("dev", 12)):
+        texts = [(text, str(int(label == "yes"))) for text, label in examples(rows)]
+        write(glue / "SST-2" / f"{split}.tsv", "\t", [("sentence", "label"), *texts])
+        write(glue / "CoLA" / f"{split}.tsv", "\t", [("src", label, "", text) for text, label in texts])
+        pairs = [
+            (str(i), "was it good", text, "entailment" if label == "1" else "not_entailment")
+            for i, (text, label) in enumerate(texts)
+        ]
+        write(glue / "QNLI" / f"{split}.tsv", "\t", [("index", "question", "sentence", "label"), *pairs])
+    return folder
+
+
+def examples(rows: int) -> list[tuple[str, str]]:
+    middles = itertools.cycle(itertools.product(("film", "plot"), ("was", "is"), ("", "very ", "not ")))
+    adjectives = itertools.cycle([(w, "yes") for w in KIND] + [(w, "no") for w in UNKIND])
+    made = zip(range(rows), middles, adjectives, strict=False)
+    return [(f"the {noun} {verb} {more}{word}", label) for _, (noun, verb, more), (word, label) in made]
+
+
+def write(path: Path, delimiter: str, rows: list[tuple[str, ...]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows(rows)
+
+
+def save_model(folder: Path) -> None:
+    """A random BERT of two layers with a tokenizer of whole words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    vocabulary = {word: i for i, word in enumerate([*special, *WORDS, *KIND, *UNKIND])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=len(vocabulary), **shape)).save_pretrained(folder)
+
+
+@pytest.fixture
+def at_home(place, monkeypatch):
+    """In the reader's folder, training in this process and on the CPU."""
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("CARRYOVER_CACHE", raising=False)
+    real = execute.run
+    here = {"workers": 0, "device": "cpu"}
+    monkeypatch.setattr(execute, "run", lambda *a, **o: real(*a, **(o | here)))
+    return place
+
+
+def test_everything_on_the_page_works_in_its_order(at_home, monkeypatch, capsys):
+    """One test, because each command takes up what an earlier one left."""
+    for language, block in re.findall(r"^```(sh|python)\n(.*?)^```", README, re.DOTALL | re.MULTILINE):
+        if language == "python":
+            run_python(block)
+            assert re.search(r"^2\.0 +[01]\.\d+", capsys.readouterr().out, re.MULTILINE)
+            continue
+        for command in filter(None, block.splitlines()):
+            with monkeypatch.context() as patch:
+                run_command(command, patch)
+            if "own_task" in command:
+                assert re.search(r"accuracy: 0\.\d+ with all 2 layers", capsys.readouterr().out)
+    check_columns_of_results_md()
+    check_snippets_of_results_md()
+
+
+def run_python(script: str) -> None:
+    small = script.replace("train_sizes=[240]", "train_sizes=[24]")
+    assert small != script
+    exec(compile(small, "README.md", "exec"), {"__name__": "__main__"})
+
+
+def run_command(command: str, patch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(command)
+    while "=" in words[0]:
+        patch.setenv(*words.pop(0).split("=", 1))
+    program, *arguments = words
+    if program == "make":
+        check_make(*arguments)
+    elif program == "pip":
+        check_pip(*arguments)
+    elif program == "carryover":
+        call(*arguments, *smaller(command))
+    elif program == "python" and arguments[0] == "examples/own_task.py":
+        runpy.run_path(str(ROOT / arguments[0]))["main"]([*arguments[1:], *smaller(command)])
+    else:
+        pytest.fail(f"README.md has a command that is not tested: {command}")
+
+
+def call(*arguments: str) -> None:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    made = {"new": "my-study.toml", "report": "my-study/report.html", "export": "my-study/results.csv"}
+    if arguments[0] in made:
+        assert Path(made[arguments[0]]).is_file()
+    if arguments[0] == "run":
+        assert re.search(r"(\d+) of \1 trials of the study are done", result.output)
+
+
+def check_make(target: str) -> None:
+    """Says what the target would call, and calls nothing."""
+    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
+    wanted = {
+        "demo": ["carryover run demo --folder carryover-demo", "carryover report carryover-demo"],
+        "test": ["python -m pytest"],
+    }[target]
+    for part in wanted:
+        assert part in done.stdout
+
+
+def check_pip(verb: str, *what: str) -> None:
+    """An installed torch of 2.11 or newer is kept: nothing here asks for a narrower one."""
+    assert verb == "install"
+    assert list(what) in ([PROJECT["name"]], ["-e", "."])
+    torch = [line for line in PROJECT["dependencies"] if re.match(r"torch\b", line)]
+    assert torch == ["torch>=2.11"]
+
+
+def test_extras_named_on_the_page_exist():
+    for extras in re.findall(r"carryover\[(\w+)\]", README):
+        assert extras in PROJECT["optional-dependencies"]
+
+
+def check_columns_of_results_md() -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    part = page.partition("The columns of `frame()`")[2].partition("\n`epochs()`")[0]
+    rows = re.findall(r"^\| (`.*?) \|", part, re.MULTILINE)
+    described = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    frame = carryover.load("mine").frame()
+    assert set(frame.columns) - {"f1", "macro_f1"} == set(described)
+    assert list(frame.columns[: described.index("accuracy")]) == described[: described.index("accuracy")]
+    long = carryover.load("mine").epochs()
+    expected = [c for c in described[: described.index("accuracy")] if c != "seconds"]
+    assert list(long.columns) == [*expected, "epoch", "metric", "value"]
+
+
+def check_snippets_of_results_md() -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    found: dict = {}
+    for script in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(compile(script, "results.md", "exec"), found)
+    assert isinstance(found["curve"], pd.DataFrame)
+    assert found["curve"].shape == (2, 3)  # trials, k = 0, 1, 2
+    assert len(found["frame"]) == 6
+
+
+def test_the_entry_point_is_there():
+    assert PROJECT["scripts"] == {"carryover": "carryover.cli:main"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "carryover", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert re.fullmatch(r"carryover \S+\n", done.stdout), done.stderr
+
+
+# --- the file tree ---
+
+
+def tree() -> list[str]:
+    text = next(block for block in blocks("text") if block.startswith("src/carryover/"))
+    paths, parent = [], ""
+    for line in text.splitlines():
+        name = line.split()[0]
+        if not line.startswith(" "):
+            parent = name if name.endswith("/") else ""
+        paths.append(parent + name if line.startswith(" ") else name)
+        assert len(line.split(maxsplit=1)) == 2 or name == "src/carryover/", f"{name} has no description"
+    return paths
+
+
+def test_every_path_of_the_tree_exists():
+    for path in tree():
+        assert (ROOT / path).exists(), path
+
+
+def test_every_room_is_in_the_tree():
+    package = ROOT / "src" / "carryover"
+    rooms = {f"src/carryover/{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    files = {f"src/carryover/{path.name}" for path in package.glob("*.py") if path.name != "__init__.py"}
+    listed = {path for path in tree() if path != "src/carryover/" and path.startswith("src/carryover/")}
+    assert listed == rooms | files
+    tracked = {"tests/", "docs/", "examples/"}
+    assert tracked <= set(tree())
+
+
+def test_the_figure_is_small():
+    (image,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert (ROOT / image).stat().st_size < 200_000
