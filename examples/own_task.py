@@ -41,7 +41,8 @@ def study_of(asked: argparse.Namespace) -> carryover.Study:
 def show(event: RunEvent) -> None:
     if isinstance(event, TrialDone):
         redrawn = ", ".join(map(str, event.trial.surgery.reinit)) or "none"
-        print(f"seed {event.trial.seed}, re-initialised {redrawn}: {event.metrics}", flush=True)
+        metric, value = next(iter(event.metrics.items()))
+        print(f"seed {event.trial.seed}, layers re-initialised: {redrawn}; {metric} {value:.3f}", flush=True)
 
 
 def answer(folder: Path) -> list[str]:

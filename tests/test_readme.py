@@ -246,6 +246,18 @@ def test_every_room_is_in_the_tree():
     assert tracked <= set(tree())
 
 
+def test_the_table_is_that_of_the_demo_as_it_is_now():
+    from carryover.study.preset import load_preset
+
+    demo = load_preset("demo")
+    table = next(block for block in blocks("text") if block.startswith(" task"))
+    rows = [line.split()[:2] for line in table.splitlines()[2:]]
+    names = [task.name.removeprefix("builtin:") for task in demo.tasks]
+    expected = sorted([name, str(size)] for name in names for size in demo.train_sizes)
+    assert sorted(rows) == expected, "run `make demo`, then put its table and figure into the README"
+    assert len(table.splitlines()[0].split()) == 2 + 7  # k = 0 to 6
+
+
 def test_the_figure_is_small():
     (image,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
     assert (ROOT / image).stat().st_size < 200_000
