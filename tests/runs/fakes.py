@@ -5,6 +5,7 @@ FAKE_LOG      a file that gets a line for every trial whose computation came to 
 FAKE_SECONDS  how long one epoch of a stack takes
 FAKE_BAD      seed of the trials that raise
 FAKE_DEADLY   seed of the trials that kill their process
+FAKE_FITS     how many trials a stack may have before it runs out of memory
 FAKE_DEATHS   a file that gets a line for every such death; with FAKE_MORTAL=1 only the first try dies
 """
 
@@ -55,7 +56,10 @@ def outcome(trial: Trial, error: str | None = None) -> FakeOutcome:
     return FakeOutcome(trial.id, epochs, error)
 
 
-def engine(trials, workplace, on_epoch, on_steps):
+def engine(stack, workplace, on_epoch, on_steps):
+    trials = stack.trials
+    if stack.size > int(os.environ.get("FAKE_FITS", "1000")):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
     seeds = {str(trial.seed) for trial in trials}
     outcomes = [outcome(trial) for trial in trials]
     for epoch in range(trials[0].training.epochs):
@@ -82,12 +86,12 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def forgetful_engine(trials, workplace, on_epoch, on_steps):
+def forgetful_engine(stack, workplace, on_epoch, on_steps):
     return []
 
 
-def judging_engine(trials, workplace, on_epoch, on_steps):
-    return [outcome(trial, "loss is not a number" if trial.seed == 1 else None) for trial in trials]
+def judging_engine(stack, workplace, on_epoch, on_steps):
+    return [outcome(trial, "loss is not a number" if trial.seed == 1 else None) for trial in stack.trials]
 
 
 def stack_key(trial: Trial):
@@ -129,10 +133,13 @@ class FakeSubjects:
             for s in specs
         ]
 
-    def check(self, trials, keep):
+    def check(self, trials):
         self.checked = [trial.id for trial in trials]
         if self.complaint:
             raise self.complaint
+
+    def let_go(self):
+        pass
 
     def notes(self):
         return ["builtin:sentiment: nothing left out"]

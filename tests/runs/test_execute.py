@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
+import fakes
 import pytest
 from fakes import FakeSubjects, make_study
 from running import assert_complete, computed, run
 
-from carryover.runs import execute, machine
+from carryover.runs import machine
 from carryover.runs.events import Note, Progress, RunStarted, TrialDone, TrialFailed
 from carryover.runs.rows import Counts
 from carryover.runs.store import Store, StoreError
@@ -150,25 +152,12 @@ def test_workers_that_all_die_stop_the_run_and_lose_nothing(folder, monkeypatch)
     assert run(folder, make_study(trials=1)).done == 5
 
 
-def test_workers_that_cannot_start_are_a_clear_error(folder):
+def test_workers_that_cannot_start_are_a_clear_error(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nowhere", fakes)  # the driver finds it, a worker does not
     with pytest.raises(CarryoverError, match=r"(?s)cannot start here.*No module named 'nowhere'"):
         run(folder, workers=1, engine="nowhere:engine")
     with Store.read(folder / "results.db") as store:
         assert store.counts() == Counts(pending=15)
-
-
-def test_means_share_out_cores_and_memory(monkeypatch):
-    monkeypatch.setattr(machine, "usable_cores", lambda: 16)
-    monkeypatch.setattr(machine, "free_memory", lambda: None)
-    assert execute.choose_means(["cpu"], None, None, 0).workers == 16
-    few = execute.choose_means(["cpu"], 5, 2, 0)
-    assert (few.workers, few.threads, few.max_stack) == (5, 3, 2)
-    assert execute.choose_means(["cpu"], 0, None, 0).threads == 16
-    gpu = execute.choose_means(["cuda:0", "cuda:1"], None, None, 0)
-    assert (gpu.workers, [s.device for s in gpu.setups("e", None, None)]) == (2, ["cuda:0", "cuda:1"])
-    monkeypatch.setattr(machine, "free_memory", lambda: int(8e9))
-    tight = execute.choose_means(["cpu"], None, 4, weights_bytes=int(0.2e9))  # 0.6 + 17 * 0.2 = 4 GB each
-    assert (tight.workers, tight.threads) == (2, 8)
 
 
 def test_devices_that_are_not_there_are_refused(monkeypatch):

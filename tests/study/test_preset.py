@@ -11,7 +11,7 @@ from study.facts import FakeFacts
 
 # points at depth 12: arrangements of layers x trials x sizes x tasks x models
 AT_DEPTH_12 = {
-    "demo": 13 * 2 * 1 * 2,
+    "demo": 13 * 2 * 1 * 3,
     "tamkin2020/incremental": 13 * (50 + 3 + 3) * 2 + 13 * (50 + 3),
     "tamkin2020/localized": (2 * 10 + 2) * 10 * 3,
     "tamkin2020/single-layer": (12 + 2) * 3 * 3,

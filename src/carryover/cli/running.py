@@ -46,10 +46,11 @@ Device = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=0, help="Processes that train; 0: this one. By default one a core or GPU."),
+    typer.Option("--workers", help="Processes that train; 0: this one. By default one a core or GPU."),
 ]
 MaxStack = Annotated[
-    int | None, typer.Option("--max-stack", min=1, help="Most trials that train together as one model.")
+    int | None,
+    typer.Option("--max-stack", help="Most trials that train as one model. By default what memory allows."),
 ]
 
 
@@ -74,7 +75,7 @@ def plan(
 ) -> None:
     """Show what a study would run, and check it: models, data and settings. Trains nothing."""
     from carryover.runs import machine
-    from carryover.runs.execute import choose_means
+    from carryover.runs.means import choose_means
     from carryover.runs.plan import make_stacks, plan_rows
     from carryover.runs.store import Store
     from carryover.runs.subjects import Subjects
@@ -84,7 +85,7 @@ def plan(
     chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks)
     subjects = Subjects(cache=None)
     points = expand(chosen.study, subjects)
-    means = choose_means(machine.choose_devices(device), workers, max_stack, subjects.weights_bytes)
+    means = choose_means(machine.choose_devices(device), workers, max_stack)
     wanted = list({point.trial.id: point.trial for point in points}.values())
     stacks = make_stacks(wanted, subjects.stack_key, means.max_stack, max(1, means.workers))
     out = console()
@@ -117,6 +118,10 @@ def run(
     device: Device = None,
     workers: Workers = None,
     max_stack: MaxStack = None,
+    checkpoint_minutes: Annotated[
+        float,
+        typer.Option("--checkpoint-minutes", min=0, help="How often stacks under way are saved; 0: never."),
+    ] = 5.0,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try the trials again that failed in an earlier run.")
     ] = False,
@@ -135,6 +140,7 @@ def run(
                 device=device,
                 workers=workers,
                 max_stack=max_stack,
+                checkpoint_minutes=checkpoint_minutes,
                 retry_failed=retry_failed,
                 on_event=onlooker,
             )

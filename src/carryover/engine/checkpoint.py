@@ -1,7 +1,7 @@
 """Save a long stack while it trains and go on from there after a crash, with the same result.
 
 One safetensors file a stack, written beside and moved into place, deleted when the stack is done. All
-randomness is a function of trial and step, so weights, moments and the step's number are all there is to save.
+randomness is a function of trial and step: weights, moments and the step's number are all there is to save.
 Tensors are written and read one by one: a stack may be larger than the host's memory.
 """
 
@@ -141,7 +141,7 @@ def _write(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) 
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             flat = tensor.detach().cpu().contiguous().flatten()
-            file.write(memoryview(flat.view(torch.uint8).numpy()))
+            flat.view(torch.uint8).numpy().tofile(file)
         file.flush()
         os.fsync(file.fileno())
 

@@ -2,6 +2,8 @@
 
 A stack that fails is run again in halves, and those in halves, until the culprit is alone and fails alone:
 the others keep training together. A stack whose worker died runs once more elsewhere before it is halved.
+A stack that ran out of memory is halved as well, and all stacks of its kind that are still to come are cut
+down to a size that has not failed.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from carryover.runs.events import (
     TrialDone,
     TrialFailed,
     WorkerEvent,
+    WorkerNote,
 )
 from carryover.runs.executors import Executor
-from carryover.runs.plan import Stack, steps_of
+from carryover.runs.plan import Stack, even_chunks, memory_key, steps_of
 from carryover.runs.rows import Outcome
 from carryover.runs.store import Store
 from carryover.trial import Trial
@@ -64,10 +67,16 @@ class Driver:
                 self._tell_progress()
             case StackDone(number, outcomes):
                 self._close(self.under_way.pop(number), outcomes)
-            case StackFailed(number, error):
-                self._failed(self.under_way.pop(number), error)
+            case StackFailed(number, error, out_of_memory):
+                stack = self.under_way.pop(number)
+                if out_of_memory:
+                    self._out_of_memory(stack, error)
+                else:
+                    self._failed(stack, error)
             case StackLost(number, reason, log):
                 self._lost(self.under_way.pop(number), reason, log)
+            case WorkerNote(text):
+                self.on_event(Note(text))
 
     def _close(self, stack: Stack, outcomes: Sequence[Outcome]) -> None:
         self.store.finish(outcomes, share=1 / len(stack.trials))
@@ -90,9 +99,33 @@ class Driver:
                     f"a stack of {len(stack.trials)} trials failed ({first_line}): it is run again in halves"
                 )
             )
-            self._split(stack)
+            self._split(stack, (len(stack.trials) + 1) // 2)
         else:
             self._fail(stack, error)
+
+    def _out_of_memory(self, stack: Stack, error: str) -> None:
+        if stack.size == 1:
+            self._fail(
+                stack,
+                "out of memory with this trial alone: set training.batch_size or training.max_length lower,"
+                f" close other programs, or use another device\n{error}",
+            )
+            return
+        smaller = (stack.size + 1) // 2
+        size = f"out of memory with {stack.size} trials at once: from here on {smaller} at most"
+        self.on_event(Note(f"{size}, of this kind"))
+        self._split(stack, smaller)
+        self._cut_down(stack, smaller)
+
+    def _cut_down(self, failed: Stack, most: int) -> None:
+        """Stacks to come that take memory like the failed one get at most so many trials and slots."""
+        kind, before = memory_key(failed.trials[0]), list(self.waiting)
+        self.waiting.clear()
+        for stack in before:
+            if memory_key(stack.trials[0]) == kind and stack.size > most:
+                self.waiting.extend(self._pieces(stack, most))
+            else:
+                self.waiting.append(stack)
 
     def _lost(self, stack: Stack, reason: str, log: str) -> None:
         stack = dataclasses.replace(stack, lost=stack.lost + 1)
@@ -100,18 +133,22 @@ class Driver:
             self.on_event(Note(f"{reason}; its {_trials(stack)} will be run again"))
             self._forget_open(stack)
             self.waiting.appendleft(stack)
-        elif len(stack.trials) > 1:
+        elif stack.size > 1:
             self.on_event(Note(f"{reason}, again; its {_trials(stack)} are run again in halves"))
-            self._split(stack)
+            self._split(stack, (stack.size + 1) // 2)  # most often it was memory
         else:
             self._fail(stack, f"{reason}, and so did the one before that ran this trial\n{log}".strip())
 
-    def _split(self, stack: Stack) -> None:
+    def _split(self, stack: Stack, most: int) -> None:
+        """Run a stack again, first of all, in pieces of at most so many trials."""
         self._forget_open(stack)
-        middle = len(stack.trials) // 2
-        for half in (stack.trials[middle:], stack.trials[:middle]):
-            self.waiting.appendleft(Stack(self.next_number, half, stack.lost))
-            self.next_number += 1
+        self.waiting.extendleft(reversed(self._pieces(stack, most)))
+
+    def _pieces(self, stack: Stack, most: int) -> list[Stack]:
+        chunks = even_chunks(stack.trials, most)
+        slots = None if stack.slots is None else min(stack.slots, most)
+        first, self.next_number = self.next_number, self.next_number + len(chunks)
+        return [Stack(first + place, tuple(chunk), slots, stack.lost) for place, chunk in enumerate(chunks)]
 
     def _fail(self, stack: Stack, error: str) -> None:
         self.store.fail(stack.trial_ids, error)

@@ -35,6 +35,7 @@ class StackDone:
 class StackFailed:
     stack: int
     error: str
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,14 @@ class StackLost:
     log: str  # the last lines it wrote
 
 
-WorkerEvent = EpochDone | StepsDone | StackDone | StackFailed | StackLost
+@dataclass(frozen=True)
+class WorkerNote:
+    """Something the engine warned of while it trained on."""
+
+    text: str
+
+
+WorkerEvent = EpochDone | StepsDone | StackDone | StackFailed | StackLost | WorkerNote
 Emit = Callable[[WorkerEvent], None]
 
 # --- from the driver to whoever looks on ---

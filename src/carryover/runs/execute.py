@@ -8,50 +8,32 @@ Everything that can be wrong with the study, its data and its models is found be
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from carryover.runs import machine
 from carryover.runs.drive import Driver
 from carryover.runs.events import Note, OnEvent, RunStarted, RunSummary
-from carryover.runs.executors import Executor, InProcess, WorkerPool
+from carryover.runs.executors import Executor, InProcess, WorkerPool, measured_elsewhere
 from carryover.runs.folder import StudyFolder
 from carryover.runs.lock import study_lock
+from carryover.runs.means import Means, choose_means, fitted, kinds_of
 from carryover.runs.plan import with_broken_off
 from carryover.runs.store import Store
-from carryover.runs.subjects import Catalogue, Subjects, cache_folder
-from carryover.runs.worker import DEFAULT_ENGINE, Setup
-from carryover.trial import CarryoverError
+from carryover.runs.subjects import Subjects, cache_folder
+from carryover.runs.worker import DEFAULT_ENGINE, Measure, Workplace
+from carryover.trial import CarryoverError, Trial
 
 if TYPE_CHECKING:
     from carryover.study.file import Study
 
-DEFAULT_STACK = {"cuda": 32}  # trials, where the user names no number
-DEFAULT_STACK_ELSEWHERE = 4
-PROCESS_BYTES = 600e6  # torch and transformers, before any model
-COPIES = 4  # of its weights that a trial holds: themselves, their gradient, Adam's two moments
-CHECKPOINT_COPIES = 3  # the gradient is not saved
-
-
-@dataclass(frozen=True)
-class Means:
-    """What a run trains with."""
-
-    devices: tuple[str, ...]
-    workers: int  # 0: this process
-    threads: int  # of each process
-    max_stack: int
-
-    def setups(self, engine: str, catalogue: Catalogue | None, checkpoints: Path | None) -> list[Setup]:
-        devices = [self.devices[place % len(self.devices)] for place in range(max(1, self.workers))]
-        return [Setup(engine, device, self.threads, catalogue, checkpoints) for device in devices]
+CHECKPOINT_COPIES = 3  # of its weights that a trial saves: themselves and Adam's two moments
+CHECKPOINT_MINUTES = 5.0
 
 
 def run(
@@ -61,6 +43,7 @@ def run(
     device: str | None = None,
     workers: int | None = None,
     max_stack: int | None = None,
+    checkpoint_minutes: float = CHECKPOINT_MINUTES,
     retry_failed: bool = False,
     on_event: OnEvent = lambda event: None,
     engine: str = DEFAULT_ENGINE,
@@ -70,6 +53,7 @@ def run(
     wrong, KeyboardInterrupt (on SIGINT and SIGTERM) with everything in order for the next run.
 
     `workers`: processes; 0 trains in this one; None is one a core, or one a GPU.
+    `checkpoint_minutes`: how often a stack under way is saved; 0 saves none.
     `engine` ("module:function") and `subjects` are there to be replaced in tests.
     """
     from carryover.study.expand import expand
@@ -77,7 +61,7 @@ def run(
     began = time.monotonic()
     place = StudyFolder(Path(folder))
     place.check_free_for(study.name)
-    _check_numbers(workers, max_stack)
+    _check_numbers(workers, max_stack, checkpoint_minutes)
     devices = machine.choose_devices(device)
     subjects = subjects or Subjects(cache_folder(place.path))
     points = expand(study, subjects)
@@ -90,17 +74,37 @@ def run(
             on_event(Note(note))
         with Store.open(place.database, study.name) as store:
             tasks, models = subjects.task_rows(study.tasks), subjects.model_rows(study.models)
-            means = choose_means(devices, workers, max_stack, subjects.weights_bytes)
             settled = store.ids("done") if retry_failed else store.ids("done", "failed")
             wanted = [point.trial for point in points if point.trial.id not in settled]
-            subjects.check(wanted, keep=means.workers == 0)
+            subjects.check(wanted)
+            means = _fit_memory(
+                choose_means(devices, workers, max_stack), wanted, place, engine, subjects, workers
+            )
+            if means.workers:
+                subjects.let_go()
             place.write_study(study.to_toml())
             store.set_points(points, tasks, models)
             if retry_failed:
                 store.retry_failed()
-            ran = _train(store, place, means, engine, subjects, on_event)
+            ran = _train(store, place, means, engine, subjects, on_event, 60 * checkpoint_minutes)
             counts = store.counts()
     return RunSummary(place.path, counts.total, counts.done, counts.failed, ran, time.monotonic() - began)
+
+
+def _fit_memory(
+    means: Means, wanted: list[Trial], place: StudyFolder, engine: str, subjects: Any, workers: int | None
+) -> Means:
+    """Stacks as large as memory allows, found by trying. On a GPU that takes a process of its own, unless all
+    is done in this one; elsewhere this process has model and data at hand already."""
+    if not wanted:
+        return means
+    order = Measure(kinds_of(wanted), means.devices, means.max_stack)
+    setup = means.setups(engine, subjects.catalogue)[0]
+    if means.on_cuda and means.workers:
+        room = measured_elsewhere(setup, order, place.logs)
+    else:
+        room = Workplace(setup, subjects).measure(order)
+    return fitted(means, order.kinds, room, subjects.weights_bytes, fewer_workers=workers is None)
 
 
 def _train(
@@ -110,9 +114,12 @@ def _train(
     engine: str,
     subjects: Any,
     on_event: OnEvent,
+    checkpoint_seconds: float,
 ) -> int:
     key, workers = subjects.stack_key, max(1, means.workers)
-    stacks = with_broken_off(store.waiting(), store.broken_off(), key, means.max_stack, workers)
+    stacks = with_broken_off(
+        store.waiting(), store.broken_off(), key, means.size_for, workers, fill=means.on_cuda
+    )
     workers = min(means.workers, len(stacks))
     counts = store.counts()
     started = RunStarted(
@@ -132,8 +139,12 @@ def _train(
     outcome = "stopped by an error"
     executor: Executor | None = None
     try:
-        checkpoints = _room_for_checkpoints(place, means, subjects.weights_bytes, on_event)
-        setups = means.setups(engine, subjects.catalogue, checkpoints)[: max(1, workers)]
+        checkpoints = None
+        if checkpoint_seconds:
+            largest = max(len(stack.trials) for stack in stacks)
+            need = subjects.weights_bytes * CHECKPOINT_COPIES * max(1, workers) * largest
+            checkpoints = _room_for_checkpoints(place, need, on_event)
+        setups = means.setups(engine, subjects.catalogue, checkpoints, checkpoint_seconds)[: max(1, workers)]
         if means.workers == 0:
             executor = InProcess(setups[0], driver.handle, subjects)
         else:
@@ -153,45 +164,27 @@ def _train(
     return driver.ran
 
 
-def _room_for_checkpoints(
-    place: StudyFolder, means: Means, weights_bytes: int, on_event: OnEvent
-) -> Path | None:
-    """Where long stacks are saved, unless they might fill the disk."""
-    trials = max(1, means.workers) * means.max_stack
-    need = 2 * weights_bytes * CHECKPOINT_COPIES * trials  # twice: the old one goes when the new one is there
-    if shutil.disk_usage(place.path).free > 2 * need:
+def _room_for_checkpoints(place: StudyFolder, need: int, on_event: OnEvent) -> Path | None:
+    """Where long stacks are saved, unless they might fill the disk. An old one goes when the new one is
+    there, and half of the disk stays free."""
+    if shutil.disk_usage(place.path).free > 4 * need:
         return place.checkpoints
     on_event(
         Note(
-            f"no checkpoints: they could take {need / 1e9:.0f} GB, too much for this disk; a stack that is"
-            " broken off starts anew"
+            f"no checkpoints: they could take {2 * need / 1e9:.0f} GB, too much for this disk; a stack that"
+            " is broken off starts anew"
         )
     )
     return None
 
 
-def choose_means(
-    devices: Sequence[str], workers: int | None, max_stack: int | None, weights_bytes: int
-) -> Means:
-    """One process a GPU; on CPU one a core, as far as memory goes, and the cores shared out among them."""
-    kind = devices[0].partition(":")[0]
-    stack = max_stack or DEFAULT_STACK.get(kind, DEFAULT_STACK_ELSEWHERE)
-    cores = machine.usable_cores()
-    if workers is None:
-        workers = len(devices)
-        if kind == "cpu":
-            workers = cores
-            if (free := machine.free_memory()) is not None:
-                each = PROCESS_BYTES + weights_bytes * (1 + COPIES * stack)
-                workers = max(1, min(cores, math.floor(free / each)))
-    return Means(tuple(devices), workers, max(1, cores // max(1, workers)), stack)
-
-
-def _check_numbers(workers: int | None, max_stack: int | None) -> None:
+def _check_numbers(workers: int | None, max_stack: int | None, checkpoint_minutes: float) -> None:
     if workers is not None and workers < 0:
         raise CarryoverError(f"workers = {workers}: give 0 (train in this process) or more")
     if max_stack is not None and max_stack < 1:
         raise CarryoverError(f"max_stack = {max_stack}: give 1 (each trial by itself) or more")
+    if not checkpoint_minutes >= 0:
+        raise CarryoverError(f"checkpoint_minutes = {checkpoint_minutes}: give 0 (save nothing) or more")
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from carryover.runs.events import Emit, StackDone, StackFailed, StackLost, WorkerEvent
 from carryover.runs.plan import Stack
-from carryover.runs.worker import Ready, Setup, Workplace
+from carryover.runs.worker import Measure, Ready, Room, Setup, Workplace
 from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
@@ -119,6 +119,26 @@ class Worker:
         else:
             cause = f"ended with exit code {code}"
         return f"the worker process {cause}"
+
+
+def measured_elsewhere(setup: Setup, order: Measure, logs: Path) -> Room:
+    """Measure in a process of its own: what it took of the device is free again when it ends."""
+    logs.mkdir(parents=True, exist_ok=True)
+    worker = Worker(setup, logs / "measure.log")
+    try:
+        worker.send(order)
+        while isinstance(answer := worker.connection.recv(), Ready):
+            pass
+    except (EOFError, OSError):
+        raise CarryoverError(
+            f"while it measured what a trial takes, {worker.how_it_died()}\n{worker.last_words()}"
+        ) from None
+    finally:
+        worker.kill()
+    if isinstance(answer, CarryoverError):
+        raise answer
+    assert isinstance(answer, Room)
+    return answer
 
 
 class WorkerPool:

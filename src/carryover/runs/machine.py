@@ -29,22 +29,6 @@ def usable_cores() -> int:
     return max(1, cores)
 
 
-def free_memory() -> int | None:
-    """Bytes that new processes may take, or None where that cannot be told."""
-    found = []
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    except (OSError, ValueError):
-        pass
-    try:
-        limit = int((CGROUP / "memory.max").read_text())
-        found.append(limit - int((CGROUP / "memory.current").read_text()))
-    except (OSError, ValueError):
-        pass
-    return max(0, min(found)) if found else None
-
-
 def choose_devices(asked: str | None) -> list[str]:
     """`cpu`, `cuda`, `cuda:1`, `cuda:0,cuda:1`; None takes a GPU where there is one."""
     if asked == "cpu":

@@ -176,9 +176,9 @@ class Subjects:
         """What the readers of the data did that the user should know, such as rows they left out."""
         return [f"{task.name}: {note}" for task in self._tasks.values() for note in task.notes]
 
-    def check(self, trials: Iterable[Trial], keep: bool) -> None:
+    def check(self, trials: Iterable[Trial]) -> None:
         """Load every model and tokenise every task that the trials use, so that what cannot work fails now
-        and workers find the tokens made. `keep` holds on to them, for training in this process."""
+        and workers find the tokens made."""
         seen: set[tuple[str, str, int]] = set()
         for trial in trials:
             use = (trial.model_fingerprint, trial.task_fingerprint, trial.training.max_length)
@@ -193,11 +193,13 @@ class Subjects:
                 )
             self.encoder(trial)
             self.data(trial)
-        if not keep:
-            self._encoders.clear()
-            self._data.clear()
-            self._tasks.clear()
-            self._fingerprints.clear()
+
+    def let_go(self) -> None:
+        """Free what was loaded, when the training is done elsewhere."""
+        self._encoders.clear()
+        self._data.clear()
+        self._tasks.clear()
+        self._fingerprints.clear()
 
     @cached_property
     def weights_bytes(self) -> int:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import logging
 import os
 import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from carryover.runs.events import Emit, EpochDone, StackDone, StackFailed, StepsDone
+from carryover.engine.need import Need, does_not_fit, is_out_of_memory, release
+from carryover.runs.events import Emit, EpochDone, StackDone, StackFailed, StepsDone, WorkerEvent, WorkerNote
 from carryover.runs.plan import Stack
 from carryover.runs.rows import Epoch, Outcome
 from carryover.trial import CarryoverError, Trial
@@ -44,6 +46,7 @@ class Setup:
     threads: int
     catalogue: Catalogue | None = None
     checkpoints: Path | None = None  # where long stacks are saved while they train; None: nowhere
+    checkpoint_seconds: float = 300.0
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,32 @@ class Ready:
     """A worker's first word: it has started and waits for stacks."""
 
 
+@dataclass(frozen=True)
+class Measure:
+    """An order: what does a trial of each of these kinds take, and what is free?"""
+
+    kinds: list[Trial]
+    devices: tuple[str, ...]
+    most: int  # trials that shall share a stack
+
+
+@dataclass(frozen=True)
+class Room:
+    """The answer: bytes; None where nothing is known."""
+
+    needs: list[Need | None]
+    free: int | None  # on the device that has the least
+
+
 class Workplace:
     """One process's engine and subjects, loaded once and kept."""
 
     def __init__(self, setup: Setup, subjects: Subjects | None = None) -> None:
         module, _, function = setup.engine.partition(":")
+        home = importlib.import_module(module)
         self.setup = setup
-        self.engine: Callable[..., list[Any]] = getattr(importlib.import_module(module), function)
+        self.engine: Callable[..., list[Any]] = getattr(home, function)
+        self.room: Callable[..., Room] | None = getattr(home, f"{function}_room", None)
         self._subjects = subjects
 
     @property
@@ -69,9 +91,16 @@ class Workplace:
             self._subjects = Subjects.from_catalogue(self.setup.catalogue)
         return self._subjects
 
+    def measure(self, order: Measure) -> Room:
+        """CarryoverError if a trial does not even fit alone."""
+        if self.room is None:
+            return Room([None] * len(order.kinds), None)
+        return self.room(order, self)
+
     def run(self, stack: Stack, emit: Emit) -> None:
         """Train a stack; whatever goes wrong is news, not an exception."""
         told, steps = 0.0, 0
+        notes = Notes(emit)
 
         def on_epoch(trial_id: str, epoch: Epoch) -> None:
             emit(EpochDone(trial_id, epoch))
@@ -83,40 +112,81 @@ class Workplace:
                 told = now
                 emit(StepsDone(stack.number, steps))
 
+        logging.getLogger("carryover").addHandler(notes)
         try:
-            outcomes = self.engine(stack.trials, self, on_epoch=on_epoch, on_steps=on_steps)
+            outcomes = self.engine(stack, self, on_epoch=on_epoch, on_steps=on_steps)
             if sorted(o.trial_id for o in outcomes) != sorted(stack.trial_ids):
                 raise RuntimeError("the engine did not give one outcome for each trial of the stack")
         except Exception as error:
-            emit(StackFailed(stack.number, error_text(error)))
+            end: WorkerEvent = StackFailed(stack.number, error_text(error), is_out_of_memory(error))
         else:
-            emit(StackDone(stack.number, outcomes))
+            end = StackDone(stack.number, outcomes)
+        finally:
+            logging.getLogger("carryover").removeHandler(notes)
+        release()  # not before, since an error holds the tensors of its stack
+        emit(end)
 
 
-def train_stack(
-    trials: Sequence[Trial], workplace: Workplace, on_epoch: OnEpoch, on_steps: OnSteps
-) -> list[Outcome]:
+class Notes(logging.Handler):
+    """Passes the engine's warnings on to the driver."""
+
+    def __init__(self, emit: Emit) -> None:
+        super().__init__(logging.WARNING)
+        self.pass_on = emit
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.pass_on(WorkerNote(record.getMessage()))
+
+
+def train_stack(stack: Stack, workplace: Workplace, on_epoch: OnEpoch, on_steps: OnSteps) -> list[Outcome]:
     """The real engine: the stack's encoder and data, then finetuning."""
     import torch
 
     from carryover.engine.finetune import finetune
     from carryover.engine.outcome import EngineSettings
 
-    torch.set_num_threads(workplace.setup.threads)
+    setup, trials = workplace.setup, stack.trials
+    torch.set_num_threads(setup.threads)
     encoder = workplace.subjects.encoder(trials[0])
     data = workplace.subjects.data(trials[0])
-    settings = EngineSettings(checkpoint_folder=workplace.setup.checkpoints)
+    settings = EngineSettings(
+        slots=stack.slots,
+        checkpoint_folder=setup.checkpoints,
+        checkpoint_seconds=setup.checkpoint_seconds,
+    )
     return list(
         finetune(
             trials,
             encoder,
             data,
-            device=workplace.setup.device,
+            device=setup.device,
             on_epoch=on_epoch,
             on_step=on_steps,
             settings=settings,
         )
     )
+
+
+def train_stack_room(order: Measure, workplace: Workplace) -> Room:
+    """What the real engine takes: a step of one trial and of two, for each kind."""
+    import torch
+
+    from carryover.engine.memory import free_memory, measure
+
+    torch.set_num_threads(workplace.setup.threads)
+    device, needs = workplace.setup.device, []
+    for trial in order.kinds:
+        encoder, data = workplace.subjects.encoder(trial), workplace.subjects.data(trial)
+        encoder.to(device)  # type: ignore[arg-type]
+        free = free_memory(device)
+        try:
+            needs.append(measure([trial], encoder, data, device, free=free, most=order.most))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise does_not_fit(None, free or 0, trial, device) from None
+    found = [free for name in order.devices if (free := free_memory(name)) is not None]
+    return Room(list(needs), min(found, default=None))
 
 
 def error_text(error: BaseException) -> str:
@@ -151,5 +221,11 @@ def serve(connection: Connection, leave: Callable[[], Any]) -> None:
         return
     workplace = Workplace(setup)
     connection.send(Ready())
-    while (stack := orders.get()) is not None:
-        workplace.run(stack, connection.send)
+    while (order := orders.get()) is not None:
+        if isinstance(order, Measure):
+            try:
+                connection.send(workplace.measure(order))
+            except CarryoverError as error:
+                connection.send(error)
+        else:
+            workplace.run(order, connection.send)

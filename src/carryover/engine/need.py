@@ -1,0 +1,55 @@
+"""What stacks need of memory, and what to do when there was too little. Imports no torch."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from dataclasses import dataclass
+
+from carryover.trial import CarryoverError, Trial
+
+HEADROOM = 0.1  # of the free memory, left free
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of memory that stacks take."""
+
+    first: int  # a stack of one trial
+    more: int  # each further trial
+
+    def of(self, trials: int) -> int:
+        return self.first + (trials - 1) * self.more
+
+    def fits(self, free: float, most: int) -> int:
+        """How many trials, at most `most`, fit into `free` bytes; 0 if not even one does."""
+        usable = free * (1 - HEADROOM)
+        if self.of(1) > usable:
+            return 0
+        return most if self.of(most) <= usable else 1 + int((usable - self.first) // self.more)
+
+
+def does_not_fit(need: int | None, free: float, trial: Trial, device: str) -> CarryoverError:
+    needs = "one trial ran out of memory" if need is None else f"one trial needs {need / 1e9:.2f} GB"
+    return CarryoverError(
+        f"{trial.model} on {trial.task} does not fit into memory: {needs}, and"
+        f" {max(0.0, free) * (1 - HEADROOM) / 1e9:.2f} GB may be used on {device}. Set training.batch_size"
+        f" (now {trial.training.batch_size}) or training.max_length (now {trial.training.max_length}) lower, close"
+        " other programs, use fewer workers, or another device"
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """torch says it in several ways: of the GPU, of the system, of a library that it calls."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
+
+
+def release() -> None:
+    """Give memory that nobody uses any more back to the system and to the GPU."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -1,0 +1,100 @@
+"""What a run trains with: devices, processes, and how many trials share a stack, as far as memory goes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from carryover.engine.need import does_not_fit
+from carryover.runs import machine
+from carryover.runs.plan import memory_key
+from carryover.runs.subjects import Catalogue
+from carryover.runs.worker import Room, Setup
+from carryover.trial import Trial
+
+MOST_TRIALS = {"cuda": 64}  # in a stack, where the user names no number; more gain nothing
+MOST_TRIALS_ELSEWHERE = 4
+PROCESS_BYTES = 600e6  # torch and transformers, before any model
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a run trains with."""
+
+    devices: tuple[str, ...]
+    workers: int  # 0: this process
+    threads: int  # of each process
+    max_stack: int
+    sizes: Mapping[Hashable, int] = field(default_factory=dict)  # by memory_key: what memory leaves of it
+
+    @property
+    def on_cuda(self) -> bool:
+        return self.devices[0].startswith("cuda")
+
+    def size_for(self, trial: Trial) -> int:
+        return min(self.max_stack, self.sizes.get(memory_key(trial), self.max_stack))
+
+    def setups(
+        self,
+        engine: str,
+        catalogue: Catalogue | None,
+        checkpoints: Path | None = None,
+        checkpoint_seconds: float = 300.0,
+    ) -> list[Setup]:
+        devices = [self.devices[place % len(self.devices)] for place in range(max(1, self.workers))]
+        return [
+            Setup(engine, device, self.threads, catalogue, checkpoints, checkpoint_seconds)
+            for device in devices
+        ]
+
+
+def choose_means(devices: Sequence[str], workers: int | None, max_stack: int | None) -> Means:
+    """One process a GPU; on CPU one a core, and the cores shared out among them."""
+    kind = devices[0].partition(":")[0]
+    stack = max_stack or MOST_TRIALS.get(kind, MOST_TRIALS_ELSEWHERE)
+    if workers is None:
+        workers = machine.usable_cores() if kind == "cpu" else len(devices)
+    return Means(tuple(devices), workers, _threads(workers), stack)
+
+
+def _threads(workers: int) -> int:
+    return max(1, machine.usable_cores() // max(1, workers))
+
+
+def kinds_of(trials: Iterable[Trial]) -> list[Trial]:
+    """One trial of each kind that takes memory in its own way: that with the most training examples."""
+    largest: dict[Hashable, Trial] = {}
+    for trial in trials:
+        known = largest.setdefault(memory_key(trial), trial)
+        if trial.train_size > known.train_size:
+            largest[memory_key(trial)] = trial
+    return list(largest.values())
+
+
+def fitted(
+    means: Means, kinds: Sequence[Trial], room: Room, weights_bytes: int, fewer_workers: bool
+) -> Means:
+    """The means with stacks that fit into memory; with fewer workers, where that is allowed and helps.
+
+    Raises CarryoverError if not even one trial of a kind fits.
+    """
+    if room.free is None or not any(room.needs):
+        return means
+    per_device = math.ceil(max(1, means.workers) / len(means.devices))
+    own = 0.0 if means.on_cuda or means.workers == 0 else PROCESS_BYTES + weights_bytes
+    for sharing in range(per_device, 0, -1):
+        share = room.free / sharing - own
+        sizes: dict[Hashable, int] = {}
+        for trial, need in zip(kinds, room.needs, strict=True):
+            if need is None:
+                continue
+            sizes[memory_key(trial)] = size = need.fits(share, means.max_stack)
+            if not size and (sharing == 1 or not fewer_workers):
+                raise does_not_fit(need.first, share, trial, means.devices[0])
+        if all(sizes.values()):
+            workers = min(means.workers, sharing * len(means.devices))
+            return dataclasses.replace(means, workers=workers, threads=_threads(workers), sizes=sizes)
+    raise AssertionError("the last round returns or raises")
