@@ -1,0 +1,201 @@
+"""How fast finetuning goes on a CPU: carryover's stack against plain Hugging Face loops, in one run.
+
+Every rival takes the same real batches of eight SST-2 sentences, with dropout, clipping, AdamW and a linear
+schedule. Rivals take turns, round after round, in two arrangements of the same cores: one process with a
+thread a core, and one process a core with one thread each. What counts is trial-steps a second of the whole
+machine; the table holds medians over the rounds and their ratios.
+
+    python benchmarks/cpu_stack_vs_hf.py [--quick] [--model FOLDER] [--glue FOLDER] [--rounds 7]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+SIZE, EPOCHS, BATCH, LENGTH = 4000, 3, 8, 128
+PLAIN, FUSED, PADDED = "HF loop, trimmed batches", "HF loop, trimmed, fused AdamW", "HF loop, padded to 128"
+
+
+def main() -> None:
+    options = parse()
+    cores = options.cores or os.cpu_count() or 1
+    stacks = [1, 4] if options.quick else [1, 4, 8, 16]
+    rounds = 2 if options.quick else options.rounds
+    arrangements = {f"1 process x {cores} threads": (1, cores), f"{cores} processes x 1 thread": (cores, 1)}
+    rates: dict[tuple[str, str], list[float]] = {}
+    pools = {name: start_pool(options, stacks, *how) for name, how in arrangements.items()}
+    rivals = [PLAIN, FUSED, PADDED, *(stack_name(t) for t in stacks)]
+    for turn in range(-1, rounds):  # the first turn warms up
+        for rival in rivals:
+            for name, pool in pools.items():
+                rate = whole_rate(pool, rival, options.trial_steps)
+                if turn >= 0:
+                    rates.setdefault((rival, name), []).append(rate)
+    for pool in pools.values():
+        for pipe, process in pool:
+            pipe.send(None)
+            process.join()
+    print_table(rates, rivals, list(arrangements), rounds)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--model", default=str(SHARED / "models/carryover-bert-tiny"))
+    parser.add_argument(
+        "--glue", type=Path, default=SHARED / "data/glue/SST-2", help="folder of SST-2's files"
+    )
+    parser.add_argument("--cores", type=int, help="default: all")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--trial-steps", type=int, default=16, help="of each process, rival and round")
+    parser.add_argument("--quick", action="store_true", help="two rounds, small stacks")
+    return parser.parse_args()
+
+
+def start_pool(
+    options: argparse.Namespace, stacks: list[int], processes: int, threads: int
+) -> list[tuple[Any, Any]]:
+    """Processes that hold every rival, ready to run; each with its pipe."""
+    spawn = multiprocessing.get_context("spawn")
+    pool = []
+    for number in range(processes):
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(
+            target=serve, args=(theirs, options.model, options.glue, stacks, threads, number)
+        )
+        process.start()
+        pool.append((ours, process))
+    for pipe, _ in pool:
+        pipe.recv()
+    return pool
+
+
+def whole_rate(pool: list[tuple[Any, Any]], rival: str, trial_steps: int) -> float:
+    """Trial-steps a second of all processes of a pool together."""
+    for pipe, _ in pool:
+        pipe.send((rival, trial_steps))
+    return sum(pipe.recv() for pipe, _ in pool)
+
+
+def serve(pipe: Any, model: str, glue: Path, stacks: list[int], threads: int, number: int) -> None:
+    """A process: builds every rival, then runs the one it is asked for and answers its rate."""
+    import torch
+
+    torch.set_num_threads(threads)
+    from carryover.data.glue import load_glue
+    from carryover.data.tokens import tokenise
+    from carryover.models.load import load_encoder, load_tokenizer, resolve
+
+    files = resolve(model)
+    encoder = load_encoder(files)
+    data = tokenise(load_glue("SST-2", glue), load_tokenizer(files), LENGTH)
+    first = 100 * number  # processes train different trials
+    rivals: dict[str, tuple[int, Callable[[int], None]]] = {
+        PLAIN: (1, plain_loop(encoder, data, first, fused=None, length=None)),
+        FUSED: (1, plain_loop(encoder, data, first, fused=True, length=None)),
+        PADDED: (1, plain_loop(encoder, data, first, fused=None, length=LENGTH)),
+    }
+    for trials in stacks:
+        rivals[stack_name(trials)] = (trials, stacked(encoder, data, first, trials))
+    done = dict.fromkeys(rivals, 0)
+    pipe.send("ready")
+    while (order := pipe.recv()) is not None:
+        rival, trial_steps = order
+        trials, step = rivals[rival]
+        steps = max(1, trial_steps // trials)
+        started = time.perf_counter()
+        for _ in range(steps):
+            step(done[rival])
+            done[rival] += 1
+        pipe.send(steps * trials / (time.perf_counter() - started))
+
+
+def plain_loop(
+    encoder: Any, data: Any, seed: int, fused: bool | None, length: int | None
+) -> Callable[[int], None]:
+    """What one would write by hand: a model, torch's AdamW, clipping, a schedule."""
+    import torch
+    import torch.nn.functional as F
+
+    from carryover.data.batches import epoch_order, pad, subset
+    from carryover.models.head import build_classifier
+
+    model = build_classifier(encoder, "mean", data.n_outputs, seed).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.0, fused=fused)
+    total = SIZE // BATCH * EPOCHS
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / total)
+    rows = subset(len(data.train), SIZE, seed)
+    order = rows[epoch_order(SIZE, seed, 0)]
+
+    def step(number: int) -> None:
+        batch = pad(data.train, order[number * BATCH : (number + 1) * BATCH], data.pad_id, length)
+        inputs = {
+            name: torch.from_numpy(value)
+            for name in ("input_ids", "attention_mask", "token_type_ids")
+            if (value := getattr(batch, name)) is not None
+        }
+        loss = F.cross_entropy(model(**inputs), torch.from_numpy(batch.labels))
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        loss.item()
+
+    return step
+
+
+def stacked(encoder: Any, data: Any, seed: int, trials: int) -> Callable[[int], None]:
+    import torch
+
+    from carryover.engine.outcome import EngineSettings
+    from carryover.engine.stack_run import StackRun
+    from carryover.trial import Training, Trial
+
+    training = Training(epochs=EPOCHS, batch_size=BATCH, lr=2e-5, max_length=LENGTH)
+    stack = [Trial("m", "m", "SST-2", "t", SIZE, seed + i, training=training) for i in range(trials)]
+    run = StackRun(stack, encoder, data, torch.device("cpu"), EngineSettings())
+    run.stack.train()
+    return run.runner
+
+
+def stack_name(trials: int) -> str:
+    return f"carryover, {trials} stacked" if trials > 1 else "carryover, 1 trial"
+
+
+def print_table(
+    rates: dict[tuple[str, str], list[float]], rivals: list[str], arrangements: list[str], rounds: int
+) -> None:
+    import torch
+    import transformers
+
+    middle = {key: statistics.median(values) for key, values in rates.items()}
+    one = arrangements[0]
+    best = {rival: max(middle[rival, name] for name in arrangements) for rival in (PLAIN, FUSED, PADDED)}
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, Python", end=" ")
+    print(f"{platform.python_version()}, {os.cpu_count()} cores, medians of {rounds} rounds\n")
+    print(
+        "| rival | arrangement | trial-steps/s (low to high) | x plain, one process | x plain, its best |",
+        end="",
+    )
+    print(
+        " x fused, its best | x padded, one process | x padded, its best |\n|---|---|---|---|---|---|---|---|"
+    )
+    for rival in rivals:
+        for name in arrangements:
+            rate, spread = middle[rival, name], rates[rival, name]
+            against = (middle[PLAIN, one], best[PLAIN], best[FUSED], middle[PADDED, one], best[PADDED])
+            ratios = " | ".join(f"{rate / other:.2f}" for other in against)
+            print(f"| {rival} | {name} | {rate:.1f} ({min(spread):.1f} to {max(spread):.1f}) | {ratios} |")
+
+
+if __name__ == "__main__":
+    main()
