@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from carryover.engine.attention import attention_kernel, plain_attention
+from carryover.engine.attention import kernels, plain_attention
 from carryover.engine.dropout import StackedDropout
 from carryover.engine.leaves import StackContext
 
@@ -31,7 +31,12 @@ def test_the_plain_path_is_scaled_dot_product_attention():
     torch.testing.assert_close(plain_attention(q, k, v, mask, 0.3, nn.Identity()), expected)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available() or attention_kernel is None, reason="needs a CUDA device and Triton")
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available() or kernels is None, reason="needs a CUDA device and Triton"
+)
+
+
+@needs_gpu
 @pytest.mark.parametrize("length", [7, 16, 33, 64, 100, 128])
 @pytest.mark.parametrize("width", [32, 64])
 @pytest.mark.parametrize("p", [0.0, 0.2])
@@ -39,7 +44,9 @@ def test_the_kernel_computes_the_plain_path(length, width, p):
     check_kernel(length, width, p, torch.bfloat16, "cuda", tolerance=2e-2)
 
 
-def check_kernel(length: int, width: int, p: float, dtype: torch.dtype, device: str, tolerance: float) -> None:
+def check_kernel(
+    length: int, width: int, p: float, dtype: torch.dtype, device: str, tolerance: float
+) -> None:
     rows, heads = 6, 3
     q, k, v, mask, grad = example(rows, length, heads, width, dtype, device)
     site = site_of(p, rows, device)

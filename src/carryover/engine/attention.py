@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from carryover.engine.dropout import StackedDropout
 
 try:
-    from carryover.engine import attention_kernel
+    from carryover.engine import kernels
 except ImportError:  # no Triton: a machine without a GPU
-    attention_kernel = None  # type: ignore[assignment]
+    kernels = None  # type: ignore[assignment]
 
 LONGEST = 128  # tokens whose scores fit in one block of the kernel
 HEAD_WIDTHS = (16, 32, 64, 128)
@@ -49,7 +49,7 @@ def stacked_attention(
 
 def kernel_fits(query: Tensor, mask: Tensor | None) -> bool:
     return (
-        attention_kernel is not None
+        kernels is not None
         and query.is_cuda
         and query.dtype == torch.bfloat16
         and query.shape[2] <= LONGEST

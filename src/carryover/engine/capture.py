@@ -6,7 +6,6 @@ occurs, after it has run for real: the runs that warm a length up are training s
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -15,12 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from carryover.engine.feed import LENGTH_STEP
 from carryover.models.anatomy import Anatomy
 
 if TYPE_CHECKING:
     from carryover.engine.stack_run import StackRun
 
-LENGTH_STEP = 16  # captured lengths are multiples of this
 WARM_RUNS = 2  # a length runs so often before it is captured
 WORTH_CAPTURING = 24  # a length that occurs less often is padded up to the next one that does
 
@@ -35,7 +34,7 @@ class StepRunner:
         self.pool: Any = None
         self.stream: Any = torch.cuda.Stream() if graphs else None
         lengths = run.feed.lengths
-        self.lengths = _few_lengths(lengths, int(run.feed.ids.shape[1])) if compiled or graphs else lengths
+        self.lengths = _few_lengths(lengths) if compiled or graphs else lengths
         if compiled:
             compile_layers(run.stack.model.encoder)
 
@@ -66,11 +65,9 @@ class StepRunner:
         self.graphs[length] = graph
 
 
-def _few_lengths(lengths: np.ndarray, longest: int) -> np.ndarray:
+def _few_lengths(lengths: np.ndarray) -> np.ndarray:
     """Each step's length rounded up, rare ones merged upwards: each kept length costs a compilation."""
-    rounded = np.minimum(
-        -(-lengths // LENGTH_STEP) * LENGTH_STEP, math.ceil(longest / LENGTH_STEP) * LENGTH_STEP
-    )
+    rounded = -(-lengths // LENGTH_STEP) * LENGTH_STEP
     counts = Counter(rounded.tolist())
     kept: list[int] = []
     waiting = 0

@@ -19,6 +19,9 @@ from carryover.data.tokens import TokenisedSplit, TokenisedTask
 from carryover.trial import Trial
 
 
+LENGTH_STEP = 16  # captured lengths are multiples of this
+
+
 def steps_per_epoch(trial: Trial) -> int:
     return math.ceil(trial.train_size / trial.training.batch_size)
 
@@ -58,7 +61,9 @@ class TrainFeed:
         )  # place in the tables below, shifted if -1 is there
         shift = int(used[0] == -1)
         used = used[shift:]
-        table = pad(data.train, used, data.pad_id)
+        longest = int(np.diff(data.train.offsets)[used].max())
+        room = math.ceil(longest / LENGTH_STEP) * LENGTH_STEP  # what a length may be rounded up to
+        table = pad(data.train, used, data.pad_id, room)
         lengths = table.attention_mask.sum(1)  # (N,)
         place = place.reshape(rows.shape) - shift
         of_rows = np.where(place >= 0, lengths[place.clip(0)], 0)  # (T, steps, B)

@@ -14,9 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FEW_ROWS = 8  # an embedding table this small is read by a matrix product, whose backward has no collisions
-KEY_STRIDE = (
-    4096  # widest attention row or channel that a dropout position is counted in, doubled when exceeded
-)
 
 
 class StackContext:

@@ -1,8 +1,8 @@
 """AdamW for a stack: each trial with its own rate, its own rates by layer, its own clipping.
 
 Two implementations of the same update, both checked against torch.optim.AdamW:
-`FlatAdamW` for the GPU: one compiled kernel per parameter over (T, n) views, all numbers that vary between
-steps read from the device. Weights are kept as a bfloat16 copy that the model computes with plus the 16 bits
+`FlatAdamW` for the GPU: one kernel per parameter over (T, n) views, all numbers that vary between steps read
+from the device. Weights are kept as a bfloat16 copy that the model computes with plus the 16 bits
 that are missing to float32 (`SplitFloat`): the float32 master weight without storing the upper half twice.
 `FusedAdamW` for the CPU: torch's own fused AdamW.
 """
@@ -17,6 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from carryover.trial import Training
+
+try:
+    from carryover.engine import kernels
+except ImportError:  # no Triton: a machine without a GPU
+    kernels = None  # type: ignore[assignment]
 
 CLIP_EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
@@ -118,11 +123,9 @@ def split_step(
     v.copy_(new_v)
 
 
-def _long_rows(grad: Tensor) -> Tensor:
-    """(T, ...) -> (T, r, c) with c a large power of two, if the size allows: long rows are summed fastest."""
-    n = grad[0].numel()
-    width = min(n & -n, 1 << 13)  # the largest power of two that divides n
-    return grad.flatten(1).view(grad.shape[0], -1, width) if width >= 512 else grad.flatten(1, -2)
+def squares(grad: Tensor) -> Tensor:
+    """(T, n) -> (T, some) float32 parts that add up to each trial's sum of squares."""
+    return torch.linalg.vector_norm(grad, dim=1, keepdim=True, dtype=torch.float32).square()
 
 
 class Pack:
@@ -201,7 +204,10 @@ class FlatAdamW:
                 self.low.append(torch.zeros_like(p.work, dtype=torch.int16) if self.split else self.m[-1])
         self.frozen_somewhere = any(bool((p.lr == 0).any()) for p in self.parameters)
         self.update: Any = split_step if self.split else plain_step
-        if compiled:
+        self.squares: Any = squares
+        if self.split and kernels is not None and self.pack.work.is_cuda:
+            self.update, self.squares = kernels.adam, kernels.squares
+        elif compiled:
             self.update = torch.compile(self.update, dynamic=True)
 
     @torch.no_grad()
@@ -255,16 +261,16 @@ class FlatAdamW:
         """(T,): what each trial's gradient is multiplied with."""
         if self.clip_norm <= 0:
             return torch.ones(packed.shape[0], device=packed.device)
-        squares = [(packed.float().square() * self.pack.live).sum(1, keepdim=True)]
+        parts = [(packed.float().square() * self.pack.live).sum(1, keepdim=True)]
         for i in self.large:
             grad = grads[i]
             if grad is None:
                 continue
-            by_row = torch.linalg.vector_norm(_long_rows(grad), dim=-1, dtype=torch.float32).square()
+            part = self.squares(grad.flatten(1))
             if self.frozen_somewhere:
-                by_row = by_row * (self.parameters[i].lr > 0)[:, None]
-            squares.append(by_row)
-        norm = torch.cat(squares, 1).sum(1).sqrt()
+                part = part * (self.parameters[i].lr > 0)[:, None]
+            parts.append(part)
+        norm = torch.cat(parts, 1).sum(1).sqrt()
         return (self.clip_norm / (norm + CLIP_EPS)).clamp(max=1.0)
 
     def state(self) -> dict[str, Tensor]:
