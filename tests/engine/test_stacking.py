@@ -105,6 +105,6 @@ def test_unlike_models_are_refused():
         stack([])
     with pytest.raises(CarryoverError, match="at least one trial"):
         Stack(classifiers("bert", 1)[0], 0)
+    models = classifiers("bert", 2)
     with pytest.raises(CarryoverError, match="0 to 1"):
-        models = classifiers("bert", 2)
         unstack(stack(models), 2, like=models[0])

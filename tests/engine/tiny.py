@@ -6,14 +6,14 @@ import torch
 import transformers as tf
 from torch import nn
 
-SIZE = dict(
-    vocab_size=120,
-    hidden_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=66,
-)
+SIZE = {
+    "vocab_size": 120,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 66,
+}
 CONFIGS = {
     "bert": lambda: tf.BertConfig(**SIZE),
     "roberta": lambda: tf.RobertaConfig(**SIZE),

@@ -1,8 +1,8 @@
 """Attention with keyed dropout, as Hugging Face's attention interface calls it.
 
 Short sequences on a GPU go through one Triton kernel a direction, which reads queries, keys and values where
-the projections wrote them and keeps scores and masks in registers. Everything else takes the plain path, which
-says what the kernel computes.
+the projections wrote them and keeps scores and masks in registers. All else takes the plain path, which says
+what the kernel computes.
 """
 
 from __future__ import annotations

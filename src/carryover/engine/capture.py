@@ -6,6 +6,7 @@ occurs, after it has run for real: the runs that warm a length up are training s
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class StepRunner:
         lengths = run.feed.lengths
         self.lengths = _few_lengths(lengths) if compiled or graphs else lengths
         if compiled:
-            compile_layers(run.stack.model.encoder)
+            compile_layers(run.stack.model.get_submodule("encoder"))
 
     def __call__(self, step: int) -> None:
         length = int(self.lengths[step])
@@ -80,13 +81,11 @@ def _few_lengths(lengths: np.ndarray) -> np.ndarray:
 
 
 def start_compiler() -> None:
-    """Load torch's compiler and start its worker processes while the stack is being built; both take seconds."""
+    """Load torch's compiler, start its worker processes while the stack is built: both take seconds."""
 
     def load() -> None:
-        import torch._inductor.compile_fx
-        from torch._inductor.async_compile import AsyncCompile
-
-        AsyncCompile.warm_pool()
+        importlib.import_module("torch._inductor.compile_fx")
+        importlib.import_module("torch._inductor.async_compile").AsyncCompile.warm_pool()
 
     threading.Thread(target=load, daemon=True).start()
 

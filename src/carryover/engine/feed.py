@@ -18,7 +18,6 @@ from carryover.data.batches import epoch_order, pad, subset
 from carryover.data.tokens import TokenisedSplit, TokenisedTask
 from carryover.trial import Trial
 
-
 LENGTH_STEP = 16  # captured lengths are multiples of this
 
 

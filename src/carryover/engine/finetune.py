@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from carryover.data.tokens import TokenisedTask
 from carryover.engine.checkpoint import Checkpoint
 from carryover.engine.feed import steps_per_epoch
-from carryover.engine.outcome import EngineSettings, EpochRecord, OnEpoch, Outcome, OnStep
+from carryover.engine.outcome import EngineSettings, EpochRecord, OnEpoch, OnStep, Outcome
 from carryover.engine.stack_run import StackRun
 from carryover.trial import CarryoverError, Trial
 
@@ -51,7 +51,7 @@ def finetune(
     on_step: OnStep | None = None,
     settings: EngineSettings | None = None,
 ) -> list[Outcome]:
-    """Train all trials at once and evaluate them after every epoch. `encoder` is pretrained and stays as it is."""
+    """Train all trials at once, evaluate them after every epoch. `encoder` is pretrained and stays as it is."""
     settings, device = settings or EngineSettings(), checked_device(device)
     check_stackable(trials, encoder.config.model_type)
     started = time.perf_counter()
@@ -111,8 +111,8 @@ def check_stackable(trials: Sequence[Trial], family: str | None = None) -> None:
         if stack_key(trial, family) != first:
             raise CarryoverError(
                 f"trials {trials[0].id} and {trial.id} cannot share a stack: they must agree in model, task, "
-                "train_size, number of layers, epochs, batch_size, max_length, dropout and optimiser settings "
-                "(lr, weight decay, seed, recipe and surgery may differ)"
+                "train_size, number of layers, epochs, batch_size, max_length, dropout and optimiser settings; "
+                "lr, weight decay, seed, recipe and surgery may differ"
             )
 
 

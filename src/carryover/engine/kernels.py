@@ -1,7 +1,8 @@
 """The Triton kernels of the engine: attention with keyed dropout, gradient norms, AdamW on split floats.
 
-Attention: one program a (row, head), all its scores in one block. The dropout mask is that of dropout.StackedDropout for (T*B, heads, L, L) probabilities: the same hash of row
-key, site, head and position. The backward pass computes scores and mask again instead of storing them.
+Attention: one program a (row, head), all its scores in one block. The dropout mask is that of
+dropout.StackedDropout for (T*B, heads, L, L) probabilities: the same hash of row key, site, head and position.
+The backward pass computes scores and mask again instead of storing them.
 """
 
 from __future__ import annotations
@@ -236,7 +237,7 @@ def adam(
     work: Tensor, low: Tensor, m: Tensor, v: Tensor, grad: Tensor,
     clip: Tensor, rate: Tensor, decay: Tensor, scalars: Tensor,
 ) -> None:  # fmt: skip
-    """The same arguments as optimiser.split_step, which it replaces: (T, n) contiguous; rate (T, 1) or (T, n)."""
+    """optimiser.split_step, argument for argument: (T, n) contiguous, rate and decay (T, 1) or (T, n)."""
     trials, size = work.shape
     each = rate.shape[1] > 1
     _adam[(triton.cdiv(size, 1024), trials)](

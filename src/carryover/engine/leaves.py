@@ -17,7 +17,7 @@ FEW_ROWS = 8  # an embedding table this small is read by a matrix product, whose
 
 
 class StackContext:
-    """What every leaf of one stack knows: how many trials there are and which dropout masks this step uses."""
+    """What every leaf of one stack knows: how many trials there are, which dropout masks this step uses."""
 
     def __init__(self, trials: int, rows_dim: int = 0):
         self.trials = trials
@@ -74,8 +74,8 @@ class StackedLeaf(nn.Module):
 class _BatchedLinear(torch.autograd.Function):
     """x (T, n, in), weight (T, out, in), bias (T, out) -> (T, n, out).
 
-    Autograd's own backward of bmm(x, weight.mT) gives the weight's gradient transposed, which an optimiser over
-    flat memory would have to copy first; here it is laid out like the weight.
+    Autograd's own backward of bmm(x, weight.mT) gives the weight's gradient transposed, which an optimiser
+    over flat memory would have to copy first; here it is laid out like the weight.
     """
 
     @staticmethod
@@ -200,5 +200,5 @@ class StackedEmbedding(StackedLeaf):
 
 @torch._dynamo.disable
 def _lookup(rows: Tensor, table: Tensor) -> Tensor:
-    """Kept out of compiled code, whose backward would add up gradients in an order that changes from run to run."""
+    """Kept out of compiled code, whose backward adds gradients up in an order that changes from run to run."""
     return F.embedding(rows, table)

@@ -35,8 +35,8 @@ def does_not_fit(need: int | None, free: float, trial: Trial, device: str) -> Ca
     return CarryoverError(
         f"{trial.model} on {trial.task} does not fit into memory: {needs}, and"
         f" {max(0.0, free) * (1 - HEADROOM) / 1e9:.2f} GB may be used on {device}. Set training.batch_size"
-        f" (now {trial.training.batch_size}) or training.max_length (now {trial.training.max_length}) lower, close"
-        " other programs, use fewer workers, or another device"
+        f" (now {trial.training.batch_size}) or training.max_length (now {trial.training.max_length}) lower,"
+        " close other programs, use fewer workers, or another device"
     )
 
 

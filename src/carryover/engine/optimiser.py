@@ -37,7 +37,7 @@ class StackParameter:
 
 
 class Schedule:
-    """The factor on every rate at a step, counted from 0: linear warm-up, then linear decay to 0 or constant."""
+    """The factor on every rate at a step, from 0 on: linear warm-up, then linear decay to 0 or constant."""
 
     def __init__(self, training: Training, steps: int):
         self.steps, self.warmup = steps, int(training.warmup * steps)
@@ -274,7 +274,7 @@ class FlatAdamW:
         return (self.clip_norm / (norm + CLIP_EPS)).clamp(max=1.0)
 
     def state(self) -> dict[str, Tensor]:
-        state = {}
+        state: dict[str, Tensor] = {}
         for i, p in enumerate(self.parameters):
             state |= {f"work/{p.name}": p.work.detach(), f"m/{p.name}": self.m[i], f"v/{p.name}": self.v[i]}
             if self.split:

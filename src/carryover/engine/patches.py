@@ -69,7 +69,7 @@ def _patch_mpnet(encoder: Any, context: StackContext, sites: SiteCounter) -> Non
 
 
 class _DropoutInTurn(nn.Module):
-    """XLNet's model calls one dropout module on words, positions and output in turn; each is a site of its own."""
+    """XLNet's model calls one dropout module on words, positions and output in turn: three sites."""
 
     def __init__(self, p: float, context: StackContext, sites: SiteCounter):
         super().__init__()
@@ -84,10 +84,20 @@ class _DropoutInTurn(nn.Module):
 
 
 class StackedXLNetAttention(nn.Module):
-    """XLNet's relative attention with q, k, v, o, r (T, H, heads, d), biases (T, heads, d), segments (T, 2, heads, d).
+    """XLNet's relative attention: q, k, v, o, r (T, H, heads, d), biases (T, heads, d), seg_embed (T, 2, heads, d).
 
     Activations are (L, T*B, H); inside, rows are split into (T, B): l, t, b, h.
     """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+    r: Tensor
+    r_w_bias: Tensor
+    r_r_bias: Tensor
+    r_s_bias: Tensor
+    seg_embed: Tensor
 
     def __init__(self, plain: Any, context: StackContext):
         super().__init__()
@@ -181,7 +191,7 @@ def _patch_deberta_v2(encoder: Any, context: StackContext, sites: SiteCounter) -
         batch = query.shape[0] // (context.trials * heads)
 
         def project(
-            linear: nn.Module,
+            linear: Any,
         ) -> Tensor:  # -> (T, B, heads, places, d), the same for every row of a trial
             y = linear(places).view(context.trials, 1, span * 2, heads, -1).transpose(2, 3)
             return y.expand(-1, batch, -1, -1, -1).reshape(query.shape[0], span * 2, -1)

@@ -139,7 +139,8 @@ class StackRun:
         """Weight decay reaches every row of the word table, touched or not."""
         if all(t.training.weight_decay == 0 for t in self.trials):
             return
-        assert isinstance(self.words, StackedEmbedding) and self.words.decay is not None
+        assert isinstance(self.words, StackedEmbedding)
+        assert self.words.decay is not None
         table = next(p for p in self.parameters if p.work is self.words.weight)
         rate = table.lr * self.optimiser.schedule.on_device(self.step_on_device)
         self.words.decay.mul_(1 - rate * table.decay)

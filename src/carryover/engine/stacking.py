@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
 from carryover.draws import scramble
@@ -36,6 +36,7 @@ def _stacked_mask(*args: Any, dtype: torch.dtype = torch.float32, **kwargs: Any)
     """Hugging Face's mask as an additive one, made on the device without asking it anything."""
     kwargs["allow_is_bidirectional_skip"] = False  # 'is nothing padded?' is such a question
     allowed = sdpa_mask(*args, **kwargs)  # (T*B, 1, L, L) bool
+    assert allowed is not None
     additive = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
     return additive.masked_fill(~allowed, torch.finfo(dtype).min)
 
@@ -52,14 +53,12 @@ class Stack(nn.Module):
         super().__init__()
         if trials < 1:
             raise CarryoverError(f"a stack needs at least one trial, not {trials}")
-        configs = [
-            m.config for m in template.modules() if hasattr(m, "config") and hasattr(m.config, "model_type")
-        ]
-        if not configs:
+        encoders = [m for m in template.modules() if isinstance(m, PreTrainedModel)]
+        if not encoders:
             raise CarryoverError(
                 f"cannot stack a {type(template).__name__}: it holds no Hugging Face encoder"
             )
-        model_type = configs[0].model_type
+        model_type = encoders[0].config.model_type
         self.context = StackContext(trials, rows_dim=int(model_type in ROWS_SECOND))
         # copy everything but the tables that only lend rows: they are large, and shared as they are
         lent = {
@@ -68,9 +67,9 @@ class Stack(nn.Module):
         }
         self.model = copy.deepcopy(template, memo=dict(lent))
         self._swap_leaves(rows or {})
-        for module in self.model.modules():
-            if hasattr(module, "config") and getattr(module.config, "_attn_implementation", None) is not None:
-                module.config._attn_implementation = ATTENTION
+        for config in (_config_of(m) for m in self.model.modules()):
+            if getattr(config, "_attn_implementation", None) is not None:
+                config._attn_implementation = ATTENTION
         unstacked = [n for n, p in self.named_parameters() if p.requires_grad and not self._is_stacked(n)]
         if unstacked:
             raise CarryoverError(
@@ -98,12 +97,8 @@ class Stack(nn.Module):
             is_attention = hasattr(module, "is_causal") or type(module).__name__.endswith("SelfAttention")
             if isinstance(site, StackedDropout) and is_attention:
                 module.attention_dropout_site = site
-        for module in self.model.modules():
-            if getattr(getattr(module, "config", None), "model_type", None) and hasattr(
-                module, "base_model_prefix"
-            ):
-                patch_family(module, module.config.model_type, context, sites)
-                break
+        encoder = next(m for m in self.model.modules() if isinstance(m, PreTrainedModel))
+        patch_family(encoder, encoder.config.model_type, context, sites)
 
     def _is_stacked(self, name: str) -> bool:
         owner = self.get_submodule(name.rpartition(".")[0])
@@ -172,6 +167,10 @@ def stack(models: Sequence[nn.Module]) -> Stack:
     for i, model in enumerate(models[1:], start=1):
         stacked.fill(i, model)
     return stacked
+
+
+def _config_of(module: Any) -> Any:
+    return getattr(module, "config", None)
 
 
 def _architecture(model: nn.Module) -> dict[str, str]:
