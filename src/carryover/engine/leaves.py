@@ -120,7 +120,7 @@ class StackedLayerNorm(StackedLeaf):
         if self.context.trials == 1:
             bias = None if self.bias is None else self.bias[0]
             return F.layer_norm(x, self.normalized_shape, self.weight[0], bias, self.eps)
-        wide = x.float() if x.is_cuda else x
+        wide = x.float() if x.is_cuda and torch.is_grad_enabled() else x  # compiled training fuses the casts
         y = self.context.split_rows(F.layer_norm(wide, self.normalized_shape, eps=self.eps))
         weight = self.context.per_row(self.weight, x)
         bias = None if self.bias is None else self.context.per_row(self.bias, x)
