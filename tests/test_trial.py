@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from carryover.trial import Point, Surgery, Training, Trial
+from carryover.trial import Point, Probe, Surgery, Training, Trial
 
 TRIAL = Trial("org/model", "f" * 16, "SST-2", "a" * 16, 500, 3)
 
@@ -105,3 +105,59 @@ def test_identity_names_only_what_differs_from_the_defaults():
 
 def test_values_can_be_keys():
     assert len({TRIAL, changed(), changed(seed=9), Point("incremental", "", 1.0, TRIAL)}) == 3
+
+
+PROBE = changed(probe=Probe(layer=3))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        TRIAL,
+        changed(probe=Probe(layer=0)),
+        changed(probe=Probe(layer=3), seed=4),
+        changed(probe=Probe(layer=3), training=Training(max_length=64)),
+        *(
+            changed(probe=Probe(**{"layer": 3, field: value}))
+            for field, value in {
+                "layer": 4,
+                "pooling": "summary",
+                "max_epochs": 10,
+                "patience": 3,
+                "held_out": 0.2,
+                "batch_size": 32,
+                "lr": 1e-2,
+                "weight_decay": 0.1,
+                "standardise": True,
+            }.items()
+        ),
+    ],
+)
+def test_what_decides_the_result_of_a_probe_changes_its_id(other):
+    assert other.id != PROBE.id
+    assert Trial.from_json(other.to_json()) == other
+    assert Trial.from_json(other.to_json()).id == other.id
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        changed(probe=Probe(layer=3), training=Training(epochs=7, lr=1.0)),
+        changed(probe=Probe(layer=3), head="pooler"),
+    ],
+)
+def test_how_models_are_finetuned_does_not_touch_a_probe(same):
+    assert same.id == PROBE.id
+
+
+def test_patience_is_for_probes_that_hold_something_out():
+    assert (
+        changed(probe=Probe(3, held_out=0, patience=2)).id
+        == changed(probe=Probe(3, held_out=0.0, patience=9)).id
+    )
+
+
+def test_a_trial_written_before_there_were_probes_is_read():
+    raw = json.loads(TRIAL.to_json())
+    raw.pop("probe")
+    assert Trial.from_json(json.dumps(raw)) == TRIAL

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 Recipe = Literal["as_described", "as_described_v1", "as_released", "bert_init"]
 Head = Literal["mean", "pooler"]
+Pooling = Literal["mean", "summary"]
 
 
 class CarryoverError(Exception):
@@ -76,8 +77,38 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """A linear classifier on the states of one layer of the frozen model, in place of finetuning.
+
+    A share of the training subset is held out to stop by: the epoch with the lowest loss there is kept, and
+    training ends after `patience` epochs without a lower one. Nothing held out: the last epoch is kept.
+    """
+
+    layer: int  # 0: the embeddings
+    pooling: Pooling = "mean"  # over the real tokens; "summary": the token that stands for the sequence
+    max_epochs: int = 40
+    patience: int = 5
+    held_out: float = 0.1
+    batch_size: int = 8
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    standardise: bool = False  # each feature to mean 0 and sd 1 on the part that is trained on
+
+    def canonical(self) -> Probe:
+        """The same probe written in one way: without a held-out part there is nothing to be patient for."""
+        patience = self.patience if self.held_out else Probe(self.layer).patience
+        return dataclasses.replace(
+            self,
+            patience=patience,
+            held_out=float(self.held_out),
+            lr=float(self.lr),
+            weight_decay=float(self.weight_decay),
+        )
+
+
+@dataclass(frozen=True)
 class Trial:
-    """One finetuning run. Its id is a hash of all that decides its result, and of nothing else."""
+    """One finetuning run, or one probe. Its id is a hash of all that decides its result, and of nothing else."""
 
     model: str  # as the user named it: a hub id, a folder, package:NAME
     model_fingerprint: str  # hash of the model's files
@@ -89,6 +120,7 @@ class Trial:
     head: Head = "mean"
     surgery: Surgery = field(default_factory=Surgery)
     training: Training = field(default_factory=Training)
+    probe: Probe | None = None  # None: the model is finetuned
 
     NAMES_ONLY = ("model", "revision", "task")  # how a thing is called does not change a result
 
@@ -98,6 +130,11 @@ class Trial:
         canonical = dataclasses.replace(
             self, surgery=self.surgery.canonical(), training=self.training.canonical()
         )
+        if self.probe is not None:  # it has its own training; of the model's, only the length of texts counts
+            training = Training(max_length=self.training.max_length)
+            canonical = dataclasses.replace(
+                canonical, probe=self.probe.canonical(), training=training, head="mean"
+            )
         return {k: v for k, v in _without_defaults(canonical).items() if k not in self.NAMES_ONLY}
 
     @property
@@ -111,13 +148,18 @@ class Trial:
     @staticmethod
     def from_json(text: str) -> Trial:
         raw = json.loads(text)
-        surgery, training = raw.pop("surgery"), raw.pop("training")
+        surgery, training, probe = raw.pop("surgery"), raw.pop("training"), raw.pop("probe", None)
         if surgery["order"] is not None:
             surgery["order"] = tuple(surgery["order"])
         surgery["reinit"] = tuple(surgery["reinit"])
         training["lr_factors"] = tuple((int(layer), float(f)) for layer, f in training["lr_factors"])
         training["betas"] = tuple(training["betas"])
-        return Trial(**raw, surgery=Surgery(**surgery), training=Training(**training))
+        return Trial(
+            **raw,
+            surgery=Surgery(**surgery),
+            training=Training(**training),
+            probe=None if probe is None else Probe(**probe),
+        )
 
 
 @dataclass(frozen=True)
