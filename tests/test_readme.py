@@ -216,6 +216,29 @@ def test_the_entry_point_is_there():
     assert re.fullmatch(r"carryover \S+\n", done.stdout), done.stderr
 
 
+def test_the_example_says_which_layers_matter(tmp_path, monkeypatch):
+    """On results whose answer is known: the first three layers bring all, layer 2 is missed most."""
+    monkeypatch.syspath_prepend(ROOT / "tests" / "analysis")
+    from synthetic_results import incremental, single_layer, write_results
+
+    def score(point):
+        redrawn = point.trial.surgery.reinit
+        lost = {1: 0.1, 2: 0.2, 3: 0.1}
+        return (
+            0.9
+            - sum(lost.get(layer, 0.0) for layer in redrawn)
+            + 0.001 * (point.trial.seed % 3) * len(redrawn)
+        )
+
+    points = [*incremental(trials=5), *single_layer(size=500, trials=5)]
+    write_results(tmp_path, points, score)
+    told = runpy.run_path(str(ROOT / "examples" / "own_task.py"))["answer"](tmp_path)
+    assert "accuracy: 0.900 with all 6 layers pretrained" in told[0]
+    assert "the first 3 of 6 layers bring 90% of it" in told
+    assert re.fullmatch(r"without what layer 2 had learnt: -0\.\d+ \(clear\)", told[3])
+    assert len(told) == 6
+
+
 # --- the file tree ---
 
 
