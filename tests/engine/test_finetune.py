@@ -210,6 +210,16 @@ def test_weight_decay_reaches_rows_that_training_never_touches():
     )
 
 
+@pytest.mark.parametrize("family", ["bert", "xlnet"])
+def test_a_batch_of_one_row(family):
+    encoder, data = tiny_encoder(family), tiny_task(n_train=9, n_dev=1)
+    one = dataclasses.replace(trial(0, batch_size=1, epochs=1), train_size=9)
+    outcome = finetune([one], encoder, data)[0]
+    model, losses = plain_finetune(one, without_dropout(encoder), data)
+    assert outcome.epochs[-1].train_loss == pytest.approx(sum(losses) / 9, abs=1e-4)
+    assert outcome.epochs[-1].dev_loss == pytest.approx(plain_evaluation(model, data)["loss"], abs=1e-3)
+
+
 def test_filled_slots_change_nothing():
     encoder, data = tiny_encoder("bert"), tiny_task()
     plain = finetune([trial(0), trial(1)], encoder, data)

@@ -171,7 +171,9 @@ class StackedEmbedding(StackedLeaf):
     def forward(self, ids: Tensor) -> Tensor:
         trials, width = self.context.trials, self.weight.shape[-1]
         row_axis = self.context.rows_dim
-        if ids.shape[row_axis] == 1 and ids.dim() == 2:  # (1, L): the same for every row
+        if (
+            self.local is None and ids.shape[row_axis] == 1 and ids.dim() == 2
+        ):  # (1, L): the same for every row
             rows = self.weight.index_select(1, ids.flatten())  # (T, L, H)
             batch = self._rows_of_batch() // trials
             return rows[:, None].expand(-1, batch, -1, -1).reshape(trials * batch, -1, width)
