@@ -27,7 +27,7 @@ WITH last AS (SELECT trial_id, MAX(epoch) AS epoch FROM epochs GROUP BY trial_id
 SELECT p.experiment, p.condition, p.x, t.model, t.model_fingerprint, t.task, t.task_fingerprint, t.train_size,
        t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor, t.id AS trial_id, t.status, t.error,
        k.metric, score.value AS value, dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
-       t.seconds, m.depth, t.trial_json
+       t.seconds, m.depth, k.train_rows, t.trial_json
 FROM points p
 JOIN trials t ON t.id = p.trial_id
 LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
@@ -100,6 +100,16 @@ def load_epochs(folder: Path) -> pd.DataFrame:
         return pd.read_sql_query(
             f"SELECT * FROM epochs WHERE trial_id IN {ASKED_FOR} ORDER BY trial_id, epoch, metric", db
         )
+
+
+def load_weight_change(folder: Path) -> pd.DataFrame:
+    """trial_id, name, layer, kind, value: how far each matrix moved; empty where a study did not measure it."""
+    columns = ["trial_id", "name", "layer", "kind", "value"]
+    with _reading(folder) as db:
+        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
+            return pd.DataFrame(columns=columns)
+        query = f"SELECT {', '.join(columns)} FROM weight_change WHERE trial_id IN {ASKED_FOR}"
+        return pd.read_sql_query(query, db)
 
 
 def load_trials(folder: Path) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 LEVEL = 0.95
 
@@ -94,4 +95,14 @@ def false_discovery(p: Sequence[float] | pd.Series) -> np.ndarray:
     known = ~np.isnan(values)
     if known.any():
         adjusted[known] = stats.false_discovery_control(values[known], method="by")
+    return adjusted
+
+
+def holm(p: Sequence[float] | pd.Series) -> np.ndarray:
+    """Holm's adjusted p values (family-wise, valid under any dependence); NaN stays and does not count."""
+    values = np.asarray(p, dtype=float)
+    adjusted = np.full(values.shape, math.nan)
+    known = ~np.isnan(values)
+    if known.any():
+        adjusted[known] = multipletests(values[known], method="holm")[1]
     return adjusted

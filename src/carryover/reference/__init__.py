@@ -1,0 +1,1 @@
+"""Published numbers to set beside ours, as data: curves.csv, tables.csv. `analysis.published` reads them."""

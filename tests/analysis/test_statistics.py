@@ -1,0 +1,233 @@
+"""Equivalence, interaction, correlation and power, on data whose truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from carryover.analysis.correlations import (
+    correlate,
+    curve_correlation,
+    resampled_p,
+    task_correlations,
+    widened_percentiles,
+)
+from carryover.analysis.equivalence import below_margin, within_margin
+from carryover.analysis.interaction import interaction
+from carryover.analysis.intervals import holm
+from carryover.analysis.power import (
+    trials_each,
+    trials_for_interaction,
+    trials_for_margin,
+    trials_for_mean,
+)
+from carryover.analysis.shares import early_shares, small_ks
+
+
+def noise(seed, *shape, sd=0.01):
+    return np.random.default_rng(seed).normal(0, sd, shape)
+
+
+# --- Holm ---
+
+
+def test_holm_steps_down_and_leaves_unknown_p_values_out():
+    assert holm([0.01, math.nan, 0.04, 0.03]) == pytest.approx([0.03, math.nan, 0.06, 0.06], nan_ok=True)
+    assert np.isnan(holm([math.nan])).all()
+
+
+# --- equivalence ---
+
+
+def test_few_noisy_trials_show_neither_that_a_difference_is_small_nor_that_it_is_not():
+    d = within_margin(np.array([-0.02, 0.0, 0.021]), margin=0.01)
+    assert stats.ttest_1samp([-0.02, 0.0, 0.021], 0).pvalue > 0.9  # which a careless reader calls "no effect"
+    assert d.p_within > 0.05
+    assert d.p_beyond > 0.05
+
+
+def test_tost_is_its_interval_within_the_margin():
+    for seed in range(40):
+        d = within_margin(0.004 + noise(seed, 6, sd=0.006), margin=0.01)
+        assert (d.p_within < 0.05) == (d.low > -0.01 and d.high < 0.01)
+
+
+def test_tost_seldom_calls_a_difference_of_the_margin_small():
+    wrong = [within_margin(0.01 + noise(seed, 5), 0.01).p_within < 0.05 for seed in range(600)]
+    assert np.mean(wrong) == pytest.approx(0.05, abs=0.03)
+
+
+def test_no_help_is_one_sided():
+    harm, help_ = below_margin(-0.2 + noise(0, 4), 0.01), below_margin(0.2 + noise(0, 4), 0.01)
+    assert harm.p_within < 0.01
+    assert help_.p_beyond < 0.01
+    assert within_margin(-0.2 + noise(0, 4), 0.01).p_beyond < 0.01
+
+
+def test_equal_differences_and_a_single_one():
+    assert within_margin(np.zeros(3), 0.01).p_within == 0
+    assert below_margin(np.full(3, 0.02), 0.01).p_beyond == 0
+    assert math.isnan(within_margin(np.array([0.0]), 0.01).p_within)
+
+
+# --- interaction ---
+
+
+def curves(seed, shapes, trials, sds):
+    """One frame: a group a shape, a level a (group, seed), noise of the group's own size."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for group, (shape, n, sd) in enumerate(zip(shapes, trials, sds, strict=True)):
+        for trial in range(n):
+            level = rng.normal(0, 0.05)
+            rows += [(group, trial, x, v + level + rng.normal(0, sd)) for x, v in enumerate(shape)]
+    return pd.DataFrame(rows, columns=["group", "seed", "x", "value"])
+
+
+FLAT, RISING = np.zeros(7), np.linspace(0, 0.06, 7)
+
+
+@pytest.mark.parametrize(("trials", "sds"), [((3, 3), (0.01, 0.01)), ((12, 3), (0.03, 0.005))])
+def test_curves_of_one_shape_seldom_interact(trials, sds):
+    p = [interaction(curves(s, (RISING, RISING + 0.2), trials, sds), "group").p for s in range(120)]
+    assert np.mean(np.array(p) < 0.05) < 0.11  # 0.05, and three standard errors of 120 draws
+
+
+def test_curves_of_two_shapes_interact_and_the_effect_is_found():
+    found = [interaction(curves(s, (FLAT, RISING), (3, 3), (0.01, 0.01)), "group") for s in range(30)]
+    assert np.mean([i.p < 0.05 for i in found]) > 0.8
+    truth = np.sqrt(np.mean((RISING - RISING.mean()) ** 2) / 4)  # half of the difference lies in each group
+    assert np.mean([i.effect for i in found]) == pytest.approx(truth, rel=0.2)
+    assert np.mean([i.low <= truth <= i.high for i in found]) > 0.8
+
+
+def test_interaction_agrees_with_the_textbook_split_plot_when_noise_is_equal():
+    """Against anova_lm of the two nested least-squares fits; weights are equal where variances are."""
+    import statsmodels.formula.api as smf
+    from statsmodels.stats.anova import anova_lm
+
+    frame = curves(3, (FLAT, RISING), (4, 4), (0.01, 0.01))
+    flipped = frame[frame.group == 0].assign(group=1)
+    flipped["value"] += np.where(flipped.x == 2, 0.01, 0)  # the same noise in both groups: one variance
+    both = pd.concat([frame[frame.group == 0], flipped])
+    both["unit"] = both.group.astype(str) + "/" + both.seed.astype(str)
+    table = anova_lm(
+        smf.ols("value ~ C(unit) + C(x)", both).fit(),
+        smf.ols("value ~ C(unit) + C(x) + C(x):C(group)", both).fit(),
+    )
+    assert interaction(both, "group").p == pytest.approx(table["Pr(>F)"].iloc[1])
+
+
+def test_interaction_of_too_little_is_none():
+    assert interaction(curves(0, (FLAT, FLAT), (1, 1), (0.01, 0.01)), "group") is None
+    assert interaction(curves(0, (FLAT,), (3,), (0.01,)), "group") is None
+    frame = curves(0, (FLAT, RISING), (3, 3), (0.01, 0.01))
+    assert interaction(frame.drop(frame.index[[0, 9, 30]]), "group").p < 0.05  # holes do no harm
+    assert interaction(frame.assign(value=0.5), "group") is None
+
+
+# --- correlations ---
+
+
+def test_correlations_agree_with_scipy_and_small_samples_are_exact():
+    a, b = pd.Series(noise(1, 5)), pd.Series(noise(2, 5))
+    ours = correlate(a, b, ranks=True)
+    assert ours.r == pytest.approx(stats.spearmanr(a, b).statistic)
+    exact = stats.permutation_test(
+        (a,), lambda x: stats.spearmanr(x, b).statistic, permutation_type="pairings", n_resamples=np.inf
+    )
+    assert ours.p == pytest.approx(exact.pvalue)
+    assert correlate(a, b).r == pytest.approx(stats.pearsonr(a, b).statistic)
+
+
+def test_correlation_needs_four_pairs_and_some_spread():
+    assert correlate(pd.Series([1.0, 2, 3]), pd.Series([1.0, 2, 3])) is None
+    assert correlate(pd.Series([1.0] * 5), pd.Series(noise(0, 5))) is None
+    shared = correlate(pd.Series(range(6)), pd.Series(range(6), index=range(2, 8)))
+    assert shared.n == 4
+
+
+def table_of(values, name="layer"):
+    n, layers = values.shape
+    return pd.DataFrame(
+        {"seed": np.repeat(range(n), layers), "x": np.tile(range(layers), n), "value": values.ravel()}
+    )
+
+
+def test_curve_correlation_is_that_of_the_means_and_its_interval_covers_it():
+    shape = np.linspace(0, 0.2, 12)
+    covered = []
+    for seed in range(60):
+        probing, curve = shape + noise(seed, 4, 12, sd=0.03), shape**2 * 4 + noise(seed + 99, 3, 12, sd=0.03)
+        found = curve_correlation(table_of(probing), table_of(curve))
+        assert found.r == pytest.approx(np.corrcoef(probing.mean(axis=0), curve.mean(axis=0))[0, 1])
+        assert found.low <= found.r <= found.high
+        covered.append(found.low <= 0.9 <= found.high)  # about what the noise leaves of it
+    assert np.mean(covered) > 0.8
+    alone = curve_correlation(table_of(probing), table_of(curve[:1]))
+    assert math.isnan(alone.low)
+
+
+def test_widened_percentiles_are_wider_with_fewer_trials_and_agree_with_their_p():
+    draws = noise(5, 9999, sd=1.0) + 2.4
+    few, many = widened_percentiles(draws, 3), widened_percentiles(draws, 50)
+    assert few[1] - few[0] > many[1] - many[0]
+    for n in (3, 8, 50):
+        low, high = widened_percentiles(draws, n)
+        assert (resampled_p(draws, n) < 0.05) == (low > 0 or high < 0)
+
+
+def test_task_correlations_pair_the_same_permutation():
+    rows = [
+        ("permutation", "permuted", "m", 5000, "", task, n, 0, sign * n + offset)
+        for task, sign, offset in (("a", 1, 0), ("b", 2, 5), ("c", -1, 0))
+        for n in range(1, 8)
+    ]
+    names = ["experiment", "condition", "model", "train_size", "variant", "task", "x", "seed", "value"]
+    table = task_correlations(pd.DataFrame(rows, columns=names))
+    assert table[["task", "other"]].to_numpy().tolist() == [["a", "b"], ["a", "c"], ["b", "c"]]
+    assert table.spearman.tolist() == pytest.approx([1, -1, -1])
+    assert table.spearman_p.tolist() == pytest.approx([2 / math.factorial(7)] * 3)
+    assert table.n.tolist() == [7] * 3
+
+
+# --- shares and power ---
+
+
+def test_early_share_is_the_ratio_of_means():
+    assert small_ks(12) == [1, 2, 3, 4]
+    assert small_ks(2) == [1]
+    rng = np.random.default_rng(0)
+    rows = [
+        (seed, k, 12, 0.5 + 0.3 * min(1, k / 6) + 0.02 * seed + rng.normal(0, 0.003))
+        for seed in range(4)
+        for k in range(13)
+    ]
+    frame = pd.DataFrame(rows, columns=["seed", "x", "depth", "value"])
+    table = frame.pivot(index="seed", columns="x", values="value").mean()
+    expected = (table[[1, 2, 3, 4]].mean() - table[0]) / (table[12] - table[0])
+    assert early_shares(frame).mean() == pytest.approx(expected)
+    assert early_shares(frame[frame.x != 12]) is None
+    assert early_shares(frame.assign(value=noise(0, len(frame)))) is None
+
+
+def test_the_number_of_trials_has_the_power_it_promises():
+    n = trials_for_mean(0.01, 0.012)
+    rejected = np.mean([stats.ttest_1samp(0.01 + noise(s, n, sd=0.012), 0).pvalue < 0.05 for s in range(800)])
+    assert rejected == pytest.approx(0.82, abs=0.06)
+    assert trials_for_mean(1.0, 0.01) == 2
+    assert trials_each(0.01, 0.02) > trials_for_mean(0.01, 0.02)
+    assert trials_for_margin(0.002, 0.005, 0.01) < 10
+    assert trials_for_margin(0.02, 0.005, 0.01) is None
+    assert trials_for_mean(0.0, 0.01) is None
+    assert trials_for_mean(1e-6, 1.0) is None  # more than anybody would run
+
+
+def test_trials_for_an_interaction_fall_with_its_size():
+    few, many = trials_for_interaction(10.0, 6, 3, 24), trials_for_interaction(2.0, 6, 3, 24)
+    assert 3 < few < many
+    assert trials_for_interaction(0.0, 6, 3, 24) is None
