@@ -59,8 +59,8 @@ class StackRun:
         self.words = self.stack.model.get_submodule(words)
 
         self.feed = TrainFeed(self.trials, data, device, template.takes_token_types)
-        start = StartingValues(encoder, self.trials)
-        self.parameters = self._parameters(start)
+        self.start = StartingValues(encoder, self.trials)
+        self.parameters = self._parameters(self.start)
         schedule = Schedule(self.trials[0].training, self.feed.steps)
         training = self.trials[0].training
         self.optimiser: FlatAdamW | FusedAdamW
@@ -68,7 +68,7 @@ class StackRun:
             self.optimiser = FlatAdamW(self.parameters, training, schedule, compiled)
         else:
             self.optimiser = FusedAdamW(self.parameters, training, schedule)
-        self._set_starting_values(start, words, rows)
+        self._set_starting_values(self.start, words, rows)
 
         self.step_on_device = torch.zeros((), dtype=torch.int32, device=device)
         self.loss_sum = torch.zeros(len(self.trials), device=device)

@@ -1,0 +1,70 @@
+"""How far finetuning moved each matrix of each layer from where it started, for all trials of a stack at once.
+
+Nothing is kept for it while training: where a trial started is a function of the trial, and is made again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from carryover.draws import normal
+
+if TYPE_CHECKING:
+    from carryover.engine.stack_run import StackRun
+
+DIRECTIONS = 8  # vectors that the iteration for the spectral norm turns at once
+ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class WeightChange:
+    """One matrix of one trial: norms of what changed, and of what it was at the start."""
+
+    name: str  # of the parameter in the encoder
+    layer: int
+    frobenius: float
+    spectral: float
+    start_frobenius: float
+    start_spectral: float
+
+
+@torch.no_grad()
+def weight_changes(run: StackRun) -> list[list[WeightChange]]:
+    """For every trial, every matrix that lies in a layer. XLNet's (H, heads, d) tensors count as (H, heads * d)."""
+    found: list[list[WeightChange]] = [[] for _ in run.trials]
+    for i, p in enumerate(run.parameters):
+        layer = run.start.layer_of(p.name)
+        if not layer or p.work.dim() < 3 or run.start.is_norm_or_bias(p.name):
+            continue
+        start = run.start.values(p.name, p.work.shape[1:], run.device).flatten(2)  # (T, rows, columns)
+        change = run.optimiser.values(i).flatten(2) - start
+        norms = [
+            torch.linalg.vector_norm(change, dim=(1, 2)),
+            spectral_norm(change),
+            torch.linalg.vector_norm(start, dim=(1, 2)),
+            spectral_norm(start),
+        ]
+        by_trial = torch.stack(norms, 1).tolist()  # (T, 4)
+        for t, values in enumerate(by_trial):
+            found[t].append(WeightChange(p.name.removeprefix("encoder."), layer, *values))
+    return found
+
+
+def spectral_norm(matrices: Tensor) -> Tensor:
+    """(T, rows, columns) -> (T,): the largest singular value of each, by subspace iteration.
+
+    A decomposition of every matrix of every trial would take longer than training them.
+    """
+    columns = matrices.shape[2]
+    width = min(DIRECTIONS, *matrices.shape[1:])
+    basis = normal(0, "spectral", (columns, width), 1.0, matrices.device).expand(len(matrices), -1, -1)
+    for _ in range(ROUNDS):
+        image = torch.linalg.qr(torch.bmm(matrices, basis))[0]  # (T, rows, width)
+        basis = torch.linalg.qr(torch.bmm(matrices.mT, image))[0]  # (T, columns, width)
+    small = torch.bmm(matrices, basis)  # (T, rows, width)
+    gram = torch.bmm(small.mT, small)  # (T, width, width)
+    return torch.linalg.eigvalsh(gram.double())[:, -1].clamp(min=0).sqrt().to(matrices.dtype)

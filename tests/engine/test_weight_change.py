@@ -1,0 +1,45 @@
+"""Norms of what changed against numpy's, and against a plain loop's weights."""
+
+import numpy as np
+import pytest
+import torch
+from plain_loop import plain_finetune
+from test_finetune import run_steps, trial, without_dropout
+from tiny import tiny_encoder, tiny_task
+
+from carryover.engine.weight_change import spectral_norm, weight_changes
+from carryover.models.surgery import operate
+from carryover.trial import Surgery
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (40, 90), (200, 64)])
+def test_the_spectral_norm_is_the_largest_singular_value(shape):
+    g = torch.Generator().manual_seed(0)
+    matrices = torch.randn(4, *shape, generator=g)  # singular values lie close together: the hard case
+    matrices[1] = torch.outer(torch.arange(shape[0]).float(), torch.ones(shape[1]))  # of rank one
+    matrices[2] = 0
+    expected = [np.linalg.norm(m, ord=2) for m in matrices.numpy()]
+    torch.testing.assert_close(spectral_norm(matrices), torch.tensor(expected), rtol=0.01, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "xlnet"])
+def test_weight_change_is_the_distance_between_start_and_end(family):
+    encoder, data = tiny_encoder(family), tiny_task()
+    trials = [trial(0), trial(1, surgery=Surgery(reinit=(2, 3)))]
+    run, _ = run_steps(trials, encoder, data, 10)
+    changes = weight_changes(run)
+    for t, one in enumerate(trials):
+        start = operate(encoder, one.surgery, one.seed)
+        end, _ = plain_finetune(one, without_dropout(encoder), data, max_steps=10)
+        before, after = dict(start.named_parameters()), dict(end.encoder.named_parameters())
+        assert {c.layer for c in changes[t]} == {1, 2, 3}
+        for c in changes[t]:
+            a = before[c.name].detach().flatten(1).numpy()
+            b = after[c.name].detach().flatten(1).numpy()
+            assert c.frobenius == pytest.approx(np.linalg.norm(b - a), rel=1e-2)
+            assert c.spectral == pytest.approx(np.linalg.norm(b - a, ord=2), rel=2e-2)
+            assert c.start_frobenius == pytest.approx(np.linalg.norm(a), rel=1e-4)
+            assert c.start_spectral == pytest.approx(np.linalg.norm(a, ord=2), rel=1e-2)
+    names = {c.name for c in changes[0]}
+    assert any(name.endswith("output.dense.weight" if family == "bert" else "rel_attn.o") for name in names)
+    assert not any("norm" in name.lower() or name.endswith("bias") for name in names)
