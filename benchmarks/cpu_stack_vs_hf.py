@@ -3,7 +3,8 @@
 Every rival takes the same real batches of eight SST-2 sentences, with dropout, clipping, AdamW and a linear
 schedule. Rivals take turns, round after round, in two arrangements of the same cores: one process with a
 thread a core, and one process a core with one thread each. What counts is trial-steps a second of the whole
-machine; the table holds medians over the rounds and their ratios.
+machine; the tables hold medians over the rounds and their ratios. The second one counts the cores' own time,
+which other work on the machine disturbs less.
 
     python benchmarks/cpu_stack_vs_hf.py [--quick] [--model FOLDER] [--glue FOLDER] [--rounds 7]
 """
@@ -15,6 +16,7 @@ import multiprocessing
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SIZE, EPOCHS, BATCH, LENGTH = 4000, 3, 8, 128
+Rates = dict[tuple[str, str], list[tuple[float, float]]]  # rival, arrangement -> of each round
 PLAIN, FUSED, PADDED = "HF loop, trimmed batches", "HF loop, trimmed, fused AdamW", "HF loop, padded to 128"
 
 
@@ -31,13 +34,20 @@ def main() -> None:
     stacks = [1, 4] if options.quick else [1, 4, 8, 16]
     rounds = 2 if options.quick else options.rounds
     arrangements = {f"1 process x {cores} threads": (1, cores), f"{cores} processes x 1 thread": (cores, 1)}
-    rates: dict[tuple[str, str], list[float]] = {}
+    rates: Rates = {}
     pools = {name: start_pool(options, stacks, *how) for name, how in arrangements.items()}
+    for pipe, _ in (worker for pool in pools.values() for worker in pool):
+        pipe.recv()  # it is ready
     rivals = [PLAIN, FUSED, PADDED, *(stack_name(t) for t in stacks)]
     for turn in range(-1, rounds):  # the first turn warms up
         for rival in rivals:
             for name, pool in pools.items():
                 rate = whole_rate(pool, rival, options.trial_steps)
+                print(
+                    f"round {turn + 1}, {rival}, {name}: {rate[0]:.1f} {rate[1]:.1f}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 if turn >= 0:
                     rates.setdefault((rival, name), []).append(rate)
     for pool in pools.values():
@@ -64,6 +74,8 @@ def start_pool(
     options: argparse.Namespace, stacks: list[int], processes: int, threads: int
 ) -> list[tuple[Any, Any]]:
     """Processes that hold every rival, ready to run; each with its pipe."""
+    # threads wait without spinning: on a machine with other work, spinning ones get in each other's way
+    os.environ["OMP_WAIT_POLICY"] = "passive"
     spawn = multiprocessing.get_context("spawn")
     pool = []
     for number in range(processes):
@@ -73,16 +85,15 @@ def start_pool(
         )
         process.start()
         pool.append((ours, process))
-    for pipe, _ in pool:
-        pipe.recv()
     return pool
 
 
-def whole_rate(pool: list[tuple[Any, Any]], rival: str, trial_steps: int) -> float:
-    """Trial-steps a second of all processes of a pool together."""
+def whole_rate(pool: list[tuple[Any, Any]], rival: str, trial_steps: int) -> tuple[float, float]:
+    """Trial-steps a second of all processes of a pool together, and a second of one core's time."""
     for pipe, _ in pool:
         pipe.send((rival, trial_steps))
-    return sum(pipe.recv() for pipe, _ in pool)
+    answers = [pipe.recv() for pipe, _ in pool]
+    return sum(a[0] for a in answers), statistics.mean(a[1] for a in answers)
 
 
 def serve(pipe: Any, model: str, glue: Path, stacks: list[int], threads: int, number: int) -> None:
@@ -111,11 +122,12 @@ def serve(pipe: Any, model: str, glue: Path, stacks: list[int], threads: int, nu
         rival, trial_steps = order
         trials, step = rivals[rival]
         steps = max(1, trial_steps // trials)
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         for _ in range(steps):
             step(done[rival])
             done[rival] += 1
-        pipe.send(steps * trials / (time.perf_counter() - started))
+        done_here = steps * trials
+        pipe.send((done_here / (time.perf_counter() - started), done_here / (time.process_time() - worked)))
 
 
 def plain_loop(
@@ -171,30 +183,30 @@ def stack_name(trials: int) -> str:
     return f"carryover, {trials} stacked" if trials > 1 else "carryover, 1 trial"
 
 
-def print_table(
-    rates: dict[tuple[str, str], list[float]], rivals: list[str], arrangements: list[str], rounds: int
-) -> None:
+def print_table(rates: Rates, rivals: list[str], arrangements: list[str], rounds: int) -> None:
     import torch
     import transformers
 
-    middle = {key: statistics.median(values) for key, values in rates.items()}
-    one = arrangements[0]
-    best = {rival: max(middle[rival, name] for name in arrangements) for rival in (PLAIN, FUSED, PADDED)}
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, Python", end=" ")
-    print(f"{platform.python_version()}, {os.cpu_count()} cores, medians of {rounds} rounds\n")
-    print(
-        "| rival | arrangement | trial-steps/s (low to high) | x plain, one process | x plain, its best |",
-        end="",
-    )
-    print(
-        " x fused, its best | x padded, one process | x padded, its best |\n|---|---|---|---|---|---|---|---|"
-    )
-    for rival in rivals:
-        for name in arrangements:
-            rate, spread = middle[rival, name], rates[rival, name]
-            against = (middle[PLAIN, one], best[PLAIN], best[FUSED], middle[PADDED, one], best[PADDED])
-            ratios = " | ".join(f"{rate / other:.2f}" for other in against)
-            print(f"| {rival} | {name} | {rate:.1f} ({min(spread):.1f} to {max(spread):.1f}) | {ratios} |")
+    print(f"{platform.python_version()}, {os.cpu_count()} cores, medians of {rounds} rounds")
+    for which, unit in enumerate(("second", "second of a core's time")):
+        values = {key: [r[which] for r in given] for key, given in rates.items()}
+        middle = {key: statistics.median(given) for key, given in values.items()}
+        best = {rival: max(middle[rival, name] for name in arrangements) for rival in (PLAIN, FUSED, PADDED)}
+        against = {
+            "plain, one process": middle[PLAIN, arrangements[0]],
+            "plain, its best": best[PLAIN],
+            "fused, its best": best[FUSED],
+            "padded, one process": middle[PADDED, arrangements[0]],
+            "padded, its best": best[PADDED],
+        }
+        columns = ["", "arrangement", f"trial-steps a {unit} (low to high)", *(f"x {n}" for n in against)]
+        print(f"\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
+        for rival in rivals:
+            for name in arrangements:
+                rate, spread = middle[rival, name], values[rival, name]
+                shown = " | ".join(f"{rate / other:.2f}" for other in against.values())
+                print(f"| {rival} | {name} | {rate:.1f} ({min(spread):.1f} to {max(spread):.1f}) | {shown} |")
 
 
 if __name__ == "__main__":
