@@ -141,7 +141,8 @@ def _train(
     try:
         checkpoints = None
         if checkpoint_seconds:
-            largest = max(len(stack.trials) for stack in stacks)
+            saved = [stack for stack in stacks if stack.trials[0].probe is None]  # probes start anew
+            largest = max((len(stack.trials) for stack in saved), default=0)
             need = subjects.weights_bytes * CHECKPOINT_COPIES * max(1, workers) * largest
             checkpoints = _room_for_checkpoints(place, need, on_event)
         setups = means.setups(engine, subjects.catalogue, checkpoints, checkpoint_seconds)[: max(1, workers)]

@@ -17,6 +17,7 @@ from carryover.trial import Trial
 
 MOST_TRIALS = {"cuda": 64}  # in a stack, where the user names no number; more gain nothing
 MOST_TRIALS_ELSEWHERE = 4
+MOST_PROBES = 512  # in a stack: all that read the same states, so that the model runs once for them
 PROCESS_BYTES = 600e6  # torch and transformers, before any model
 
 
@@ -35,6 +36,8 @@ class Means:
         return self.devices[0].startswith("cuda")
 
     def size_for(self, trial: Trial) -> int:
+        if trial.probe is not None:
+            return MOST_PROBES
         return min(self.max_stack, self.sizes.get(memory_key(trial), self.max_stack))
 
     def setups(

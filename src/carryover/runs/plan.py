@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from carryover.probes.progress import steps_of as probe_steps
 from carryover.trial import Trial
 
 Item = TypeVar("Item")
@@ -55,6 +56,8 @@ class PlanRow:
 
 
 def steps_of(trial: Trial) -> int:
+    if trial.probe is not None:
+        return probe_steps(trial.probe)
     return math.ceil(trial.train_size / trial.training.batch_size) * trial.training.epochs
 
 
@@ -66,6 +69,7 @@ def memory_key(trial: Trial) -> Hashable:
         trial.task_fingerprint,
         None if order is None else len(order),
         (training.batch_size, training.max_length, training.dropout),
+        trial.probe is not None,
     )
 
 
@@ -87,7 +91,9 @@ def make_stacks(
     slots: dict[int, int] = {}  # by the chunk's first trial
     for group in groups.values():
         most = max_stack if isinstance(max_stack, int) else max_stack(trials[group[0]])
-        of_group = even_chunks(group, max(1, min(most, fair)))
+        if trials[group[0]].probe is None:  # probes stay together: the model runs once for all of them
+            most = min(most, fair)
+        of_group = even_chunks(group, max(1, most))
         slots |= {chunk[0]: max(map(len, of_group)) for chunk in of_group}
         chunks += of_group
 

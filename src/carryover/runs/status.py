@@ -62,7 +62,8 @@ def _seconds_left(store: Store, now: float) -> float | None:
     for trial in store.trials("done", "failed"):
         settled += steps_of(trial) if trial.id in settled_now else 0
     for trial in store.trials("running", "pending"):
-        share = epochs.get(trial.id, 0) / trial.training.epochs
+        asked = trial.training.epochs if trial.probe is None else trial.probe.max_epochs
+        share = epochs.get(trial.id, 0) / asked
         under_way += share * steps_of(trial)
         elsewhere += (1 - share) * steps_of(trial)
     did = settled + under_way

@@ -125,7 +125,10 @@ class Subjects:
 
     def stack_key(self, trial: Trial) -> Hashable:
         from carryover.engine.finetune import stack_key
+        from carryover.probes.run import stack_key as probe_key
 
+        if trial.probe is not None:
+            return probe_key(trial)
         return stack_key(trial, self._facts[trial.model_fingerprint].family)
 
     def _files_of(self, trial: Trial) -> ModelFiles:

@@ -139,7 +139,7 @@ class Notes(logging.Handler):
 
 
 def train_stack(stack: Stack, workplace: Workplace, on_epoch: OnEpoch, on_steps: OnSteps) -> list[Outcome]:
-    """The real engine: the stack's encoder and data, then finetuning."""
+    """The real engine: the stack's encoder and data, then finetuning, or probing of the frozen model."""
     import torch
 
     from carryover.engine.finetune import finetune
@@ -149,6 +149,21 @@ def train_stack(stack: Stack, workplace: Workplace, on_epoch: OnEpoch, on_steps:
     torch.set_num_threads(setup.threads)
     encoder = workplace.subjects.encoder(trials[0])
     data = workplace.subjects.data(trials[0])
+    if trials[0].probe is not None:
+        from carryover.probes.run import run as run_probes
+
+        cache = workplace.subjects.catalogue.cache
+        return list(
+            run_probes(
+                trials,
+                encoder,
+                data,
+                device=setup.device,
+                cache=cache and cache / "features",
+                on_epoch=on_epoch,
+                on_step=on_steps,
+            )
+        )
     settings = EngineSettings(
         slots=stack.slots,
         checkpoint_folder=setup.checkpoints,
@@ -174,8 +189,11 @@ def train_stack_room(order: Measure, workplace: Workplace) -> Room:
     from carryover.engine.memory import free_memory, measure
 
     torch.set_num_threads(workplace.setup.threads)
-    device, needs = workplace.setup.device, []
+    device, needs = workplace.setup.device, list[Need | None]()
     for trial in order.kinds:
+        if trial.probe is not None:  # the same few batches of states, however many probes read them
+            needs.append(None)
+            continue
         encoder, data = workplace.subjects.encoder(trial), workplace.subjects.data(trial)
         encoder.to(device)  # type: ignore[arg-type]
         free = free_memory(device)
@@ -186,7 +204,7 @@ def train_stack_room(order: Measure, workplace: Workplace) -> Room:
                 raise
             raise does_not_fit(None, free or 0, trial, device) from None
     found = [free for name in order.devices if (free := free_memory(name)) is not None]
-    return Room(list(needs), min(found, default=None))
+    return Room(needs, min(found, default=None))
 
 
 def error_text(error: BaseException) -> str:
