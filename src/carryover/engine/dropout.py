@@ -40,6 +40,12 @@ class StackedDropout(nn.Module):
 
     def scale_mask(self, x: Tensor, origin: int = 0) -> Tensor:
         """0 where dropped, 1 / (1 - p) where kept, in the shape of `x`; tokens are counted from `origin`."""
+        packing = self.context.packing
+        if packing is not None:  # (1, N, C): real tokens only
+            keys, stride = self._keys(3, x.shape[-1]), _stride(x.shape[-1])
+            keys = keys.index_select(0, packing.rows)[:, None]
+            place = (packing.positions * stride)[:, None] + _count(x.shape[-1], x)
+            return self._scale(place, keys)[None]
         keys = self._keys(x.dim(), x.shape[-1])
         if x.dim() == 2:  # (T*B, C)
             return self._scale(_count(x.shape[1], x), keys[:, None])
@@ -54,6 +60,13 @@ class StackedDropout(nn.Module):
             keys = keys[None, :, None]
             token = (_count(x.shape[0], x) - origin)[:, None, None] * stride
         return self._scale(token + last, keys)
+
+    def attention_mask(self, rows: Tensor, heads: int, length: int) -> Tensor:
+        """The mask of the attention of some rows of the batch, (R * heads, length, length)."""
+        keys = self._keys(4, length).index_select(0, rows)  # (R,)
+        keys = scramble_(keys[:, None] + _count(heads, keys) * HEAD_STRIDE).view(-1, 1, 1)
+        last = _count(length, keys)
+        return self._scale(last[:, None] * _stride(length) + last, keys)
 
     def _keys(self, axes: int, channels: int) -> Tensor:
         """(T*B,): this step's keys of the rows, for this site."""

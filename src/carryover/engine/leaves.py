@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from carryover.engine.packed_math import PackedLayerNorm, PackedLinear
+
 FEW_ROWS = 8  # an embedding table this small is read by a matrix product, whose backward has no collisions
 
 
@@ -23,6 +25,8 @@ class StackContext:
         self.trials = trials
         self.rows_dim = rows_dim
         self.row_keys: Tensor | None = None  # (T*B,) int32: hash of (trial, step, row of the batch)
+        self.packing: Any = None  # engine.packing.Packing while activations are (1, N, H), real tokens only
+        self.next_packing: Any = None
 
     def first_rows(self) -> Tensor:
         """The key of each trial's first row (T,), for what a trial has once and not per row."""
@@ -103,6 +107,8 @@ class StackedLinear(StackedLeaf):
         self.in_features, self.out_features = plain.in_features, plain.out_features
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.context.packing is not None:  # (1, N, in)
+            return PackedLinear.apply(x[0], self.weight, self.bias, self.context.packing.sizes)[None]
         y = _BatchedLinear.apply(self.context.fold(x), self.weight, self.bias)  # (T, n, out)
         return self.context.unfold(y, x)
 
@@ -117,6 +123,9 @@ class StackedLayerNorm(StackedLeaf):
         self.normalized_shape, self.eps = plain.normalized_shape, plain.eps
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.context.packing is not None:  # (1, N, H)
+            sizes = self.context.packing.sizes
+            return PackedLayerNorm.apply(x[0], self.weight, self.bias, self.eps, sizes)[None]
         if self.context.trials == 1:
             bias = None if self.bias is None else self.bias[0]
             return F.layer_norm(x, self.normalized_shape, self.weight[0], bias, self.eps)

@@ -19,6 +19,7 @@ from carryover.engine.feed import EvalFeed, TrainFeed, touched_ids
 from carryover.engine.leaves import StackedEmbedding
 from carryover.engine.optimiser import FlatAdamW, FusedAdamW, Schedule, StackParameter
 from carryover.engine.outcome import EngineSettings
+from carryover.engine.packing import pack_layers
 from carryover.engine.stacking import Stack
 from carryover.engine.variants import StartingValues, template_of
 from carryover.models.anatomy import Anatomy
@@ -52,6 +53,8 @@ class StackRun:
         words = "encoder." + _word_embedding_name(template.encoder)
         rows = [torch.from_numpy(r).to(device) for r in touched_ids(self.trials, data)]
         self.stack = Stack(template, len(self.trials), rows={words: rows}).to(device)
+        if not on_cuda and not compiled and dtype == torch.float32:
+            pack_layers(self.stack)
         if self.trials[0].training.dropout is not None:
             for module in self.stack.modules():
                 if isinstance(module, StackedDropout):
