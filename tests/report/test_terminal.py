@@ -11,8 +11,8 @@ from synthetic_results import incremental, lifelike, localized, write_results
 
 from carryover.analysis.frame import finished, load_points
 from carryover.analysis.intervals import t_interval
-from carryover.report.tables import grid, summary
-from carryover.report.terminal import summary_table
+from carryover.report.tables import Cell, grid, summary
+from carryover.report.terminal import _spread, summary_table
 
 
 def show(folder, width=100):
@@ -21,24 +21,62 @@ def show(folder, width=100):
     return console.export_text()
 
 
-@pytest.mark.parametrize(("depth", "headers"), [(6, 1), (12, 2), (24, 4)])
-def test_fits_in_a_hundred_columns(tmp_path, depth, headers):
-    made = incremental(("builtin:question-answer", "CoLA"), (500, 50000), 3, depth)
-    text = show(write_results(tmp_path, made, lifelike(depth), depth=depth))
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("depth", [6, 12, 24])
+def test_folds_to_the_width_and_cuts_nothing(tmp_path, depth, width):
+    tasks = ("builtin:question-answer", "CoLA")
+    folder = write_results(tmp_path, incremental(tasks, (500, 50000), 3, depth), lifelike(depth), depth=depth)
+    text = show(folder, width)
+    assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
-    assert text.count("examples") == headers
-    shown = [int(k) for line in text.splitlines() if "examples" in line for k in re.findall(r"\d+", line)]
-    assert shown == list(range(depth + 1))
+    pieces = text.count("examples")
+    assert (
+        pieces
+        <= {80: {6: 2, 12: 3, 24: 6}, 100: {6: 2, 12: 3, 24: 5}, 120: {6: 1, 12: 2, 24: 4}}[width][depth]
+    )
+    for task in ("question-answer", "CoLA"):
+        assert text.count(task) == pieces
+    heads = [line.split()[2:] for line in text.splitlines() if "examples" in line]
+    assert [int(k) for ks in heads for k in ks] == list(range(depth + 1))
+    assert max(map(len, heads)) - min(map(len, heads)) <= 1
+    points = finished(load_points(folder))
+    expected = sorted(f"{100 * mean:.1f}" for mean in summary(points)["mean"])
+    assert sorted(re.findall(r"(-?\d+\.\d) ±", text)) == expected
+
+
+def test_many_long_heads_become_narrow_before_a_number_is_cut(tmp_path):
+    tasks = ("a-task-with-a-name-that-never-ends", "CoLA")
+    made = incremental(tasks, (500,), 3, recipes=("as_described", "bert_init")) + localized()
+    folder = write_results(tmp_path, made, lifelike(6))
+    for width in (40, 60, 80):
+        text = show(folder, width)
+        assert max(map(len, text.splitlines())) <= width
+        means = summary(finished(load_points(folder)))
+        counted = means[means["experiment"] == "incremental"]
+        shown = re.findall(r"-?\d+\.\d ±", text.partition("Localized")[0])
+        assert len(shown) == len(counted)
+        assert "".join(re.findall(r"a-task[\w-]*", text)[:1]).startswith("a-task")
 
 
 def test_cells_are_mean_and_half_width_times_100(tmp_path):
-    folder = write_results(
-        tmp_path, incremental(ks=(0, 6)), lambda p: None if p.x and p.trial.seed else 0.5 + p.trial.seed / 10
-    )
-    half = 100 * t_interval([0.5, 0.6, 0.7]).half_width
-    row = next(line for line in show(folder).splitlines() if "SST-2" in line)
-    assert row.split() == ["SST-2", "500", "60.0", f"±{half:.1f}", "50.0"]
+    def score(p):
+        spread = {0: 0.02, 3: 0.2, 6: 0.0}[int(p.x)]
+        return None if p.x == 6 and p.trial.seed else 0.5 + spread * p.trial.seed
+
+    lines = show(write_results(tmp_path, incremental(ks=(0, 3, 6)), score)).splitlines()
+    row = next(line for line in lines if "SST-2" in line)
+    small, large = (100 * t_interval([0.5, 0.5 + d, 0.5 + 2 * d]).half_width for d in (0.02, 0.2))
+    assert small < 10 < large
+    assert row.split() == ["SST-2", "500", "52.0", f"±{small:.1f}", "70.0", f"±{large:.0f}", "50.0"]
+
+
+def test_half_widths_stay_short_at_the_turn():
+    assert [_spread(Cell(0.5, half, 2)) for half in (0.0994, 0.0996, 0.56, float("nan"))] == [
+        " ±9.9",
+        " ±10",
+        " ±56",
+        "",
+    ]
 
 
 def test_baselines_come_first_and_conditions_have_rows(tmp_path):

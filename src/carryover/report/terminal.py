@@ -1,68 +1,112 @@
-"""The results as tables in the terminal: a row a task and size, a column a k; wide ones are folded."""
+"""The results as tables in the terminal: a row a task and size, a column a k; folded to the terminal's width."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from carryover.analysis.frame import finished, load_points
 from carryover.report.labels import experiment_name, in_order
 from carryover.report.tables import Cell, Grid, grid
 
-MOST_COLUMNS = 7  # of values; with task and size they fit in 100 characters
+HEAD_WIDTHS = (16, 12, 8)  # of task, model and so on; longer ones go over several lines
+FEWEST_COLUMNS = 3  # of values a table, before heads are made narrower
+UNLIMITED = 10_000
+LEGEND = "× 100: mean ± half of its 95% t interval; no ± where one trial has finished"
 
 
-def summary_table(folder: Path) -> Table:
+def summary_table(folder: Path) -> Group:
     """All experiments of a study, one below the other. Values are × 100: mean ± half the 95% t interval."""
     points = finished(load_points(folder))
-    page = Table.grid()
+    parts: list[Text | FoldedGrid] = []
     for experiment in in_order(points["experiment"]):
-        page.add_row(f"[bold]{experiment_name(experiment)}[/bold]")
-        for table in fold(grid(points, experiment)):
-            page.add_row(table)
-    page.add_row(
-        "[dim]× 100, mean ± half the width of its 95% t interval; no ± where one trial has finished[/dim]"
-    )
-    return page
+        parts += [Text(experiment_name(experiment), style="bold"), FoldedGrid(grid(points, experiment))]
+    return Group(*parts, Text(LEGEND, style="dim"))
 
 
-def fold(whole: Grid) -> list[Table]:
-    """Tables of at most so many columns each, as even as they can be: 13 become 7 and 6."""
-    pieces = math.ceil(len(whole.columns) / MOST_COLUMNS)
-    share = math.ceil(len(whole.columns) / pieces)
-    return [_table(whole, slice(i * share, (i + 1) * share)) for i in range(pieces)]
+@dataclass(frozen=True)
+class FoldedGrid:
+    """One grid as however many tables the width at hand asks for. No number is ever cut."""
+
+    whole: Grid
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unlimited = options.update(max_width=UNLIMITED)
+
+        def fits(table: Table) -> bool:
+            return Measurement.get(console, unlimited, table).maximum <= options.max_width
+
+        for table in fold(self.whole, fits):
+            yield from ("", table)
+        yield ""
 
 
-def _table(whole: Grid, chosen: slice) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+def fold(whole: Grid, fits: Callable[[Table], bool]) -> list[Table]:
+    """As few tables as fit, as even as they can be: 13 columns become 7 and 6. If need be with narrow heads;
+    where even a single column of values does not fit, one a table, which the terminal may wrap."""
+    count = len(whole.columns)
+    if fits(alone := _table(whole, slice(0, count), UNLIMITED)):
+        return [alone]
+    for head_width in HEAD_WIDTHS:
+        most = count if head_width == HEAD_WIDTHS[-1] else max(1, count // FEWEST_COLUMNS)
+        for pieces in range(1, most + 1):
+            tables = [_table(whole, part, head_width) for part in _even(count, pieces)]
+            if all(map(fits, tables)):
+                return tables
+    return tables
+
+
+def _even(count: int, pieces: int) -> list[slice]:
+    """13 in 4: 4, 3, 3 and 3."""
+    ends = [math.ceil(count * i / pieces) for i in range(pieces + 1)]
+    return [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+
+def _table(whole: Grid, chosen: slice, head_width: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for head in whole.heads:
-        numeric = head == "examples"
-        table.add_column(
-            head, justify="right" if numeric else "left", max_width=16, overflow="fold", no_wrap=numeric
-        )
-    for column in whole.columns[chosen]:
-        table.add_column(column, justify="right", no_wrap=True)
+        if head == "examples":
+            table.add_column(head, justify="right", no_wrap=True)
+        else:
+            table.add_column(head, max_width=head_width, overflow="fold")
+    columns = zip(*(row.cells[chosen] for row in whole.rows), strict=True)
+    shown = [_aligned(column) for column in columns]
+    for name, texts in zip(whole.columns[chosen], shown, strict=True):
+        width = max(len(name), texts[0].cell_len)
+        table.add_column(Text(name, justify="right"), no_wrap=True, min_width=width)
     previous: tuple[str, ...] = ()
-    for row in whole.rows:
-        shown = tuple(
-            "" if head == before else head for head, before in zip(row.heads, previous, strict=False)
-        )
-        repeated = 0 if not previous or row.heads[0] != previous[0] else 1
-        heads = (*shown[:repeated], *row.heads[repeated:])
-        table.add_row(*(_escape(head) for head in heads), *(_text(cell) for cell in row.cells[chosen]))
+    for row, cells in zip(whole.rows, zip(*shown, strict=True), strict=True):
+        repeated = row.heads[:1] == previous[:1]
+        heads = ("", *row.heads[1:]) if repeated else row.heads
+        table.add_row(*map(escape, heads), *cells)
         previous = row.heads
     return table
 
 
-def _text(cell: Cell | None) -> str:
-    if cell is None:
-        return "[dim]·[/dim]"
-    mean = f"{100 * cell.mean:.1f}"
-    return mean if math.isnan(cell.half_width) else f"{mean} [dim]±{100 * cell.half_width:.1f}[/dim]"
+def _aligned(column: tuple[Cell | None, ...]) -> list[Text]:
+    """A column's cells, all equally wide, with points and ± below each other."""
+    means = ["·" if cell is None else f"{100 * cell.mean:.1f}" for cell in column]
+    spreads = ["" if cell is None else _spread(cell) for cell in column]
+    left, right = max(map(len, means)), max(map(len, spreads))
+    return [
+        Text(mean.rjust(left)).append(spread.ljust(right), style="dim")
+        for mean, spread in zip(means, spreads, strict=True)
+    ]
 
 
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
+def _spread(cell: Cell) -> str:
+    """±5.2, ±56: a decimal of a wide interval says nothing. Empty where there is one trial."""
+    if math.isnan(cell.half_width):
+        return ""
+    half = 100 * cell.half_width
+    return f" ±{half:.1f}" if half < 9.95 else f" ±{half:.0f}"
