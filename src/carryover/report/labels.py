@@ -18,6 +18,7 @@ EXPERIMENTS = {
     "single_layer": "One layer re-initialised",
     "permutation": "Layer permutations",
     "prune": "Dropped layers",
+    "probing": "Probes of the frozen model",
 }
 X_AXES = {
     "incremental": "pretrained layers kept (k)",
@@ -25,11 +26,13 @@ X_AXES = {
     "single_layer": "layer re-initialised",
     "permutation": "training examples",
     "prune": "layers dropped",
+    "probing": "layer probed (0: embeddings)",
 }
 CONDITIONS = {
     ("single_layer", ""): "one layer re-initialised",
     ("prune", "top"): "top layers dropped",
     ("prune", "bottom"): "bottom layers dropped",
+    ("probing", ""): "linear probe",
 }
 ORDER = list(EXPERIMENTS)
 
@@ -53,6 +56,7 @@ def place_name(experiment: str, x: float) -> str:
         "localized": "the block that starts at layer {:g}",
         "single_layer": "layer {:g}",
         "prune": "{:g} layers dropped",
+        "probing": "layer {:g}",
     }
     return pattern.get(experiment, "x = {:g}").format(x)
 
