@@ -12,6 +12,7 @@ from carryover.study.sections import (
     PerSize,
     TaskSpec,
     TrainingSpec,
+    glue_name,
 )
 from carryover.trial import Training
 from study.facts import a_study
@@ -32,11 +33,15 @@ def test_training_has_all_settings_of_a_training_and_their_defaults():
 
 
 def test_the_names_are_those_of_the_data_room():
-    from carryover.data.glue import GLUE
+    from carryover.data.glue import ALIASES, GLUE
+    from carryover.data.glue import glue_name as of_the_data_room
     from carryover.data.grammar import BUILTIN
     from carryover.data.metrics import CLASSIFICATION, REGRESSION
 
     assert set(GLUE_NAMES) == set(GLUE)
+    spellings = [text for name in GLUE for text in (name, name.lower(), GLUE[name].config, f" {name}_")]
+    for name in [*spellings, *ALIASES, "reviews", "builtin:sentiment", "glue", ""]:
+        assert glue_name(name) == of_the_data_room(name)
     assert set(BUILTIN_NAMES) == {f"builtin:{name}" for name in BUILTIN}
     assert set(METRICS["classification"]) == set(CLASSIFICATION)
     assert set(METRICS["regression"]) == set(REGRESSION)
@@ -64,6 +69,16 @@ def test_sizes_that_are_none(bad):
     assert '"all"' in text
 
 
+def test_glue_names_may_be_spelt_in_other_ways():
+    study = a_study(tasks=["sst2", "sts-b", {"name": "qnli", "source": "./glue_data"}])
+    assert [task.name for task in study.tasks] == ["SST-2", "STS-B", "QNLI"]
+    assert [task.origin for task in study.tasks] == ["glue"] * 3
+    assert TaskSpec(**OWN | {"name": "sst2"}).name == "sst2"  # files of one's own
+    assert "SST-2 is listed twice" in message_of(tasks=["sst2", "SST-2"])
+    (named,) = study.override(tasks=["Qnli"]).tasks
+    assert named.source == study.resolved(Path.cwd()).tasks[2].source  # the study's, with all its keys
+
+
 def test_where_a_task_comes_from():
     assert TaskSpec(name="builtin:sentiment").origin == "builtin"
     assert TaskSpec(name="SST-2").origin == "glue"
@@ -75,8 +90,8 @@ def test_where_a_task_comes_from():
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        ("sst2", ['tasks[0] = "sst2"', "did you mean `SST-2`?", "train, dev, text and label"]),
-        ({"name": "sst2"}, ['tasks[0].name = "sst2"', "did you mean `SST-2`?"]),
+        ("sst22", ['tasks[0] = "sst22"', "did you mean `SST-2`?", "train, dev, text and label"]),
+        ({"name": "sst22"}, ['tasks[0].name = "sst22"', "did you mean `SST-2`?"]),
         ({"name": "builtin:sentimnt"}, ["did you mean `builtin:sentiment`?", "builtin:acceptability"]),
         ({"name": "builtin:sentiment", "train": "x"}, ['tasks[0].train = "x"', "takes no `train`"]),
         ({"name": "own", "train": "t.tsv"}, ["tasks[0].dev: ", "tasks[0].text: ", "tasks[0].label: "]),

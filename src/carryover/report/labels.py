@@ -8,6 +8,7 @@ from pathlib import PurePath
 METRICS = {
     "accuracy": "accuracy",
     "f1": "F1",
+    "macro_f1": "macro F1",
     "mcc": "Matthews correlation",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union
 
 import numpy as np
-from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
 
 from carryover.study.errors import close_match, one_of, refuse
 from carryover.study.sections import Count, CountPerSize, Number, Section, Sizes, as_tuple, at_least_one
@@ -208,11 +208,24 @@ class Prune(_Experiment):
         description="How many layers to drop from the bottom: one number, or a list.",
         examples=[[1, 2]],
     )
-    drop: tuple[Counts, ...] = Field(
+    drop: tuple[tuple[Count, ...], ...] = Field(
         default=(),
-        description="Lists of layers to drop together. 1 is the lowest.",
+        description="Lists of layers to drop together, 1 is the lowest: [[7], [8]] makes two models, [[7, 8]] one.",
         examples=[[[2], [1, 4]]],
     )
+
+    @field_validator("drop", mode="before")
+    @classmethod
+    def _is_clear(cls, value: Any) -> Any:
+        """[7, 8] could mean both layers at once or one after the other: the file has to say which."""
+        numbers = [n for n in as_tuple(value) if isinstance(n, int)]
+        if numbers:
+            each, joint = ", ".join(f"[{n}]" for n in numbers), ", ".join(map(str, numbers))
+            raise ValueError(
+                f"lists of layers are needed: drop = [{each}] makes a model without each of them,"
+                f" drop = [[{joint}]] one without all of them"
+            )
+        return value
 
     @model_validator(mode="after")
     def _drops_something(self) -> Prune:

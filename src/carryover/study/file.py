@@ -29,6 +29,7 @@ from carryover.study.sections import (
     TrainingSpec,
     as_tuple,
     at_least_one,
+    glue_name,
 )
 from carryover.trial import Head
 
@@ -186,7 +187,8 @@ def load_study(path: str | Path) -> Study:
 
 
 def _named(given: str | Section, sections: Sequence[ModelSpec | TaskSpec]) -> str | Section:
-    return next((s for s in sections if s.name == given), given)
+    names = (given, glue_name(given) if isinstance(given, str) else None)
+    return next((s for s in sections if s.name in names), given)
 
 
 def _cleared(section: Any, keys: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from carryover.study.errors import close_match, one_of, refuse
 from carryover.trial import Training
 
 GLUE_NAMES = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
+GLUE_ALIASES = {"sst": "SST-2", "sts": "STS-B", "multinli": "MNLI", "quora": "QQP"}
 BUILTIN_NAMES = ("builtin:acceptability", "builtin:sentiment", "builtin:question-answer")
 METRICS = {"classification": ("accuracy", "f1", "macro_f1", "mcc"), "regression": ("pearson", "spearman")}
 
@@ -89,6 +90,16 @@ def at_least_one(value: Any) -> tuple[Any, ...]:
     if values := as_tuple(value):
         return values
     raise ValueError("at least one is needed")
+
+
+def glue_name(name: str) -> str | None:
+    """The name as GLUE spells it, whatever the case and the hyphens (sst2, sts-b); None if it is none."""
+    plain = _plain(name)
+    return next((task for task in GLUE_NAMES if _plain(task) == plain), GLUE_ALIASES.get(plain))
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
 
 
 Text = Annotated[str, Field(strict=True, min_length=1)]
@@ -176,7 +187,11 @@ class TaskSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        settings = {"name": value} if isinstance(value, str) else value
+        if not isinstance(settings, Mapping) or any(settings.get(key) for key in ("text", "pair", "label")):
+            return settings  # your own files have any name you like
+        name = settings.get("name")
+        return {**settings, "name": (isinstance(name, str) and glue_name(name)) or name}
 
     @model_validator(mode="after")
     def _fits_together(self) -> TaskSpec:
