@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,10 +20,22 @@ if TYPE_CHECKING:
     from carryover.study.file import Study, load_study
     from carryover.trial import CarryoverError, Point, Surgery, Training, Trial
 
+
+def _source_version() -> str:
+    """As pyproject.toml says it: 0.1.0+source."""
+    import tomllib
+
+    try:
+        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+        return f"{project['project']['version']}+source"
+    except (OSError, KeyError, tomllib.TOMLDecodeError):
+        return "0+unknown"
+
+
 try:
     __version__ = version("carryover")
 except PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0+unknown"
+    __version__ = _source_version()
 
 _HOMES = {
     "CarryoverError": "carryover.trial",

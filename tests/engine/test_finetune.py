@@ -246,10 +246,12 @@ def test_bad_input_is_refused_before_any_work():
         finetune([trial(0), trial(1, epochs=2)], encoder, data)
     with pytest.raises(CarryoverError, match="there is no layer 4"):
         finetune([trial(0, surgery=Surgery(reinit=(4,)))], encoder, data)
-    with pytest.raises(CarryoverError, match="not known"):
+    with pytest.raises(CarryoverError, match="no such device; use cpu, cuda or cuda:N"):
         finetune([trial(0)], encoder, data, device="gpu")
+    with pytest.raises(CarryoverError, match="mps: not supported; use cpu, cuda or cuda:N"):
+        finetune([trial(0)], encoder, data, device="mps")
     if not torch.cuda.is_available():
-        with pytest.raises(CarryoverError, match="no CUDA device"):
+        with pytest.raises(CarryoverError, match="0 CUDA devices"):
             finetune([trial(0)], encoder, data, device="cuda")
     assert stack_key(trial(0)) == stack_key(trial(1, lr=1.0, surgery=Surgery(reinit=(1,))))
     assert stack_key(trial(0)) != stack_key(trial(0, surgery=Surgery(order=(1, 2))))

@@ -11,6 +11,7 @@ import pytest
 from fakes import FakeSubjects, make_study
 from running import assert_complete, computed, run
 
+import carryover
 from carryover.runs import machine
 from carryover.runs.events import Note, Progress, RunStarted, TrialDone, TrialFailed
 from carryover.runs.rows import Counts
@@ -163,9 +164,26 @@ def test_workers_that_cannot_start_are_a_clear_error(folder, monkeypatch):
 def test_devices_that_are_not_there_are_refused(monkeypatch):
     with pytest.raises(CarryoverError, match="no such device"):
         machine.choose_devices("gpu9")
+    with pytest.raises(CarryoverError, match="--device mps: not supported; use cpu, cuda or cuda:N"):
+        machine.choose_devices("cpu,mps")
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(CarryoverError, match="sees 0 CUDA devices"):
         machine.choose_devices("cuda:3")
     assert machine.choose_devices(None) == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["/opt/env/bin/carryover", "run", "demo", "--folder", "a b"], "carryover run demo --folder 'a b'"),
+        (["/opt/env/lib/carryover/__main__.py", "run", "demo"], "python -m carryover run demo"),
+        (["/home/me/own_task.py", "./model"], "python own_task.py ./model"),
+        ([""], "python"),
+    ],
+)
+def test_the_command_is_kept_without_paths_of_the_machine(monkeypatch, words, shown):
+    monkeypatch.setattr("sys.argv", words)
+    assert machine.this_run(["cpu"], 1).command == shown
+    assert machine.versions()["carryover"] == carryover.__version__

@@ -22,6 +22,7 @@ from carryover.engine.outcome import EngineSettings, EpochRecord, OnEpoch, OnSte
 from carryover.engine.stack_run import StackRun
 from carryover.trial import CarryoverError, Trial
 
+DEVICES = "cpu, cuda or cuda:N"
 FIXED_ORDER_FAMILIES = (
     "modernbert",
 )  # their layers differ in kind, so that an order is part of the architecture
@@ -117,19 +118,16 @@ def check_stackable(trials: Sequence[Trial], family: str | None = None) -> None:
 
 
 def checked_device(device: str | torch.device) -> torch.device:
-    """A device that is there, or a clear error."""
+    """A device that is supported and there, or a clear error."""
     try:
         wanted = torch.device(device)
-    except RuntimeError as error:
-        raise CarryoverError(f"device {device!r} is not known: use cpu, cuda or cuda:N") from error
+    except RuntimeError:
+        raise CarryoverError(f"device {device}: no such device; use {DEVICES}") from None
+    if wanted.type not in ("cpu", "cuda"):
+        raise CarryoverError(f"device {device}: not supported; use {DEVICES}")
     if wanted.type == "cuda":
-        if not torch.cuda.is_available():
-            raise CarryoverError(f"device {device!r}: this machine has no CUDA device; use cpu")
-        if (wanted.index or 0) >= torch.cuda.device_count():
-            there = torch.cuda.device_count()
-            raise CarryoverError(
-                f"device {device!r} is not there: this machine has cuda:0 to cuda:{there - 1}"
-            )
-    elif wanted.type != "cpu":
-        raise CarryoverError(f"device {device!r} is not supported: use cpu, cuda or cuda:N")
+        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (wanted.index or 0) >= there:
+            use = f"use cuda:0 to cuda:{there - 1}" if there else "use cpu"
+            raise CarryoverError(f"device {device}: torch sees {there} CUDA devices here; {use}")
     return wanted

@@ -11,10 +11,11 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from carryover import __version__
 from carryover.runs.rows import RunRow
 from carryover.trial import CarryoverError
 
-PACKAGES = ("carryover", "torch", "transformers", "tokenizers", "numpy")
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -37,20 +38,14 @@ def choose_devices(asked: str | None) -> list[str]:
 
     if asked is None:
         return ["cuda" if torch.cuda.is_available() else "cpu"]
+    from carryover.engine.finetune import checked_device  # the engine knows what it can train on
+
     devices = [name.strip() for name in asked.split(",")]
     for name in devices:
         try:
-            device = torch.device(name)
-        except RuntimeError as error:
-            raise CarryoverError(f"--device {name}: no such device; use cpu, cuda, cuda:N or mps") from error
-        if device.type == "cuda":
-            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-            if (device.index or 0) >= count:
-                raise CarryoverError(
-                    f"--device {name}: torch sees {count} CUDA devices here; use --device cpu"
-                )
-        if device.type == "mps" and not torch.backends.mps.is_available():
-            raise CarryoverError(f"--device {name}: torch cannot use MPS here; use --device cpu")
+            checked_device(name)
+        except CarryoverError as error:
+            raise CarryoverError(f"--{error}") from None  # --device NAME: ...
     return devices
 
 
@@ -75,7 +70,7 @@ def versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return found | {"carryover": __version__}
 
 
 def git_commit() -> str | None:
@@ -97,8 +92,20 @@ def this_run(devices: list[str], threads: int) -> RunRow:
         threads=threads,
         versions=versions(),
         git_commit=git_commit(),
-        command=shlex.join(sys.argv),
+        command=this_command(),
     )
+
+
+def this_command() -> str:
+    """What was typed, without where this machine keeps the program."""
+    program, arguments = Path(sys.argv[0]), sys.argv[1:]
+    if program.name == "__main__.py":
+        words = ["python", "-m", program.parent.name]
+    elif program.suffix == ".py":
+        words = ["python", program.name]
+    else:
+        words = [program.name or "python"]
+    return shlex.join([*words, *arguments])
 
 
 def _output(command: list[str]) -> str | None:
