@@ -20,6 +20,7 @@ from carryover.runs.schema import SCHEMA
 from carryover.study import toml
 from carryover.study.experiments import KINDS
 from carryover.study.file import ONE_OR_LIST, Study
+from carryover.study.new import is_own
 from carryover.study.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
 from carryover.trial import Recipe
 
@@ -46,13 +47,17 @@ def key_table(name: str) -> str:
         section, keys = SECTIONS["incremental"], list(SHARED)
     else:
         section = SECTIONS[name]
-        keys = [key for key in section.key_order() if name not in KINDS or key not in SHARED]
+        keys = [key for key in section.key_order() if name not in KINDS or _own(section, key)]
     rows = ["| key | meaning | allowed | default |", "|---|---|---|---|"]
     for key in keys:
         field = section.model_fields[key]
         meaning = field.description or f"Which experiment this is: {name}."
         rows.append(f"| `{key}` | {meaning} | {allowed(field)} | {default_of(key, field)} |")
     return "\n".join(rows) + "\n"
+
+
+def _own(section: type[Section], key: str) -> bool:
+    return key not in SHARED or is_own(section, key)
 
 
 def allowed(field: FieldInfo) -> str:
@@ -132,7 +137,8 @@ def test_the_shared_keys_are_those_that_experiments_share():
         own = [key for key in section.key_order() if key not in SHARED]
         assert own[0] == "kind"
         others = [set(other.key_order()) for kind, other in KINDS.items() if kind != name]
-        assert not set(own[1:]) & set.union(*others)
+        assert set(own[1:]) & set.union(*others) <= {"layers"}  # of single_layer and of probing
+    assert set(SHARED) & set(KINDS["probing"].key_order()) == {"train_sizes", "trials", "lr"}
     assert set(SHARED) - set(KINDS["prune"].key_order()) == {"recipe", "keep_layer_norm", "reinit_lr_factor"}
 
 

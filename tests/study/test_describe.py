@@ -43,3 +43,11 @@ def test_every_preset_can_be_said_in_words(name):
     text = describe_study(load_preset(name))
     assert text.endswith(".")
     assert 100 < len(text) < 1000
+
+
+def test_a_study_of_probes_finetunes_nothing():
+    text = describe_study(a_study(experiments=[{"kind": "probing", "layers": [0, 6], "lr": 0.01}]))
+    assert "a linear classifier on layers 0 and 6 of the frozen model, for at most 40 epochs" in text
+    assert "learning rate 0.01" in text
+    assert "is probed with 240 training examples, in 1 trial" in text
+    assert "finetune" not in text

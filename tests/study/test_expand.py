@@ -5,7 +5,7 @@ import pytest
 from carryover.study.errors import StudyError
 from carryover.study.expand import count, expand
 from carryover.study.file import Study
-from carryover.trial import Point, Surgery
+from carryover.trial import Point, Probe, Surgery, Training
 from study.facts import FakeFacts, a_study
 
 KINDS = [
@@ -14,6 +14,7 @@ KINDS = [
     "single_layer",
     "permutation",
     {"kind": "prune", "top": [1, 2], "bottom": 1},
+    {"kind": "probing", "layers": [0, 1]},
 ]
 
 
@@ -38,7 +39,7 @@ def test_numbers_of_points(depth):
         train_sizes=[100, 200],
         trials=trials,
     )
-    made = (depth + 1) + (2 + 2 * (depth - 2)) + (2 + depth) + (2 + 10) + (1 + 3)
+    made = (depth + 1) + (2 + 2 * (depth - 2)) + (2 + depth) + (2 + 10) + (1 + 3) + 2
     assert len(points) == made * sizes * trials * models * tasks
     assert len({(p.experiment, p.condition, p.x, p.trial.id) for p in points}) == len(points)
 
@@ -199,3 +200,26 @@ def test_all_that_does_not_fit_is_said_at_once_with_file_and_line(tmp_path):
     lines = str(caught.value).split("\n")
     assert lines[0] == "s.toml has 3 problems:"
     assert [line.split(": ")[0].strip() for line in lines[1:]] == ["s.toml:2", "s.toml:3", "s.toml:8"]
+
+
+def test_probes_have_their_own_training():
+    probing = {"kind": "probing", "layers": [0, 2], "trials": 2, "train_sizes": [50, "all"]}
+    study = a_study(experiments=[probing], training={"epochs": 7, "lr": 1.0, "max_length": 64})
+    points = expand(study, FakeFacts(rows=100))
+    assert [(p.experiment, p.condition, p.x) for p in points[:3]] == [
+        ("probing", "", 0.0),
+        ("probing", "", 0.0),
+        ("probing", "", 2.0),
+    ]
+    assert [(p.trial.train_size, p.trial.seed) for p in points[:2]] == [(50, 0), (50, 1)]
+    assert len(points) == 2 * 2 * 2
+    assert {p.trial.training for p in points} == {Training(max_length=64)}
+    assert [p.trial.probe for p in points[:3:2]] == [Probe(0), Probe(2)]
+    other = a_study(experiments=[probing], training={"max_length": 64})
+    assert [p.trial.id for p in expand(other, FakeFacts(rows=100))] == [p.trial.id for p in points]
+
+
+def test_probes_that_differ_at_one_point_are_refused():
+    experiments = [{"kind": "probing"}, {"kind": "probing", "pooling": "summary"}]
+    with pytest.raises(StudyError, match="different settings of the probes"):
+        expand(a_study(experiments=experiments), FakeFacts())

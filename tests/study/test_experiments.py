@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
 
-from carryover.study.experiments import Incremental, Localized, Permutation, Prune, SingleLayer
+from carryover.study.errors import StudyError
+from carryover.study.experiments import Incremental, Localized, Permutation, Probing, Prune, SingleLayer
+from carryover.trial import Probe
+from study.facts import a_study
 
 DEPTHS = [1, 2, 3, 6, 12, 24]
 
@@ -69,6 +72,19 @@ def test_prune():
     }
 
 
+@pytest.mark.parametrize("flat", [[7, 8], [[7], 8]])
+def test_layers_to_drop_are_said_to_be_dropped_together_or_not(flat):
+    with pytest.raises(StudyError) as caught:
+        a_study(experiments=[{"kind": "prune", "drop": flat}])
+    assert "experiments[0].drop" in str(caught.value)
+    if flat == [7, 8]:
+        assert "drop = [[7], [8]] makes a model without each of them, drop = [[7, 8]] one" in str(
+            caught.value
+        )
+    with pytest.raises(StudyError, match=r"drop = \[\[7\]\]"):
+        a_study(experiments=[{"kind": "prune", "drop": 7}])
+
+
 @pytest.mark.parametrize(
     ("experiment", "depth", "key", "given", "allowed"),
     [
@@ -85,3 +101,25 @@ def test_misfits_say_what_is_allowed(experiment, depth, key, given, allowed):
     assert (misfit.key, misfit.given) == (key, given)
     assert allowed in misfit.allowed
     assert not list(experiment.misfits(24))
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_probing_all_layers_leaves_the_embeddings_to_those_who_ask(depth):
+    made = list(Probing(pooling="summary", lr=0.1).arrangements(depth))
+    assert [a.x for a in made] == list(range(1, depth + 1))
+    assert [a.probe for a in made] == [Probe(n, pooling="summary", lr=0.1) for n in range(1, depth + 1)]
+    assert all(a.order is None and a.reinit == () for a in made)
+
+
+def test_probing_some_layers():
+    experiment = Probing(layers=[0, 3, 7])
+    assert [a.probe for a in Probing(layers=[0, 3]).arrangements(4)] == [Probe(0), Probe(3)]
+    assert [(m.key, m.given) for m in experiment.misfits(6)] == [("layers", 7)]
+    assert not list(experiment.misfits(7))
+
+
+def test_every_setting_of_a_probe_can_be_asked_for():
+    settings = {"pooling": "summary", "max_epochs": 3, "patience": 2, "held_out": 0.5, "batch_size": 4}
+    settings |= {"lr": 0.5, "weight_decay": 0.25, "standardise": True}
+    (made,) = Probing(layers=1, **settings).arrangements(2)
+    assert vars(made.probe) == {"layer": 1} | settings

@@ -6,7 +6,7 @@ from carryover.study.errors import StudyError
 from carryover.study.expand import expand
 from carryover.study.file import Study
 from carryover.study.preset import list_presets, load_preset, preset_text
-from carryover.trial import CarryoverError
+from carryover.trial import CarryoverError, Probe
 from study.facts import FakeFacts
 
 # points at depth 12: arrangements of layers x trials x sizes x tasks x models
@@ -19,6 +19,8 @@ AT_DEPTH_12 = {
     "tamkin2020/higher-lr": (13 + 12) * 3 * 3,
     "tamkin2020/keep-layer-norm": (13 + 12) * 3 * 3,
     "tamkin2020/epochs": 3 * 3 * 2 * 3,
+    "tamkin2020/probing": 12 * 8 * 3,
+    "singh2020/probing-by-removal": 12 * 1 * 3,
     "durrani2021/pruning": 3 * 3 * 3 * 3,
 }
 NEED_12_LAYERS = {"tamkin2020/epochs", "durrani2021/pruning"}
@@ -74,6 +76,16 @@ def test_the_recipe_of_the_paper():
         assert (t.lr, t.batch_size, t.clip_norm, t.weight_decay, t.warmup) == (2e-5, 8, 1.0, 0.0, 0.0)
         assert (p.trial.head, p.trial.surgery.recipe) == ("mean", "as_described")
     assert max(p.trial.train_size for p in points if p.trial.task == "CoLA") == 5000
+
+
+def test_the_probes_of_the_papers():
+    points = expand(load_preset("tamkin2020/probing"), FakeFacts())
+    assert {p.trial.train_size for p in points} == {8551, 100_000}
+    assert {p.x for p in points} == set(range(1, 13))
+    for p in points:
+        assert p.trial.probe == Probe(int(p.x), "mean", max_epochs=40, held_out=0.1, batch_size=8, lr=2e-5)
+    for p in expand(load_preset("singh2020/probing-by-removal"), FakeFacts()):
+        assert p.trial.probe == Probe(int(p.x), max_epochs=3, held_out=0.0, batch_size=8, lr=2e-5)
 
 
 def test_presets_can_be_run_on_other_models_and_data():

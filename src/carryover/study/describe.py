@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from carryover.study.experiments import Experiment, Prune
+from carryover.study.experiments import Experiment, Probing, Prune
 from carryover.study.file import Study
 from carryover.study.sections import PerSize, Size
 
@@ -15,19 +15,18 @@ def describe_study(study: Study) -> str:
         f"{_and(t.name for t in study.tasks)}?"
     ]
     sentences += [_experiment(study, experiment) for experiment in study.experiments]
-    epochs = _per_size(study.training.epochs, "epoch")
-    lines = [
-        f"Each model is finetuned on {_sizes(study.train_sizes)} for {epochs}, "
-        f"at learning rate {study.training.lr:g}, "
-        f"in {_per_size(study.trials, 'trial')}, each on a random subset."
-    ]
-    lines += [f"{t.name} is finetuned on {_sizes(t.train_sizes)}." for t in study.tasks if t.train_sizes]
+    epochs, trained = _per_size(study.training.epochs, "epoch"), "finetuned"
+    how = f"is finetuned on {_sizes(study.train_sizes)} for {epochs}, at learning rate {study.training.lr:g}"
+    if all(isinstance(experiment, Probing) for experiment in study.experiments):
+        how, trained = f"is probed with {_sizes(study.train_sizes)}", "probed"
+    lines = [f"Each model {how}, in {_per_size(study.trials, 'trial')}, each on a random subset."]
+    lines += [f"{t.name} is {trained} on {_sizes(t.train_sizes)}." for t in study.tasks if t.train_sizes]
     return " ".join(sentences + lines)
 
 
 def _experiment(study: Study, experiment: Experiment) -> str:
     notes = []
-    if not isinstance(experiment, Prune):
+    if not isinstance(experiment, Prune | Probing):
         notes.append(f"recipe {_and(experiment.recipe or study.recipe)}")
         kept = experiment.keep_layer_norm or study.keep_layer_norm
         if True in kept:
@@ -39,7 +38,7 @@ def _experiment(study: Study, experiment: Experiment) -> str:
         notes.append(f"on {_sizes(experiment.train_sizes)}")
     if experiment.trials:
         notes.append(_per_size(experiment.trials, "trial"))
-    if experiment.epochs:
+    if not isinstance(experiment, Probing) and experiment.epochs:
         notes.append(_per_size(experiment.epochs, "epoch"))
     if experiment.lr:
         notes.append(f"learning rate {experiment.lr:g}")

@@ -11,11 +11,11 @@ from itertools import product
 from typing import Protocol
 
 from carryover.study.errors import Problem, shown
-from carryover.study.experiments import Arrangement, Experiment, Permutation, Prune
+from carryover.study.experiments import Arrangement, Experiment, Permutation, Probing, Prune
 from carryover.study.file import Study
 from carryover.study.sections import ModelSpec, PerSize, Size, TaskSpec
 from carryover.study.toml import Path
-from carryover.trial import Point, Recipe, Surgery, Training, Trial
+from carryover.trial import Point, Probe, Recipe, Surgery, Training, Trial
 
 
 class ModelFacts(Protocol):
@@ -95,18 +95,26 @@ def _points(
     ):
         surgery = Surgery(made.order, made.reinit, recipe, keep_layer_norm).canonical()
         lr_factors = tuple((layer, factor) for layer in surgery.reinit) if factor != 1 else ()
-        training = study.training.at(size, experiment.epochs, experiment.lr, lr_factors)
+        if isinstance(experiment, Probing):
+            training = Training(max_length=study.training.max_length)  # all else is the probe's own
+        else:
+            training = study.training.at(size, experiment.epochs, experiment.lr, lr_factors)
         for i in range(_trials(study, experiment, made).at(size)):
             trial = dataclasses.replace(
-                plain, train_size=size, seed=study.seed + i, surgery=surgery, training=training
+                plain,
+                train_size=size,
+                seed=study.seed + i,
+                surgery=surgery,
+                training=training,
+                probe=made.probe,
             )
             yield Point(experiment.kind, made.condition, float(made.x), trial)
 
 
 def _ways(study: Study, experiment: Experiment) -> list[tuple[Recipe, bool, float]]:
     """Recipe, keep_layer_norm and learning rate factor of the re-initialised layers."""
-    if isinstance(experiment, Prune):
-        return [("as_described", False, 1.0)]  # it draws nothing anew
+    if isinstance(experiment, Prune | Probing):
+        return [("as_described", False, 1.0)]  # they draw nothing anew
     recipes = experiment.recipe or study.recipe
     return list(
         product(recipes, experiment.keep_layer_norm or study.keep_layer_norm, experiment.reinit_lr_factor)
@@ -163,9 +171,11 @@ def _refuse_rivals(study: Study, points: Iterable[Point]) -> None:
     seen: dict[Point, Trial] = {}
     for point in points:
         told_apart_by = Training(lr_factors=point.trial.training.lr_factors)
+        probe = point.trial.probe and Probe(point.trial.probe.layer)
         same_place = dataclasses.replace(
-            point, trial=dataclasses.replace(point.trial, training=told_apart_by)
+            point, trial=dataclasses.replace(point.trial, training=told_apart_by, probe=probe)
         )
         if seen.setdefault(same_place, point.trial) != point.trial:
-            text = f"two {point.experiment} experiments ask for the same models with different epochs or lr; "
+            differ = "epochs or lr" if probe is None else "settings of the probes"
+            text = f"two {point.experiment} experiments ask for the same models with different {differ}; "
             raise study.error([Problem(("experiments",), text + "put them in two study files")])

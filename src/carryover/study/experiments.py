@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, field_validator, mo
 
 from carryover.study.errors import close_match, one_of, refuse
 from carryover.study.sections import Count, CountPerSize, Number, Section, Sizes, as_tuple, at_least_one
-from carryover.trial import Recipe
+from carryover.trial import Pooling, Probe, Recipe
 
 ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"
 
@@ -22,6 +22,7 @@ Recipes = Annotated[tuple[Recipe, ...], BeforeValidator(at_least_one)]
 Flags = Annotated[tuple[Annotated[bool, Field(strict=True)], ...], BeforeValidator(at_least_one)]
 Factors = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], BeforeValidator(at_least_one)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(as_tuple)]
+PROBE = Probe(layer=0)  # where the defaults of a probing experiment come from
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Arrangement:
     order: tuple[int, ...] | None = None  # None: the pretrained layers as they are
     reinit: tuple[int, ...] = ()
     is_baseline: bool = False
+    probe: Probe | None = None  # in place of finetuning
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,6 @@ class _Experiment(Section):
         default=None, description="In place of the study's and the tasks'.", examples=[[500]]
     )
     trials: CountPerSize | None = Field(default=None, description="In place of the study's.", examples=[10])
-    epochs: CountPerSize | None = Field(default=None, description="In place of [training]'s.", examples=[3])
-    lr: Annotated[Number, Field(gt=0)] | None = Field(
-        default=None, description="In place of [training]'s.", examples=[2e-5]
-    )
 
     @classmethod
     def key_order(cls) -> list[str]:
@@ -82,7 +80,14 @@ class _Experiment(Section):
         raise NotImplementedError
 
 
-class _Reinitialising(_Experiment):
+class _Finetuning(_Experiment):
+    epochs: CountPerSize | None = Field(default=None, description="In place of [training]'s.", examples=[3])
+    lr: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="In place of [training]'s.", examples=[2e-5]
+    )
+
+
+class _Reinitialising(_Finetuning):
     recipe: Recipes | None = Field(
         default=None, description="In place of the study's; a list runs each.", examples=["bert_init"]
     )
@@ -194,7 +199,7 @@ class Permutation(_Reinitialising):
         return f"shuffle the pretrained layers, in {self.permutations} random orders"
 
 
-class Prune(_Experiment):
+class Prune(_Finetuning):
     """Drop layers and finetune what is left. The embeddings always stay."""
 
     kind: Literal["prune"] = "prune"
@@ -267,12 +272,61 @@ class Prune(_Experiment):
         return f"drop {', or '.join(parts)}"
 
 
+class Probing(_Experiment):
+    """Train a linear classifier on the states of each layer of the model, which stays frozen."""
+
+    kind: Literal["probing"] = "probing"
+    layers: Annotated[Literal["all"] | tuple[int, ...], _all_or_numbers(lowest=0)] = Field(
+        default="all", description='The layers to probe: "all", or a list. 0 is the embeddings.'
+    )
+    pooling: Pooling = Field(
+        default=PROBE.pooling,
+        description="What the probe reads: mean (over the tokens) or summary (the token that stands for all).",
+    )
+    max_epochs: Count = Field(default=PROBE.max_epochs, description="A probe ends here at the latest.")
+    patience: Count = Field(
+        default=PROBE.patience, description="It ends after this many epochs without a lower held-out loss."
+    )
+    held_out: Annotated[Number, Field(ge=0, lt=1)] = Field(
+        default=PROBE.held_out,
+        description="Share of the training examples that is held out to stop by; 0 trains for max_epochs.",
+    )
+    batch_size: Count = Field(default=PROBE.batch_size, description="Examples in a step of a probe.")
+    lr: Annotated[Number, Field(gt=0)] = Field(
+        default=PROBE.lr, description="Learning rate of the probes; that of [training] is not for them."
+    )
+    weight_decay: Annotated[Number, Field(ge=0)] = Field(
+        default=PROBE.weight_decay, description="AdamW's weight decay, of the probes."
+    )
+    standardise: Annotated[bool, Field(strict=True)] = Field(
+        default=PROBE.standardise,
+        description="Give each feature mean 0 and sd 1 on the examples that a probe is trained on.",
+    )
+
+    def misfits(self, depth: int) -> Iterator[Misfit]:
+        for layer in self.layers if self.layers != "all" else ():
+            if layer > depth:
+                yield Misfit("layers", layer, f"the layers are 1 to {depth}, 0 is the embeddings")
+
+    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+        settings = {key: getattr(self, key) for key in vars(PROBE) if key != "layer"}
+        for layer in _layers(1, depth) if self.layers == "all" else self.layers:
+            yield Arrangement("", layer, probe=Probe(layer, **settings))
+
+    def words(self) -> str:
+        which = "each layer" if self.layers == "all" else f"layers {_listed(self.layers)}"
+        return (
+            f"train a linear classifier on {which} of the frozen model, for at most {self.max_epochs} epochs"
+        )
+
+
 KINDS: dict[str, type[_Experiment]] = {
     "incremental": Incremental,
     "localized": Localized,
     "single_layer": SingleLayer,
     "permutation": Permutation,
     "prune": Prune,
+    "probing": Probing,
 }
 
 
@@ -288,7 +342,7 @@ def _from_kind(value: Any) -> Any:
 
 
 Experiment = Annotated[
-    Union[Incremental, Localized, SingleLayer, Permutation, Prune],  # noqa: UP007
+    Union[Incremental, Localized, SingleLayer, Permutation, Prune, Probing],  # noqa: UP007
     Field(discriminator="kind"),
     BeforeValidator(_from_kind),
 ]

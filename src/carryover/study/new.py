@@ -67,15 +67,23 @@ def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any]) -> st
         *_tasks(task),
         _experiment(Incremental, Incremental.key_order()),
         _prose(
-            "Further experiments. They take the keys from train_sizes on as well, prune only the first four."
+            "Further experiments. They take the keys from train_sizes on as well, prune only the first four, "
+            "probing only the first two."
         ),
     ]
     for kind in KINDS.values():
         if kind is not Incremental:
-            parts.append(_off(_experiment(kind, [key for key in kind.key_order() if key not in shared])))
+            own = [key for key in kind.key_order() if key not in shared or is_own(kind, key)]
+            parts.append(_off(_experiment(kind, own)))
     training = _settings(TrainingSpec, {}, TrainingSpec.key_order())
     parts.append(_prose(TrainingSpec.__doc__ or "") + "[training]\n" + training)
     return "\n".join(parts)
+
+
+def is_own(kind: type[Section], key: str) -> bool:
+    """Whether a key that experiments share means something else in this kind, as lr in probing."""
+    shared = Incremental.model_fields.get(key)
+    return shared is None or kind.model_fields[key].description != shared.description
 
 
 def _tasks(task: Mapping[str, Any]) -> Iterator[str]:
