@@ -10,51 +10,27 @@ from pathlib import Path
 
 import pytest
 
-import carryover
+sys.path.insert(0, str(Path(__file__).parent / "runs"))  # small_subject.py
 
-WORDS = [
-    "the",
-    "a",
-    "film",
-    "plot",
-    "was",
-    "is",
-    "good",
-    "great",
-    "fine",
-    "bad",
-    "dull",
-    "poor",
-    "very",
-    "not",
-]
+from small_subject import write_model
+
+import carryover
+from carryover.runs import machine
+
+WORDS = ["the", "a", "film", "plot", "was", "is", "good", "great", "fine", "bad", "dull", "poor", "very", "not"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """Threads that wait for each other on a busy machine would take minutes over so small a model."""
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1)
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> carryover.Study:
     """A random BERT of two layers with a word-level tokenizer, and a task of a few words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
     place = tmp_path_factory.mktemp("subjects")
-    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    ).save_pretrained(place / "model")
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-    )
-    BertModel(config).save_pretrained(place / "model")
+    write_model(place / "model", WORDS)
     for split, rows in (("train", 24), ("dev", 12)):
         lines = [
             {

@@ -125,6 +125,7 @@ def test_status_report_and_export_take_the_folder_or_a_file_in_it(monkeypatch):
         assert "5 failed" in output
         assert "ValueError: this seed is bad" in output
         assert "results.db" in output
+        assert "builtin:sentiment: nothing left out" in output
     assert "fakes.py" not in call("status", "mine").output
     assert "fakes.py" in call("status", "mine", "--errors").output
     written = call("report", "mine").output.splitlines()[-1]
@@ -154,6 +155,9 @@ def test_export_is_tidy():
 
 
 def test_errors_are_short_and_red_and_have_no_traceback(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for arguments, message in [
         (("run", "nothing"), "neither a study file nor a preset nothing"),
         (("run", "nothing.toml"), "no such file"),
@@ -162,11 +166,16 @@ def test_errors_are_short_and_red_and_have_no_traceback(monkeypatch):
         (("status", "mine.toml"), "holds no results.db"),
         (("report", "."), "holds no results.db"),
         (("plan", "mine.toml", "--device", "gpu"), "no such device"),
+        (("run", "mine.toml", "--device", "gpu"), "no such device"),
+        (("run", "mine.toml", "--device", "cuda:7"), "--device cuda:7: torch sees 0 CUDA devices here"),
+        (("run", "mine.toml", "--max-stack", "0"), "max_stack = 0: give 1"),
+        (("run", "mine.toml", "--checkpoint-minutes", "-1"), "checkpoint_minutes = -1"),
     ]:
         result = call(*arguments, code=2)
         assert "error: " in result.stderr
         assert message in result.stderr
         assert "Traceback" not in result.output
+    assert [path.name for path in Path.cwd().iterdir()] == ["mine.toml"]  # before any work
     monkeypatch.setenv("CARRYOVER_DEBUG", "1")
     assert isinstance(CliRunner().invoke(app, ["status", "nowhere"]).exception, CarryoverError)
 

@@ -63,7 +63,8 @@ def test_stacks_that_were_broken_off_are_formed_again_as_they_were():
     stacks = make_stacks(trials, stack_key, max_stack=5)
     under_way = [stacks[4].trial_ids, stacks[3].trial_ids]
     left = [trial for stack in stacks[2:] for trial in stack.trials]
-    again = with_broken_off(left, under_way, stack_key, max_stack=5, workers=100)
+    shuffled = [random.Random(1).sample(ids, len(ids)) for ids in under_way]  # their own order counts
+    again = with_broken_off(left, shuffled, stack_key, max_stack=5, workers=100)
     assert [stack.trial_ids for stack in again[:2]] == under_way
     assert sorted(t for s in again for t in s.trial_ids) == sorted(t.id for t in left)
     assert len({stack.number for stack in again}) == len(again)

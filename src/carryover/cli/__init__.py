@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from carryover import __version__
-from carryover.cli import looking, running
+from carryover.cli import claims, looking, running
 from carryover.cli.show import complain
 from carryover.trial import CarryoverError
 
@@ -51,6 +51,7 @@ app.command("plan", rich_help_panel="Before a study")(running.plan)
 app.command("run", rich_help_panel="A study")(running.run)
 app.command("status", rich_help_panel="A study")(looking.status)
 app.command("report", rich_help_panel="Its results")(looking.report)
+app.command("claims", rich_help_panel="Its results")(claims.claims)
 app.command("export", rich_help_panel="Its results")(looking.export)
 
 

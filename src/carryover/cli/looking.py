@@ -11,6 +11,7 @@ from rich.text import Text
 
 from carryover.cli.show import bytes_text, console, counted, duration, table, trial_text
 from carryover.runs.folder import find_folder
+from carryover.trial import CarryoverError
 
 FAILURES_SHOWN = 10
 
@@ -52,15 +53,31 @@ def presets(
 def new(
     file: Annotated[Path, typer.Argument(help="The study file to write, such as my-study.toml.")],
     model: Annotated[str | None, typer.Option(help="The model to study.")] = None,
-    train: Annotated[Path | None, typer.Option(help="Your training file: .tsv, .csv or .jsonl.")] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(help="Your training file: .tsv, .csv, .jsonl (these also .gz) or .parquet."),
+    ] = None,
     dev: Annotated[Path | None, typer.Option(help="The file to evaluate on.")] = None,
     text: Annotated[str | None, typer.Option(help="Its column with the text.")] = None,
     label: Annotated[str | None, typer.Option(help="Its column with the label.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Its column with the second text, if there are two.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="classification or regression. By default the labels decide.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="accuracy, f1, macro_f1, mcc, pearson or spearman. By default what suits."),
+    ] = None,
 ) -> None:
     """Write a study file with every setting explained, ready to run."""
+    from carryover.data.rows import count_rows
     from carryover.study.new import write_template
 
-    written = write_template(file, model=model, train=train, dev=dev, text=text, label=label)
+    rows = None if train is None else count_rows(train)
+    if dev is not None and not dev.is_file():
+        raise CarryoverError(f"{dev}: no such file")
+    own = {"train": train, "dev": dev, "text": text, "label": label}
+    written = write_template(file, model=model, **own, pair=pair, kind=kind, metric=metric, rows=rows)
     typer.echo(f"wrote {written}; edit it, then: carryover plan {written}, carryover run {written}")
 
 
@@ -90,6 +107,8 @@ def status(
         say(f"run by {now.running}{left}")
     elif counts.pending or counts.running:
         say(f"nobody runs it (the last run: {now.last_outcome}); go on with: carryover run {now.folder}")
+    for note in now.notes:
+        say(note, "yellow")
     for failure in now.failures if errors else now.failures[:FAILURES_SHOWN]:
         error = failure.error if errors else failure.error.partition("\n")[0]
         say(f"failed: {trial_text(failure.trial)}: {error}", "red")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +15,8 @@ from carryover.cli.show import counted, duration, trial_text
 from carryover.runs import events
 
 SECONDS_BETWEEN_LINES = 5.0
+SECONDS_OF_PACE = 60.0  # over which the pace is judged
+SECONDS_TO_JUDGE = 2.0  # before which it is not
 
 
 class Onlooker:
@@ -24,6 +27,7 @@ class Onlooker:
         self.quiet = quiet
         self.began = time.monotonic()
         self.last_line = self.began
+        self.news: deque[tuple[float, int]] = deque()  # (when, steps done), of the last minute
         self.started: events.RunStarted | None = None
         self.bar: Progress | None = None
         self.task: TaskID | None = None
@@ -79,10 +83,10 @@ class Onlooker:
         if self.started is None or self.quiet:
             return
         now = time.monotonic()
-        seconds = max(now - self.began, 1e-9)
         total, done = self.started.steps, event.steps_done
-        pace = f"{done / seconds:,.0f} steps/s" if done > 10 * seconds else f"{done / seconds:.1f} steps/s"
-        left = f"about {duration((total - done) * seconds / done)} left" if done else ""
+        speed = self._speed(now, done)
+        pace = "" if speed is None else f"{speed:,.0f} steps/s" if speed > 10 else f"{speed:.1f} steps/s"
+        left = f"about {duration((total - done) / speed)} left" if speed else ""
         trials = f"{event.trials_done:,}/{self.started.trials:,}"
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, trials=trials, steps=pace, left=left)
@@ -91,10 +95,22 @@ class Onlooker:
             share = f"{100 * done / total:.0f}%" if total else "100%"
             failed = f", {event.trials_failed:,} failed" if event.trials_failed else ""
             self._say(
-                f"{trials} trials{failed}; {done:,}/{total:,} steps ({share}), {pace}"
+                f"{trials} trials{failed}; {done:,}/{total:,} steps ({share})"
+                + (f", {pace}" if pace else "")
                 + (f", {left}" if done < total and left else ""),
                 "",
             )
+
+    def _speed(self, now: float, done: int) -> float | None:
+        """Steps a second over the last minute, the start of the workers left out; None while unknown."""
+        if self.news and done < self.news[-1][1]:  # a stack that failed starts again
+            self.news.clear()
+        self.news.append((now, done))
+        while len(self.news) > 2 and now - self.news[0][0] > SECONDS_OF_PACE:
+            self.news.popleft()
+        then, before = self.news[0]
+        seconds = now - then
+        return (done - before) / seconds if seconds >= SECONDS_TO_JUDGE and done > before else None
 
     def _say(self, text: str, style: str) -> None:
         if self.quiet and style != "red":

@@ -31,7 +31,7 @@ Data = Annotated[str | None, typer.Option("--data", help='Where the GLUE tasks a
 Recipe = Annotated[
     str | None, typer.Option("--recipe", help="How layers are re-initialised; several with commas run each.")
 ]
-Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Repetitions of every point.")]
+Trials = Annotated[int | None, typer.Option("--trials", help="Repetitions of every point.")]
 Sizes = Annotated[
     str | None, typer.Option("--sizes", help="Training sizes with commas: counts, shares (0.1) or all.")
 ]
@@ -120,7 +120,7 @@ def run(
     max_stack: MaxStack = None,
     checkpoint_minutes: Annotated[
         float,
-        typer.Option("--checkpoint-minutes", min=0, help="How often stacks under way are saved; 0: never."),
+        typer.Option("--checkpoint-minutes", help="How often stacks under way are saved; 0: never."),
     ] = 5.0,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try the trials again that failed in an earlier run.")
@@ -193,6 +193,8 @@ def choose(
     sizes: str | None,
     tasks: str | None,
 ) -> Chosen:
+    if trials is not None and trials < 1:
+        raise CarryoverError(f"--trials {trials}: give 1 or more")
     chosen = _find(name, folder)
     changes = {
         "models": models or None,

@@ -70,7 +70,7 @@ def run(
     place.path.mkdir(parents=True, exist_ok=True)
     with study_lock(place.path), _stoppable():
         place.check_study(study.name)
-        for note in subjects.notes():
+        for note in (notes := subjects.notes()):
             on_event(Note(note))
         with Store.open(place.database, study.name) as store:
             tasks, models = subjects.task_rows(study.tasks), subjects.model_rows(study.models)
@@ -84,6 +84,7 @@ def run(
                 subjects.let_go()
             place.write_study(study.to_toml())
             store.set_points(points, tasks, models)
+            store.set_notes(notes)
             if retry_failed:
                 store.retry_failed()
             ran = _train(store, place, means, engine, subjects, on_event, 60 * checkpoint_minutes)

@@ -117,8 +117,9 @@ def with_broken_off(
     """Stacks of all trials. Those that an earlier run broke off come first, as they were: a checkpoint fits
     the very same stack only."""
     known = {trial.id: trial for trial in trials}
+    by_seed = {trial.id: (trial.seed, i) for i, trial in enumerate(trials)}  # as make_stacks has them
     again = [
-        Stack(0, tuple(known[trial_id] for trial_id in ids))
+        Stack(0, tuple(known[trial_id] for trial_id in sorted(ids, key=by_seed.__getitem__)))
         for ids in broken_off
         if all(trial_id in known for trial_id in ids)
     ]

@@ -23,6 +23,7 @@ class Status:
     seconds_left: float | None  # None: not running, or nothing finished yet to judge by
     last_outcome: str | None  # of the last run, while none is under way
     disk: dict[str, int]  # bytes by part of the folder, largest first
+    notes: list[str]  # about the tasks' data
 
 
 def status(folder: StudyFolder, now: float | None = None) -> Status:
@@ -38,6 +39,7 @@ def status(folder: StudyFolder, now: float | None = None) -> Status:
             seconds_left=_seconds_left(store, now or time.time()) if who else None,
             last_outcome=(last["outcome"] or "killed") if last and not who else None,
             disk=disk_use(folder.path),
+            notes=store.notes(),
         )
 
 

@@ -212,6 +212,14 @@ class Store:
             db.execute(f"DELETE FROM trials WHERE status != 'done' AND NOT {IN_STUDY}")
             db.execute("DELETE FROM epochs WHERE trial_id NOT IN (SELECT id FROM trials)")
 
+    def set_notes(self, notes: Sequence[str]) -> None:
+        """What the readers of the data want the user to know, for `status`."""
+        with self.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('notes', ?)", (json.dumps(list(notes)),))
+
+    def notes(self) -> list[str]:
+        return list(json.loads(self.meta("notes") or "[]"))
+
     # --- a run ---
 
     def begin_run(self, run: RunRow) -> int:
