@@ -106,10 +106,15 @@ def widened_percentiles(resampled: np.ndarray, n: int, level: float = 0.95) -> t
 
 
 def resampled_p(resampled: np.ndarray, n: int) -> float:
-    """Two-sided p that agrees with `widened_percentiles`: the level at which the interval ends at zero."""
+    """Two-sided p against zero that agrees with `widened_percentiles`: the level at which it ends there."""
+    return min(1.0, 2 * min(resampled_p_below(resampled, 0.0, n), resampled_p_below(-resampled, 0.0, n)))
+
+
+def resampled_p_below(resampled: np.ndarray, threshold: float, n: int) -> float:
+    """One-sided p of the claim that the truth lies below the threshold."""
     known = resampled[~np.isnan(resampled)]
-    beyond = (min((known <= 0).sum(), (known >= 0).sum()) + 1) / (known.size + 1)
-    return float(min(1.0, 2 * stats.t.cdf(stats.norm.ppf(beyond) / math.sqrt(n / (n - 1)), n - 1)))
+    beyond = ((known >= threshold).sum() + 1) / (known.size + 2)
+    return float(stats.t.cdf(stats.norm.ppf(beyond) / math.sqrt(n / (n - 1)), n - 1))
 
 
 def _numbers(c: Correlation) -> tuple[float, float, float, float]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
+from scipy import stats
 from statsmodels.stats.oneway import confint_noncentrality
 
 from carryover.analysis.walk import each_group
@@ -34,8 +35,13 @@ class Interaction:
     low: float
     high: float
     noncentrality: float
+    scale: float  # times a noncentrality: a mean square in points of the metric
     n: int  # fewest units in a group
     cells: int
+
+    def p_smaller_than(self, effect: float) -> float:
+        """One-sided p of the claim that the interaction is smaller than this root mean square."""
+        return float(stats.ncf.cdf(self.f, self.df, self.df_left, effect**2 / self.scale))
 
 
 def interaction(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> Interaction | None:
@@ -80,6 +86,7 @@ def interaction(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> Interac
         low=least,
         high=most,
         noncentrality=excess,
+        scale=float(scale),
         n=min(sizes),
         cells=len(shared) * len(groups),
     )

@@ -103,6 +103,8 @@ def holm(p: Sequence[float] | pd.Series) -> np.ndarray:
     values = np.asarray(p, dtype=float)
     adjusted = np.full(values.shape, math.nan)
     known = ~np.isnan(values)
+    if known.sum() == 1:
+        return values  # one test is no family
     if known.any():
         adjusted[known] = multipletests(values[known], method="holm")[1]
     return adjusted

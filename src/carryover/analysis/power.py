@@ -5,7 +5,9 @@ The answer is an estimate from an estimate: it says "about 8, not 3", and no mor
 
 from __future__ import annotations
 
+import bisect
 import math
+from collections.abc import Callable
 
 from scipy import stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
@@ -42,12 +44,12 @@ def trials_for_interaction(
     """Trials a cell for an F test: noncentrality and degrees of freedom both grow with the trials."""
     if not noncentrality > 0 or n < 2:
         return None
-    for more in range(n + 1, MOST + 1):
+
+    def power(more: int) -> float:
         left = df_left * (more - 1) / (n - 1)
-        threshold = stats.f.isf(alpha, df, left)
-        if stats.ncf.sf(threshold, df, left, noncentrality * more / n) >= POWER:
-            return more
-    return None
+        return float(stats.ncf.sf(stats.f.isf(alpha, df, left), df, left, noncentrality * more / n))
+
+    return _fewest(power, n + 1)
 
 
 def _known(effect: float, sd: float) -> bool:
@@ -55,13 +57,15 @@ def _known(effect: float, sd: float) -> bool:
 
 
 def _solved(test: TTestPower | TTestIndPower, size: float, alpha: float, alternative: str) -> int | None:
-    size = abs(size)
-    asked = {"effect_size": size, "alpha": alpha, "alternative": alternative}
-    numbers = range(2, 12) if size > 0.9 else ()  # solve_power searches from above and misses the smallest
-    for n in numbers:
-        if test.power(size, n, alpha, alternative=alternative) >= POWER:
-            return n
-    if test.power(size, MOST, alpha, alternative=alternative) < POWER:
+    """In whole trials from 2 on; `solve_power` finds fractions, and none below 2."""
+    return _fewest(lambda n: float(test.power(abs(size), n, alpha, alternative=alternative)), 2)
+
+
+def _fewest(power: Callable[[int], float], least: int) -> int | None:
+    """The smallest number of trials with the power wanted; doubled till it is enough, then searched between."""
+    most = least
+    while most < MOST and not power(most) >= POWER:
+        most = min(2 * most, MOST)
+    if not power(most) >= POWER:
         return None
-    key = "nobs" if isinstance(test, TTestPower) else "nobs1"
-    return math.ceil(float(test.solve_power(**asked, power=POWER, **{key: None})))
+    return bisect.bisect_left(range(least, most), True, key=lambda n: power(n) >= POWER) + least

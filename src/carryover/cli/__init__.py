@@ -23,6 +23,10 @@ QUIET_LIBRARIES = {
 }
 
 
+# of the click that typer brings with it, or of click itself in older ones
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+
 class FriendlyGroup(TyperGroup):
     """What the user can put right is shown as a short message, exit code 2; CARRYOVER_DEBUG=1 shows all."""
 
@@ -33,6 +37,11 @@ class FriendlyGroup(TyperGroup):
             if os.environ.get("CARRYOVER_DEBUG") == "1":
                 raise
             complain(str(error))
+            raise typer.Exit(2) from None
+        except UsageError as error:
+            said = error.format_message().rstrip(".")
+            command = (error.ctx or ctx).command_path
+            complain(f"{said[:1].lower()}{said[1:]}; see {command} --help")
             raise typer.Exit(2) from None
 
 

@@ -47,5 +47,8 @@ def claims(
         out = console()
         out.print(claims_table(found, with_tests=tests))
         out.print(
-            Text("holds: all its tests do; p is adjusted by Holm's method within the claim", style="dim")
+            Text(
+                "A claim holds where all its tests do; p is adjusted by Holm's method within the claim.",
+                style="dim",
+            )
         )

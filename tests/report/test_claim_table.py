@@ -1,0 +1,58 @@
+"""The claims in the terminal: every claim with its numbers, at any width; and as JSON and CSV."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from synthetic_results import incremental, lifelike, write_results
+from typer.testing import CliRunner
+
+from carryover.analysis.claims import study_claims
+from carryover.report.claim_table import claim_rows, claims_table
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = incremental(("SST-2", "[bold]CoLA"), (500, 5000), 4)
+    return write_results(tmp_path_factory.mktemp("claims"), made, lifelike(6))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_fits_the_width_and_cuts_nothing(folder, width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(claims_table(study_claims(folder), with_tests=True))
+    text = console.export_text()
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert "…" not in text
+    assert text.count("not asked for") == 8
+    assert "[bold]CoLA" in text
+    assert "95% interval" in " ".join(text.split())
+
+
+def test_the_row_has_the_numbers_of_the_deciding_test(folder):
+    claim = study_claims(folder)[0]
+    row = claim_rows([claim])[0]
+    assert f"{abs(claim.effect):.3f}" in row.effect
+    assert f"{abs(claim.low):.3f}" in row.interval
+    assert row.verdict == claim.verdict
+    assert len(row.tests) == 4
+
+
+def test_the_command_prints_all_three_forms(folder):
+    from carryover.cli import app
+
+    def asked(*options):
+        result = CliRunner().invoke(app, ["claims", str(folder), *options])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "T1" in asked()
+    records = json.loads(asked("--format", "json"))
+    assert [record["id"] for record in records] == ["T1", "T2", "T3", "T4", "T5", "T6", "T7", "S1", "S2"]
+    assert len(records[0]["tests"]) == 4
+    table = pd.read_csv(io.StringIO(asked("--format", "csv", "--margin", "0.02")))
+    assert (table.claim == "T1").sum() == 4
