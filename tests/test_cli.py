@@ -74,6 +74,29 @@ def test_new_writes_a_study_that_loads():
     assert "is there already" in call("new", "first.toml", code=2).stderr
 
 
+def test_new_on_files_of_ones_own():
+    Path("reviews").mkdir()
+    files = ("--train", "reviews/train.csv", "--dev", "reviews/dev.csv", "--text", "a", "--label", "y")
+    more = ("--pair", "b", "--kind", "regression", "--metric", "spearman")
+    assert "reviews/train.csv: no such file" in call("new", "own.toml", *files, code=2).stderr
+    for name in ("train", "dev"):
+        Path(f"reviews/{name}.csv").write_text("a,b,y\n" + "one,two,0.5\n" * 96)
+    call("new", "own.toml", *files, *more)
+    assert "# Training examples: counts (500)" in Path("own.toml").read_text()
+    assert "Your training file has 96 rows" in Path("own.toml").read_text()
+    study = carryover.load_study("own.toml")
+    (task,) = study.tasks
+    assert study.train_sizes == ("all",)
+    assert (task.name, task.pair, task.kind, task.metric) == ("reviews", "b", "regression", "spearman")
+    Path("reviews/train.csv").write_text("a,b,y\n" + "one,two,0.5\n" * 500)
+    call("new", "more.toml", *files)
+    assert carryover.load_study("more.toml").train_sizes == (240,)
+    for bad in (("--metric", "acc"), ("--kind", "regresion")):
+        said = call("new", "bad.toml", *files, *bad, code=2).stderr
+        assert f'error: tasks[0].{bad[0][2:]} = "{bad[1]}": allowed: ' in said
+        assert not Path("bad.toml").exists()
+
+
 def test_models_are_listed():
     assert "PATH/TO/FOLDER" in call("models").output
 
@@ -162,6 +185,12 @@ def test_errors_are_short_and_red_and_have_no_traceback(monkeypatch):
         (("run", "nothing"), "neither a study file nor a preset nothing"),
         (("run", "nothing.toml"), "no such file"),
         (("run", "mine.toml", "--sizes", "many"), "--sizes many"),
+        (("run", "mine.toml", "--trials", "0"), "--trials 0: give 1 or more"),
+        (("run", "mine.toml", "--trials", "few"), "error: invalid value for '--trials': "),
+        (("run", "mine.toml", "--trails", "2"), "no such option: --trails"),
+        (("run",), "missing argument 'STUDY'; see "),
+        (("runn", "mine.toml"), "no such command 'runn'"),
+        (("plan", "mine.toml", "--device", "mps"), "not supported; use cpu, cuda or cuda:N"),
         (("status", "nowhere"), "there is no nowhere"),
         (("status", "mine.toml"), "holds no results.db"),
         (("report", "."), "holds no results.db"),

@@ -8,7 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from carryover.data.rows import column_names, records
+from carryover.data import rows as rows_module
+from carryover.data.rows import column_names, count_rows, records
 from carryover.data.tasks import BadData, BadRows
 from carryover.trial import CarryoverError
 
@@ -168,3 +169,30 @@ def test_endings(tmp_path, name):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(CarryoverError, match=r"gone\.tsv: no such file"):
         read(tmp_path / "gone.tsv")
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".csv", ".csv.gz", ".jsonl", ".parquet"])
+def test_counting_agrees_with_reading(tmp_path, ending, monkeypatch):
+    path = tmp_path / f"x{ending}"
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow.parquet")
+        import pandas as pd
+
+        pd.DataFrame({"text": ["a"] * 7, "label": ["0"] * 7}).to_parquet(path)
+    elif ending == ".jsonl":
+        put(path, '{"text": "a", "label": "0"}\n\n' * 7)
+    else:
+        mark = "," if ".csv" in ending else "\t"
+        text = '"one\ntwo"' if ".csv" in ending else "one"
+        put(path, f"text{mark}label\n" + f"{text}{mark}0\n\n" * 7)
+    assert count_rows(path) == len(read(path)[0]) == 7
+    monkeypatch.setattr(rows_module, "LARGEST_TO_COUNT", 1)
+    assert count_rows(path) == (7 if ending == ".parquet" else None)
+
+
+def test_counting_what_is_not_there(tmp_path):
+    with pytest.raises(CarryoverError, match="no such file"):
+        count_rows(tmp_path / "x.csv")
+    with pytest.raises(CarryoverError, match="ending must be one of"):
+        count_rows(put(tmp_path / "x.txt", "a"))
+    assert count_rows(put(tmp_path / "x.csv", "")) == 0

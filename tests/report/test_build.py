@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from synthetic_results import incremental, lifelike, localized, permutation, write_results
 
-from carryover.report.build import write_report
+from carryover.report.build import _threads, write_report
 from carryover.trial import CarryoverError
 
 
@@ -81,6 +81,11 @@ def test_the_page_says_what_was_asked_and_how_it_was_made(full):
         assert text in page.text
     assert "so far" not in page.text
     assert "a-host" not in page.text
+
+
+@pytest.mark.parametrize(("number", "shown"), [(1, ", 1 thread"), (2, ", 2 threads"), (float("nan"), "")])
+def test_one_thread_is_one_thread(number, shown):
+    assert _threads(number) == shown
 
 
 def test_findings_are_the_statistics(full):

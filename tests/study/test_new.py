@@ -75,3 +75,32 @@ def test_nothing_is_overwritten(tmp_path):
     with pytest.raises(CarryoverError, match="is there already"):
         write_template(path)
     assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    {
+        "reviews/train.csv": "reviews",
+        "reviews/train.csv.gz": "reviews",
+        "reviews/Train_small.tsv": "reviews",
+        "data/my_task.csv": "my_task",
+        "my_task-train.jsonl.gz": "my_task",
+        "strain.parquet": "strain",
+    }.items(),
+)
+def test_the_task_is_called_after_its_file_or_folder(tmp_path, file, name):
+    own = {"dev": "d.tsv", "text": "t", "label": "l"}
+    study = load_study(write_template(tmp_path / "s.toml", train=tmp_path / file, **own))
+    assert study.tasks[0].name == name
+
+
+def test_settings_of_own_files_need_these_files(tmp_path):
+    with pytest.raises(CarryoverError, match="metric given without train, dev, text, label"):
+        write_template(tmp_path / "s.toml", metric="f1")
+
+
+@pytest.mark.parametrize(("rows", "size"), [(None, 240), (240, 240), (239, "all"), (5000, 240)])
+def test_the_training_size_fits_the_file(tmp_path, rows, size):
+    path = write_template(tmp_path / "s.toml", train="t.tsv", dev="d.tsv", text="t", label="l", rows=rows)
+    assert load_study(path).train_sizes == (size,)
+    assert ("Your training file has" in path.read_text()) == (rows is not None)

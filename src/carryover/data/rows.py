@@ -20,6 +20,7 @@ from carryover.data.tasks import BadData, BadRows
 from carryover.trial import CarryoverError
 
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
+LARGEST_TO_COUNT = 50_000_000  # bytes; a second or so
 Record = tuple[int, list[Any]]  # (line in the file, values of the columns asked for)
 
 
@@ -46,6 +47,27 @@ def column_names(path: Path) -> list[str]:
     lines = _lines(path, BadRows(str(path)))
     rows = _csv_records(lines, BadRows(str(path))) if _format(path) == ".csv" else _tsv_records(lines)
     return [name.strip() for name in next(rows, (1, []))[1]]
+
+
+def count_rows(path: Path) -> int | None:
+    """Rows of a file, readable or not; None for a text file so large that counting would take a while."""
+    ending, bad = _format(path), BadRows(str(path))
+    if not path.is_file():
+        raise CarryoverError(f"{path}: no such file")
+    if ending == ".parquet":
+        import pyarrow.parquet
+
+        try:
+            return int(pyarrow.parquet.read_metadata(path).num_rows)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise BadData(f"{path} cannot be read as Parquet: {error}") from error
+    if path.stat().st_size > LARGEST_TO_COUNT:
+        return None
+    lines = _lines(path, bad)
+    if ending == ".jsonl":
+        return sum(1 for line in lines if line.strip())
+    rows = _csv_records(lines, bad) if ending == ".csv" else _tsv_records(lines)
+    return max(0, sum(1 for _ in rows) - 1)  # without the header
 
 
 def _format(path: Path) -> str:

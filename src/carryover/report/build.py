@@ -145,13 +145,17 @@ def _runs(runs: pd.DataFrame) -> list[dict[str, str]]:
             "started": f"{run.started:%Y-%m-%d %H:%M} UTC",
             "took": _duration((run.finished - run.started).total_seconds()) if pd.notna(run.finished) else "",
             "outcome": run.outcome or "running",
-            "device": f"{run.device}, {run.threads} threads" if pd.notna(run.threads) else str(run.device),
+            "device": f"{run.device}{_threads(run.threads)}",
             "versions": ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items())),
             "commit": run.git_commit or "",
             "command": run.command or "",
         }
         for run in each_row(runs)
     ]
+
+
+def _threads(number: float) -> str:
+    return "" if pd.isna(number) else ", 1 thread" if number == 1 else f", {number:.0f} threads"
 
 
 def _failures(trials: pd.DataFrame) -> dict[str, Any]:

