@@ -60,7 +60,9 @@ def new(
     dev: Annotated[Path | None, typer.Option(help="The file to evaluate on.")] = None,
     text: Annotated[str | None, typer.Option(help="Its column with the text.")] = None,
     label: Annotated[str | None, typer.Option(help="Its column with the label.")] = None,
-    pair: Annotated[str | None, typer.Option(help="Its column with the second text, if there are two.")] = None,
+    pair: Annotated[
+        str | None, typer.Option(help="Its column with the second text, if there are two.")
+    ] = None,
     kind: Annotated[
         str | None, typer.Option(help="classification or regression. By default the labels decide.")
     ] = None,
@@ -76,8 +78,9 @@ def new(
     rows = None if train is None else count_rows(train)
     if dev is not None and not dev.is_file():
         raise CarryoverError(f"{dev}: no such file")
-    own = {"train": train, "dev": dev, "text": text, "label": label}
-    written = write_template(file, model=model, **own, pair=pair, kind=kind, metric=metric, rows=rows)
+    written = write_template(
+        file, model, train, dev, text, label, pair=pair, kind=kind, metric=metric, rows=rows
+    )
     typer.echo(f"wrote {written}; edit it, then: carryover plan {written}, carryover run {written}")
 
 
