@@ -1,0 +1,43 @@
+"""The same probes on a GPU."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from tiny import FAMILIES, tiny_encoder, tiny_task
+
+from carryover.probes import linear
+from carryover.probes.features import extract
+from carryover.probes.run import run
+from carryover.trial import Probe, Trial
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_states(family):
+    encoder, split = tiny_encoder(family), tiny_task().train
+    here = np.array(extract(encoder, split, 0))
+    np.testing.assert_allclose(extract(encoder, split, 0, device="cuda"), here, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_outcomes(monkeypatch, fits):
+    """Whether the states lie on the device or stay with the host."""
+    if not fits:
+        monkeypatch.setattr(linear, "SHARE_OF_DEVICE", 0.0)
+    encoder, data = tiny_encoder("bert"), tiny_task(n_train=200, n_dev=100)
+    plain = Trial("tiny", "model", "tiny", "tiny", 150, 0)
+    trials = [
+        dataclasses.replace(plain, seed=seed, probe=Probe(layer, max_epochs=6, standardise=layer == 2))
+        for layer in range(4)
+        for seed in range(3)
+    ]
+    here = run(trials, encoder, data)
+    there = run(trials, encoder, data, device="cuda")
+    for one, other in zip(here, there, strict=True):
+        assert one.epochs[0].dev_loss == pytest.approx(other.epochs[0].dev_loss, rel=1e-2)
+        assert one.epochs[0].metrics["accuracy"] == pytest.approx(
+            other.epochs[0].metrics["accuracy"], abs=0.03
+        )
