@@ -123,3 +123,8 @@ def test_a_control_group_with_less_than_the_machine_sets_the_limit(tmp_path, mon
     assert free_memory() == 600_000
     (tmp_path / "memory.max").write_text("max")
     assert free_memory() > 1 << 20
+
+
+def test_a_trial_of_a_single_step_can_be_measured(subjects):
+    short = dataclasses.replace(TRIAL, train_size=8)
+    assert measure([short], *subjects, "cpu").more > 0

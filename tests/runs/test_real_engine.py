@@ -82,7 +82,7 @@ def assert_same(found: dict[tuple, float], expected: dict[tuple, float]) -> None
 
 def test_a_study_gives_the_same_numbers_in_stacks_of_3_as_in_one_of_8(study, undisturbed, tmp_path):
     results = carryover.run(study, tmp_path / "study", device="cpu", workers=0, max_stack=3)
-    assert results.summary.done == TRIALS
+    assert results.last_run.done == TRIALS
     assert_same(values(tmp_path / "study"), undisturbed)
 
 
@@ -152,7 +152,7 @@ def test_stacks_that_run_out_of_memory_end_with_the_same_numbers(study, undistur
         max_stack=8,
         on_event=lambda e: notes.append(e.text) if isinstance(e, Note) else None,
     )
-    assert (results.summary.done, results.summary.failed) == (TRIALS, 0)
+    assert (results.last_run.done, results.last_run.failed) == (TRIALS, 0)
     assert sizes[:2] == [8, 4]
     assert max(sizes[2:]) == 2
     assert sum(sizes[2:]) == TRIALS  # each once
@@ -194,7 +194,7 @@ def test_a_stack_broken_off_in_the_middle_goes_on_from_its_checkpoint(
     with pytest.raises(KeyboardInterrupt):
         go(on_event=interrupt)
     assert list((tmp_path / "study" / "checkpoints").glob("*.safetensors"))
-    assert go().summary.done == TRIALS
+    assert go().last_run.done == TRIALS
     assert 60 < len(steps) <= 62  # two stacks of 30 steps; at most two steps are done again
     assert_same(values(tmp_path / "study"), undisturbed)
     assert not (tmp_path / "study" / "checkpoints").exists()

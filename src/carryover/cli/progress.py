@@ -86,7 +86,7 @@ class Onlooker:
         total, done = self.started.steps, event.steps_done
         speed = self._speed(now, done)
         pace = "" if speed is None else f"{speed:,.0f} steps/s" if speed > 10 else f"{speed:.1f} steps/s"
-        left = f"about {duration((total - done) / speed)} left" if speed else ""
+        left = f"about {duration((total - done) / speed)} left" if speed and done < total else ""
         trials = f"{event.trials_done:,}/{self.started.trials:,}"
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, trials=trials, steps=pace, left=left)
@@ -97,7 +97,7 @@ class Onlooker:
             self._say(
                 f"{trials} trials{failed}; {done:,}/{total:,} steps ({share})"
                 + (f", {pace}" if pace else "")
-                + (f", {left}" if done < total and left else ""),
+                + (f", {left}" if left else ""),
                 "",
             )
 

@@ -106,6 +106,7 @@ def _peak(
         length = _pad_to_longest(run, data)
         for _ in range(2):  # the first makes the moments, the second has them
             memory.restart()
+            run.step_on_device.zero_()  # there may be just one step to take
             run.train_step(length)
         kept = memory.now()
         training = memory.peak() - kept

@@ -33,6 +33,8 @@ TRACEBACK_LINES = 30
 SECONDS_BETWEEN_NEWS = 0.25
 DEFAULT_ENGINE = "carryover.runs.worker:train_stack"
 
+log = logging.getLogger(__name__)
+
 OnEpoch = Callable[[str, Epoch], None]
 OnSteps = Callable[[int], None]  # how many more trial-steps are done
 
@@ -199,10 +201,14 @@ def train_stack_room(order: Measure, workplace: Workplace) -> Room:
         free = free_memory(device)
         try:
             needs.append(measure([trial], encoder, data, device, free=free, most=order.most))
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise does_not_fit(None, free or 0, trial, device) from None
+        except CarryoverError:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise does_not_fit(None, free or 0, trial, device) from None
+            # training will meet the same error and tell it of the trials concerned
+            log.warning("what %s on %s takes could not be measured: %s", trial.model, trial.task, error)
+            needs.append(None)
     found = [free for name in order.devices if (free := free_memory(name)) is not None]
     return Room(needs, min(found, default=None))
 
