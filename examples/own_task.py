@@ -11,26 +11,16 @@ import argparse
 from pathlib import Path
 
 import carryover
-from carryover.analysis.contrasts import against
-from carryover.analysis.frame import finished, load_points
-from carryover.analysis.incremental import curves
-from carryover.runs.events import RunEvent, TrialDone
 
 
 def study_of(asked: argparse.Namespace) -> carryover.Study:
     """Two questions: how many of the first layers suffice, and which single layer is missed most?"""
+    task = {"name": "my-task", "train": asked.train, "dev": asked.dev}
+    task |= {"text": asked.text, "label": asked.label}
     return carryover.Study(
         name=asked.folder.name,
         models=[asked.model],
-        tasks=[
-            {
-                "name": "my-task",
-                "train": asked.train,
-                "dev": asked.dev,
-                "text": asked.text,
-                "label": asked.label,
-            }
-        ],
+        tasks=[task],
         experiments=["incremental", "single_layer"],
         train_sizes=[asked.size],
         trials=asked.trials,
@@ -38,16 +28,8 @@ def study_of(asked: argparse.Namespace) -> carryover.Study:
     )
 
 
-def show(event: RunEvent) -> None:
-    if isinstance(event, TrialDone):
-        redrawn = ", ".join(map(str, event.trial.surgery.reinit)) or "none"
-        metric, value = next(iter(event.metrics.items()))
-        print(f"seed {event.trial.seed}, layers re-initialised: {redrawn}; {metric} {value:.3f}", flush=True)
-
-
-def answer(folder: Path) -> list[str]:
-    points = finished(load_points(folder))
-    (curve,) = curves(points)
+def answer(results: carryover.Results) -> list[str]:
+    (curve,) = results.curves()
     told = [
         f"{curve.metric}: {curve.means[curve.depth]:.3f} with all {curve.depth} layers pretrained, "
         f"{curve.means[0]:.3f} with none"
@@ -60,8 +42,7 @@ def answer(folder: Path) -> list[str]:
     if curve.reaches is None:
         return [*told, "that cannot be told from zero: give it more examples, epochs or trials"]
     told.append(f"the first {curve.reaches} of {curve.depth} layers bring 90% of it")
-    missed = against(points[points["experiment"] == "single_layer"])
-    for layer in missed.sort_values("mean").head(3).itertuples():
+    for layer in results.contrasts().sort_values("mean").head(3).itertuples():
         sure = "clear" if layer.p_adjusted < 0.05 else "may be chance"
         told.append(f"without what layer {layer.x:g} had learnt: {layer.mean:+.3f} ({sure})")
     return told
@@ -81,10 +62,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=Path("own-task"), help="where results go")
     asked = parser.parse_args(arguments)
     try:
-        carryover.run(study_of(asked), asked.folder, on_event=show)
+        results = carryover.run(study_of(asked), asked.folder)
     except carryover.CarryoverError as error:
         raise SystemExit(f"error: {error}") from None
-    print(*answer(asked.folder), sep="\n")
+    print(*answer(results), f"more in {results.report()}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,22 @@ from small_subject import write_model
 import carryover
 from carryover.runs import machine
 
-WORDS = ["the", "a", "film", "plot", "was", "is", "good", "great", "fine", "bad", "dull", "poor", "very", "not"]
+WORDS = [
+    "the",
+    "a",
+    "film",
+    "plot",
+    "was",
+    "is",
+    "good",
+    "great",
+    "fine",
+    "bad",
+    "dull",
+    "poor",
+    "very",
+    "not",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +72,7 @@ def study(tmp_path_factory) -> carryover.Study:
 def test_a_study_on_a_real_model_gives_the_same_results_here_and_in_workers(study, tmp_path):
     here = carryover.run(study, tmp_path / "here", device="cpu", workers=0, max_stack=6)
     there = carryover.run(study, tmp_path / "there", device="cpu", workers=1, max_stack=2)
-    assert (here.summary.done, there.summary.done) == (6, 6)
+    assert (here.last_run.done, there.last_run.done) == (6, 6)
     columns = ["trial_id", "x", "seed", "accuracy", "dev_loss"]
     one, other = (r.frame()[columns].sort_values(["x", "seed"]).reset_index(drop=True) for r in (here, there))
     assert list(one["trial_id"]) == list(other["trial_id"])
@@ -72,11 +87,41 @@ def test_a_study_on_a_real_model_gives_the_same_results_here_and_in_workers(stud
     assert not (tmp_path / "here" / "checkpoints").exists()
 
 
+def test_results_as_tables_curves_and_a_page(study, tmp_path, capsys):
+    single = carryover.Study(**(study.settings() | {"experiments": ["incremental", "single_layer"]}))
+    heard = []  # of 10 trials two stand in both experiments
+    results = carryover.run(single, tmp_path / "r", device="cpu", workers=0, on_event=heard.append)
+    told = capsys.readouterr().err
+    assert "8 trials to run" in told
+    assert "8/8 trials" in told
+    assert {type(event).__name__ for event in heard} >= {"RunStarted", "Progress", "TrialDone"}
+
+    frame, summary = results.frame(), results.summary()
+    assert len(summary) == 3 + 4
+    at_one = frame[(frame["experiment"] == "incremental") & (frame["x"] == 1)]["accuracy"]
+    row = summary[(summary["experiment"] == "incremental") & (summary["x"] == 1)].iloc[0]
+    assert (row["mean"], row["n"]) == (pytest.approx(at_one.mean()), 2)
+    (curve,) = results.curves()
+    assert curve.means[1] == pytest.approx(at_one.mean())
+    contrasts = results.contrasts()
+    assert list(contrasts["x"]) == [1, 2]
+    assert set(contrasts["experiment"]) == {"single_layer"}
+    first = frame[(frame["experiment"] == "single_layer") & (frame["x"] == 1)].set_index("seed")["accuracy"]
+    whole = frame[frame["condition"] == "all pretrained"].set_index("seed")["accuracy"]
+    assert contrasts["mean"].iloc[0] == pytest.approx((first - whole).mean())
+    page = results.report()
+    assert page == tmp_path / "r" / "report.html"
+    assert page.is_file()
+
+    carryover.run(single, tmp_path / "r", device="cpu", workers=0, progress=False, retry_failed=True)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_study_file_runs_by_its_path(study, tmp_path, monkeypatch):
     monkeypatch.setenv("CARRYOVER_CACHE", str(tmp_path / "tokens"))
     (tmp_path / "small.toml").write_text(study.override(trials=1).to_toml())
     results = carryover.run(tmp_path / "small.toml", tmp_path / "out", device="cpu", workers=0)
-    assert results.summary.done == 3
+    assert results.last_run.done == 3
     assert list((tmp_path / "tokens").iterdir())
     assert not (tmp_path / "out" / "cache").exists()
 

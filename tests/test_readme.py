@@ -210,6 +210,7 @@ def check_snippets_of_results_md() -> None:
 
 def test_the_entry_point_is_there():
     assert PROJECT["scripts"] == {"carryover": "carryover.cli:main"}
+    assert carryover._source_version() == f"{PROJECT['version']}+source"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "carryover", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -232,7 +233,7 @@ def test_the_example_says_which_layers_matter(tmp_path, monkeypatch):
 
     points = [*incremental(trials=5), *single_layer(size=500, trials=5)]
     write_results(tmp_path, points, score)
-    told = runpy.run_path(str(ROOT / "examples" / "own_task.py"))["answer"](tmp_path)
+    told = runpy.run_path(str(ROOT / "examples" / "own_task.py"))["answer"](carryover.load(tmp_path))
     assert "accuracy: 0.900 with all 6 layers pretrained" in told[0]
     assert "the first 3 of 6 layers bring 90% of it" in told
     assert re.fullmatch(r"without what layer 2 had learnt: -0\.\d+ \(clear\)", told[3])
@@ -273,7 +274,7 @@ def test_the_table_is_that_of_the_demo_as_it_is_now():
     from carryover.study.preset import load_preset
 
     demo = load_preset("demo")
-    table = next(block for block in blocks("text") if block.startswith(" task"))
+    table = next(block for block in blocks("text") if block.startswith("task"))
     rows = [line.split()[:2] for line in table.splitlines()[2:]]
     names = [task.name.removeprefix("builtin:") for task in demo.tasks]
     expected = sorted([name, str(size)] for name in names for size in demo.train_sizes)

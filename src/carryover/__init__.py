@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from carryover.runs.results import Results, load, run
+    from carryover.api import Results, load, run
     from carryover.study.file import Study, load_study
     from carryover.trial import CarryoverError, Point, Surgery, Training, Trial
 
@@ -40,14 +40,14 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 _HOMES = {
     "CarryoverError": "carryover.trial",
     "Point": "carryover.trial",
-    "Results": "carryover.runs.results",
+    "Results": "carryover.api",
     "Study": "carryover.study.file",
     "Surgery": "carryover.trial",
     "Training": "carryover.trial",
     "Trial": "carryover.trial",
-    "load": "carryover.runs.results",
+    "load": "carryover.api",
     "load_study": "carryover.study.file",
-    "run": "carryover.runs.results",
+    "run": "carryover.api",
 }
 
 __all__ = [

@@ -1,0 +1,117 @@
+"""The Python side of a study: run it, or open one that was run, and take its results as frames."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from carryover.runs import execute
+from carryover.runs.events import OnEvent, RunEvent, RunSummary
+from carryover.runs.export import epochs_frame, points_frame
+from carryover.runs.folder import StudyFolder, find_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from carryover.analysis.incremental import Curve
+    from carryover.study.file import Study
+
+
+@dataclass(frozen=True)
+class Results:
+    """A study that was run, in part or whole. Everything is read anew at each call."""
+
+    folder: Path
+    last_run: RunSummary | None = None  # the run that made this object, if one did
+
+    def frame(self) -> pd.DataFrame:
+        """One row a point and trial that is done, with the metrics of the last epoch in columns."""
+        return points_frame(StudyFolder(self.folder))
+
+    def epochs(self) -> pd.DataFrame:
+        """One row a point, trial, epoch and metric."""
+        return epochs_frame(StudyFolder(self.folder))
+
+    def summary(self) -> pd.DataFrame:
+        """One row a point: mean, low and high of its 95% t interval, sd and n. What summary.csv holds."""
+        from carryover.report.tables import summary
+
+        return summary(self._finished())
+
+    def curves(self) -> list[Curve]:
+        """Each incremental curve in numbers: its means, the gain of pretraining, the k that reaches 90%."""
+        from carryover.analysis.incremental import curves
+
+        return curves(self._finished())
+
+    def contrasts(self, baseline: str = "all pretrained") -> pd.DataFrame:
+        """One row a point of the experiments that have this baseline: the difference from it, paired by seed,
+        with its 95% interval and a p value that is adjusted within the curve."""
+        from carryover.analysis.contrasts import against
+
+        points = self._finished()
+        having = points.loc[points["condition"] == baseline, "experiment"].unique()
+        return against(points[points["experiment"].isin(having)], baseline)
+
+    def report(self) -> Path:
+        """Writes report.html, figures/ and summary.csv into the folder; gives the path of the page."""
+        from carryover.report.build import write_report
+
+        return write_report(self.folder)
+
+    def _finished(self) -> pd.DataFrame:
+        from carryover.analysis.frame import finished, load_points
+
+        return finished(load_points(self.folder))
+
+
+def run(
+    study: Study | str | Path,
+    folder: str | Path,
+    *,
+    device: str | None = None,
+    workers: int | None = None,
+    max_stack: int | None = None,
+    retry_failed: bool = False,
+    progress: bool = True,
+    on_event: OnEvent | None = None,
+    **options: Any,
+) -> Results:
+    """Run a study, or what an earlier run in `folder` left of it. `study` may be the path of a study file.
+
+    `progress` is shown on stderr: a bar on a terminal, elsewhere a line every few seconds.
+    """
+    from carryover.study.file import load_study
+
+    if isinstance(study, str | Path):
+        study = load_study(study)
+    with contextlib.ExitStack() as open_until_done:
+        shown = [on_event] if on_event else []
+        if progress:
+            from carryover.cli.progress import Onlooker
+            from carryover.cli.show import messages
+
+            shown.append(open_until_done.enter_context(Onlooker(messages())))
+
+        def tell(event: RunEvent) -> None:
+            for show in shown:
+                show(event)
+
+        summary = execute.run(
+            study,
+            folder,
+            device=device,
+            workers=workers,
+            max_stack=max_stack,
+            retry_failed=retry_failed,
+            on_event=tell,
+            **options,
+        )
+    return Results(summary.folder, summary)
+
+
+def load(folder: str | Path) -> Results:
+    """The results in a study folder; its study.toml or results.db will do as well."""
+    return Results(find_folder(Path(folder)).path)
