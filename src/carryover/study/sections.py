@@ -150,7 +150,7 @@ class TaskSpec(Section):
     )
     train: Text | None = Field(
         default=None,
-        description="Training file: .tsv, .csv, .jsonl or .parquet. Of a GLUE folder: the file's name in it.",
+        description="Training file: .tsv, .csv, .jsonl (these also .gz) or .parquet. Of a GLUE folder: a file in it.",
         examples=["train.tsv"],
     )
     dev: Text | None = Field(default=None, description="The file to evaluate on.", examples=["dev.tsv"])
