@@ -243,3 +243,18 @@ def test_a_full_disk_is_a_clear_error_and_changes_nothing(store):
     with pytest.raises(StoreError, match=r"cannot be written.*full"):
         store.set_points(many, TASKS, MODELS)
     assert store.counts() == Counts(pending=15)
+
+
+def test_weight_changes_are_kept_raw_and_relative(store):
+    from carryover.engine.outcome import EpochRecord, Outcome, WeightChange
+
+    run_id = filled(store)
+    trial = store.waiting()[0]
+    store.start([trial.id], run_id)
+    change = WeightChange("encoder.layer.0.output.dense.weight", 1, 2.0, 0.5, 8.0, 1.0)
+    record = EpochRecord(1, 0.5, 0.6, {"accuracy": 0.9}, 1.0)
+    store.finish([Outcome(trial.id, [record], weight_changes=[change])])
+    query = "SELECT kind, value FROM weight_change WHERE trial_id = ?"
+    found = {row[0]: row[1] for row in store.connection.execute(query, (trial.id,))}
+    relative = {"frobenius, relative": 0.25, "spectral, relative": 0.5}
+    assert found == {"frobenius": 2.0, "spectral": 0.5, **relative}

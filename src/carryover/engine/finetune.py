@@ -20,6 +20,7 @@ from carryover.engine.checkpoint import Checkpoint
 from carryover.engine.feed import steps_per_epoch
 from carryover.engine.outcome import EngineSettings, EpochRecord, OnEpoch, OnStep, Outcome
 from carryover.engine.stack_run import StackRun
+from carryover.engine.weight_change import weight_changes
 from carryover.trial import CarryoverError, Trial
 
 DEVICES = "cpu, cuda or cuda:N"
@@ -98,7 +99,8 @@ def finetune(
                 outcome.epochs.append(record)
                 if on_epoch is not None:
                     on_epoch(outcome.trial_id, record)
-    for outcome in outcomes:
+    for outcome, changes in zip(outcomes, weight_changes(run), strict=False):  # the filling comes last
+        outcome.weight_changes = changes if outcome.error is None else []
         outcome.seconds = time.perf_counter() - started
     checkpoint.delete()
     return outcomes

@@ -18,6 +18,18 @@ class EpochRecord:
     seconds: float  # of the epoch, for the whole stack
 
 
+@dataclass(frozen=True)
+class WeightChange:
+    """One matrix of one trial: norms of what training changed, and of what it was at the start."""
+
+    name: str  # of the parameter in the encoder
+    layer: int
+    frobenius: float
+    spectral: float
+    start_frobenius: float
+    start_spectral: float
+
+
 @dataclass
 class Outcome:
     """One trial when its stack is done; `error` says why it has no result."""
@@ -26,6 +38,7 @@ class Outcome:
     epochs: list[EpochRecord] = field(default_factory=list)
     error: str | None = None
     seconds: float = 0.0  # of the whole stack
+    weight_changes: list[WeightChange] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -5,31 +5,19 @@ Nothing is kept for it while training: where a trial started is a function of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from carryover.draws import normal
+from carryover.engine.outcome import WeightChange
 
 if TYPE_CHECKING:
     from carryover.engine.stack_run import StackRun
 
 DIRECTIONS = 8  # vectors that the iteration for the spectral norm turns at once
 ROUNDS = 12
-
-
-@dataclass(frozen=True)
-class WeightChange:
-    """One matrix of one trial: norms of what changed, and of what it was at the start."""
-
-    name: str  # of the parameter in the encoder
-    layer: int
-    frobenius: float
-    spectral: float
-    start_frobenius: float
-    start_spectral: float
 
 
 @torch.no_grad()

@@ -24,6 +24,23 @@ class Epoch(Protocol):
     def seconds(self) -> float: ...
 
 
+class WeightChange(Protocol):
+    """How far training moved one matrix of one trial."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def layer(self) -> int: ...
+    @property
+    def frobenius(self) -> float: ...
+    @property
+    def spectral(self) -> float: ...
+    @property
+    def start_frobenius(self) -> float: ...
+    @property
+    def start_spectral(self) -> float: ...
+
+
 class Outcome(Protocol):
     """What the engine tells about one trial that has come to its end."""
 

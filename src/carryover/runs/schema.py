@@ -24,9 +24,17 @@ CREATE TABLE points(experiment TEXT, condition TEXT, x REAL, trial_id TEXT REFER
 CREATE INDEX points_trial ON points(trial_id);
 CREATE TABLE epochs(trial_id TEXT REFERENCES trials(id), epoch INTEGER, metric TEXT, value REAL,
     PRIMARY KEY (trial_id, epoch, metric)) WITHOUT ROWID;
+CREATE TABLE weight_changes(
+    trial_id TEXT REFERENCES trials(id), name TEXT, layer INTEGER, frobenius REAL, spectral REAL,
+    start_frobenius REAL, start_spectral REAL, PRIMARY KEY (trial_id, name)) WITHOUT ROWID;
 CREATE TABLE runs(
     run_id INTEGER PRIMARY KEY, started REAL, finished REAL, outcome TEXT, host TEXT, pid INTEGER,
     device TEXT, threads INTEGER, versions TEXT, git_commit TEXT, command TEXT);
+CREATE VIEW weight_change AS
+    SELECT trial_id, name, layer, 'frobenius' AS kind, frobenius AS value FROM weight_changes UNION ALL
+    SELECT trial_id, name, layer, 'spectral', spectral FROM weight_changes UNION ALL
+    SELECT trial_id, name, layer, 'frobenius, relative', frobenius / start_frobenius FROM weight_changes UNION ALL
+    SELECT trial_id, name, layer, 'spectral, relative', spectral / start_spectral FROM weight_changes;
 """
 
 

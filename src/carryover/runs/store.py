@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from carryover.runs.rows import Counts, Epoch, Failure, ModelRow, Outcome, RunRow, TaskRow
+from carryover.runs.rows import Counts, Epoch, Failure, ModelRow, Outcome, RunRow, TaskRow, WeightChange
 from carryover.runs.schema import SCHEMA, SCHEMA_VERSION, trial_row
 from carryover.trial import CarryoverError, Point, Trial
 
@@ -211,6 +211,7 @@ class Store:
             )
             db.execute(f"DELETE FROM trials WHERE status != 'done' AND NOT {IN_STUDY}")
             db.execute("DELETE FROM epochs WHERE trial_id NOT IN (SELECT id FROM trials)")
+            db.execute("DELETE FROM weight_changes WHERE trial_id NOT IN (SELECT id FROM trials)")
 
     def set_notes(self, notes: Sequence[str]) -> None:
         """What the readers of the data want the user to know, for `status`."""
@@ -284,6 +285,22 @@ class Store:
             for outcome in outcomes:
                 for epoch in outcome.epochs:
                     _write_epoch(db, outcome.trial_id, epoch)
+                changes: Sequence[WeightChange] = getattr(outcome, "weight_changes", ())  # probes have none
+                db.executemany(
+                    "INSERT OR REPLACE INTO weight_changes VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    [
+                        (
+                            outcome.trial_id,
+                            c.name,
+                            c.layer,
+                            c.frobenius,
+                            c.spectral,
+                            c.start_frobenius,
+                            c.start_spectral,
+                        )
+                        for c in changes
+                    ],
+                )
                 cursor = db.execute(
                     "UPDATE trials SET status = ?, error = ?, finished = ?, seconds = ?"
                     " WHERE id = ? AND status = 'running'",
