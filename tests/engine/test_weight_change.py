@@ -20,6 +20,10 @@ def test_the_spectral_norm_is_the_largest_singular_value(shape):
     matrices[2] = 0
     expected = [np.linalg.norm(m, ord=2) for m in matrices.numpy()]
     torch.testing.assert_close(spectral_norm(matrices), torch.tensor(expected), rtol=0.01, atol=1e-6)
+    matrices[0, 0, 0] = torch.nan
+    found = spectral_norm(matrices)
+    assert found[0].isnan(), "a trial that diverged"
+    torch.testing.assert_close(found[1:], torch.tensor(expected[1:]), rtol=0.01, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["bert", "xlnet"])

@@ -43,10 +43,13 @@ def weight_changes(run: StackRun) -> list[list[WeightChange]]:
 
 
 def spectral_norm(matrices: Tensor) -> Tensor:
-    """(T, rows, columns) -> (T,): the largest singular value of each, by subspace iteration.
+    """(T, rows, columns) -> (T,): the largest singular value of each, by subspace iteration; NaN of one that diverged.
 
     A decomposition of every matrix of every trial would take longer than training them.
     """
+    finite = torch.linalg.vector_norm(matrices, dim=(1, 2)).isfinite()  # (T,)
+    if not finite.all():
+        matrices = torch.where(finite[:, None, None], matrices, 0.0)
     columns = matrices.shape[2]
     width = min(DIRECTIONS, *matrices.shape[1:])
     basis = normal(0, "spectral", (columns, width), 1.0, matrices.device).expand(len(matrices), -1, -1)
@@ -55,4 +58,5 @@ def spectral_norm(matrices: Tensor) -> Tensor:
         basis = torch.linalg.qr(torch.bmm(matrices.mT, image))[0]  # (T, columns, width)
     small = torch.bmm(matrices, basis)  # (T, rows, width)
     gram = torch.bmm(small.mT, small)  # (T, width, width)
-    return torch.linalg.eigvalsh(gram.double())[:, -1].clamp(min=0).sqrt().to(matrices.dtype)
+    largest = torch.linalg.eigvalsh(gram.double())[:, -1].clamp(min=0).sqrt().to(matrices.dtype)
+    return torch.where(finite, largest, torch.nan)
