@@ -38,8 +38,14 @@ def write_results(
     depth: int = 6,
     name: str = "a study",
     version: int = 1,
+    epochs: int = 2,
+    moved: Callable[[Point, int], float] | None = None,
+    train_rows: int = 67349,
 ) -> Path:
-    """Every trial trains for two epochs; its first is worse by 0.1, so that the last can be told from it."""
+    """Every trial's first epoch is worse by 0.1, so that the last can be told from it.
+
+    `moved` says how far a layer's output matrix moved: with it, there is a table of weight change.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     db = sqlite3.connect(folder / "results.db")
     db.execute("PRAGMA journal_mode = WAL")
@@ -66,6 +72,8 @@ def write_results(
         "carryover run study.toml",
     )
     db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", run)
+    if moved:
+        db.execute("CREATE TABLE weight_change(trial_id, name, layer, kind, value)")
     seen: set[str] = set()
     for point in points:
         t, result = point.trial, score(point)
@@ -76,7 +84,7 @@ def write_results(
             continue
         seen.add(t.id)
         metric = METRICS.get(t.task, "accuracy")
-        task = (t.task_fingerprint, t.task, "classification", metric, json.dumps([metric, "f1"]), 67349)
+        task = (t.task_fingerprint, t.task, "classification", metric, json.dumps([metric, "f1"]), train_rows)
         db.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", task)
         model = (t.model_fingerprint, t.model, None, "bert", depth)
         db.execute("INSERT OR IGNORE INTO models VALUES (?, ?, ?, ?, ?)", model)
@@ -95,7 +103,8 @@ def write_results(
         )
         db.execute(f"INSERT INTO trials VALUES ({','.join('?' * 18)})", (*row, 1.7e9, 1.7e9 + 60, 60.0, 1))
         if status == "done":
-            for epoch, value in ((1, result - 0.1), (2, result)):
+            for epoch in range(1, epochs + 1):
+                value = result - 0.1 * (epochs - epoch) / max(1, epochs - 1)
                 facts = {
                     metric: value,
                     "f1": 0.5,
@@ -105,6 +114,13 @@ def write_results(
                 }
                 db.executemany(
                     "INSERT INTO epochs VALUES (?, ?, ?, ?)", [(t.id, epoch, m, v) for m, v in facts.items()]
+                )
+        if moved and status == "done":
+            for layer in range(1, depth + 1):
+                name = f"layer.{layer - 1}.output.dense.weight"
+                db.execute(
+                    "INSERT INTO weight_change VALUES (?, ?, ?, ?, ?)",
+                    (t.id, name, layer, "frobenius", moved(point, layer)),
                 )
     db.commit()
     db.close()

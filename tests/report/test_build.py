@@ -59,7 +59,11 @@ def test_everything_is_written_and_nothing_is_left_over(full):
 def test_the_page_needs_nothing_but_itself(full):
     _, page = full
     assert "script" not in page.tags
-    loaded = [address for address in page.addresses if not address.startswith(("figures/", "summary.csv"))]
+    loaded = [
+        address
+        for address in page.addresses
+        if not address.startswith(("figures/", "summary.csv", "claims.csv"))
+    ]
     assert len(loaded) == 6  # three figures, light and dark
     assert all(address.startswith("data:image/svg+xml;base64,") for address in loaded)
 
@@ -196,3 +200,20 @@ def test_reads_what_the_real_store_writes(tmp_path):
         text = Page(write_report(tmp_path).read_text(encoding="utf-8")).text  # while the store is open
     assert "15 of 15 trials finished" in text
     assert "SST-2, as_released" in text
+
+
+def test_the_page_has_the_claims_that_were_asked_and_table_1(tmp_path):
+    tasks = ("SST-2", "CoLA")
+    made = incremental(tasks, (500, 5000), 3, ks=(0, 2, 6)) + permutation(tasks, permutations=5)
+    folder = write_results(tmp_path, made, lifelike(6), moved=lambda p, layer: float(layer))
+    page = Page(write_report(folder, overlay=True).read_text(encoding="utf-8"))
+    claims = pd.read_csv(folder / "claims.csv")
+    assert set(claims.loc[claims.claim == "T3", "claim_verdict"]) == {"not asked for"}
+    assert (claims.claim == "T1").sum() == 4
+    assert "Claims of the papers" in page.text
+    assert "Not asked for: T2, T3, T5, T6, T7;" in page.text
+    assert "SST-2, CoLA" in page.text
+    assert "0.74 (p=0.02)" in page.text  # published Spearman
+    assert "published for BERT-Base: Tamkin et al. 2020" in page.text
+    assert (folder / "figures" / "weight_change.png").is_file()
+    assert "Weight change" in page.text

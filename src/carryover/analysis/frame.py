@@ -172,7 +172,7 @@ def finished(points: pd.DataFrame) -> pd.DataFrame:
         )
     everywhere = _share_untouched(points)
     everywhere["condition"] = _conditions(everywhere)
-    everywhere["variant"] = _variants(everywhere)
+    everywhere["variant"] = variant_names(everywhere)
     return everywhere[(everywhere["status"] == "done") & everywhere["value"].notna()].reset_index(drop=True)
 
 
@@ -215,20 +215,20 @@ def _conditions(points: pd.DataFrame) -> pd.Series:
     return exact
 
 
-def _variants(points: pd.DataFrame) -> pd.Series:
+def variant_names(points: pd.DataFrame) -> pd.Series:
     """What tells apart two curves of the same experiment, model, task and size; '' where nothing does."""
     settings = pd.DataFrame([json.loads(text) for text in points["training"]], index=points.index)
     settings = pd.concat([points[[*SURGICAL, "head"]], settings.map(_plain)], axis=1)
     groups = [points[c] for c in ("experiment", "model_fingerprint", "task", "train_size")]
     varying = [str(c) for c in settings if (settings[c].groupby(groups).nunique(dropna=False) > 1).any()]
     labels = [
-        ", ".join(_in_words(name, value) for name, value in zip(varying, row, strict=True))
+        ", ".join(in_words(name, value) for name, value in zip(varying, row, strict=True))
         for row in each_row(settings[varying])
     ]
     return pd.Series(labels, index=points.index, dtype=object)
 
 
-def _in_words(name: str, value: Any) -> str:
+def in_words(name: str, value: Any) -> str:
     if name == "recipe":
         return str(value)
     if name == "keep_layer_norm":

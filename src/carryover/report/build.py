@@ -17,33 +17,51 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
+from carryover.analysis.claims import NOT_ASKED, Claim, as_table, claims
+from carryover.analysis.correlations import task_correlations
 from carryover.analysis.frame import (
     StudyFacts,
     finished,
+    load_epochs,
     load_points,
     load_runs,
     load_trials,
+    load_weight_change,
     study_facts,
 )
+from carryover.analysis.published import published_correlations
 from carryover.analysis.walk import each_row
 from carryover.report.captions import caption
+from carryover.report.claim_table import ClaimRow, claim_rows
 from carryover.report.figures import draw, save
 from carryover.report.findings import findings, gain_table
 from carryover.report.labels import experiment_name, in_order, metric_name, number, short_names, size_name
-from carryover.report.style import DARK, Theme
+from carryover.report.overlay import overlay_caption
+from carryover.report.plates import Plate, plates
+from carryover.report.style import DARK, LIGHT, Theme
 from carryover.report.tables import Cell, grid, summary
 
 TEMPLATE = Path(__file__).with_name("page.html")
 MOST_FAILURES = 50
 
 
-def write_report(folder: Path) -> Path:
-    """Writes figures/, summary.csv and report.html into the study's folder; gives the path of the page."""
+def write_report(folder: Path, overlay: bool = False) -> Path:
+    """Writes figures/, summary.csv, claims.csv and report.html into the study's folder; gives the page's path.
+
+    `overlay` draws the papers' curves beside ours, where task and size are the same.
+    """
     folder = Path(folder)
     points = load_points(folder)
     done = finished(points)
     summary(done).to_csv(folder / "summary.csv", index=False)
-    sections = [_section(done, experiment, folder / "figures") for experiment in in_order(done["experiment"])]
+    weights = load_weight_change(folder)
+    further = plates(done, load_epochs(folder), weights, overlay)
+    sections = [
+        _section(done, experiment, folder / "figures", further, overlay)
+        for experiment in in_order(done["experiment"])
+    ]
+    found = claims(done, weights)
+    as_table(found).to_csv(folder / "claims.csv", index=False)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters.update(number=number, cell=_cell)
     facts, runs = study_facts(folder), load_runs(folder)
@@ -51,6 +69,7 @@ def write_report(folder: Path) -> Path:
         facts=facts,
         progress=_progress(facts),
         sections=sections,
+        claims=_claims(found),
         asked=_asked(done, points),
         study_file=_study_file(folder),
         runs=_runs(runs),
@@ -66,23 +85,64 @@ def write_report(folder: Path) -> Path:
     return target
 
 
-def _section(points: pd.DataFrame, experiment: str, folder: Path) -> dict[str, Any]:
-    figure = draw(points, experiment)
-    files = {path.suffix: path for path in save(figure, folder, experiment)}
+def _section(
+    points: pd.DataFrame, experiment: str, folder: Path, further: list[Plate], overlay: bool
+) -> dict[str, Any]:
+    light, dark = (draw(points, experiment, theme, overlay) for theme in (LIGHT, DARK))
+    told = " ".join([caption(points, experiment), overlay_caption(points, experiment) if overlay else ""])
+    title = experiment_name(experiment)
     return {
         "key": experiment,
-        "title": experiment_name(experiment),
-        "light": _data_uri(files[".svg"].read_bytes()),
-        "dark": _data_uri(_svg(draw(points, experiment, DARK), DARK)),
-        "width": (width := round(figure.get_figwidth() * 96)),
-        "least_width": 0
-        if width < 600
-        else round(0.7 * width),  # narrower than this it is scrolled, not shrunk
-        "caption": caption(points, experiment),
+        "title": title,
+        "figure": _figure(light, dark, folder, experiment, title, told.strip()),
+        "further": [
+            _figure(plate.draw(LIGHT), plate.draw(DARK), folder, plate.key, plate.title, plate.caption)
+            for plate in further
+            if plate.experiment == experiment
+        ],
         "findings": findings(points, experiment),
         "gains": gain_table(points) if experiment == "incremental" else [],
+        "correlations": _correlations(points, overlay) if experiment == "permutation" else [],
         "grid": grid(points, experiment),
     }
+
+
+def _figure(light: Figure, dark: Figure, folder: Path, key: str, title: str, caption: str) -> dict[str, Any]:
+    files = {path.suffix: path for path in save(light, folder, key)}
+    width = round(light.get_figwidth() * 96)
+    return {
+        "key": key,
+        "title": title,
+        "light": _data_uri(files[".svg"].read_bytes()),
+        "dark": _data_uri(_svg(dark, DARK)),
+        "width": width,
+        "least_width": 0 if width < 600 else round(0.7 * width),  # narrower it is scrolled, not shrunk
+        "caption": caption,
+    }
+
+
+def _correlations(points: pd.DataFrame, overlay: bool) -> list[dict[str, str]]:
+    """Table 1 of Tamkin et al.: which pairs of tasks the same permutations hurt alike."""
+    short, published = short_names(points["task"]), published_correlations() if overlay else {}
+    rows = []
+    for pair in each_row(task_correlations(points)):
+        row = {"tasks": f"{short[pair.task]}, {short[pair.other]}", "examples": size_name(pair.train_size)}
+        row |= {"n": str(pair.n), "variant": pair.variant}
+        for kind in ("spearman", "pearson"):
+            row[kind] = f"{number(getattr(pair, kind))} ({getattr(pair, f'{kind}_p'):.3f})"
+            theirs = published.get((frozenset({pair.task, pair.other}), kind))
+            row[f"published_{kind}"] = (
+                "" if theirs is None else f"{theirs[0]:.2f} ({theirs[1].split(',')[0]})"
+            )
+        rows.append(row)
+    return rows
+
+
+def _claims(found: list[Claim]) -> dict[str, Any]:
+    """Those that the study's results bear on, and the names of the others with what they would need."""
+    rows: list[ClaimRow] = claim_rows(found)
+    asked = [row for row in rows if row.verdict != NOT_ASKED]
+    return {"asked": asked, "others": [row for row in rows if row.verdict == NOT_ASKED]}
 
 
 def _svg(figure: Figure, theme: Theme) -> bytes:

@@ -6,6 +6,7 @@ import pandas as pd
 
 from carryover.analysis.contrasts import BASELINES
 from carryover.analysis.frame import CURVE
+from carryover.report.labels import size_name
 from carryover.report.style import FEW
 
 WHAT = {
@@ -38,11 +39,20 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
         told.append(
             "Broken lines are the model with all or with none of its layers pretrained, with their 95% band."
         )
-    if chosen["train_size"].nunique() > 1 and experiment == "incremental":
+    if chosen["train_size"].nunique() == 1:
+        told.append(f"{size_name(chosen['train_size'].iloc[0])} training examples.")
+    elif experiment == "incremental":
         told.append("The more examples, the stronger the colour.")
+    if experiment == "incremental" and _probed(points):
+        told.append("The broken line is a linear probe on layer k of the frozen model.")
     if counts.between(2, 3).any():
         told.append("An interval that leaves the panel is cut off at its edge.")
     return " ".join(text for text in told if text)
+
+
+def _probed(points: pd.DataFrame) -> bool:
+    kinds = [set(points.loc[points["experiment"] == e, "task"]) for e in ("incremental", "probing")]
+    return bool(kinds[0] & kinds[1])
 
 
 def _range(counts: pd.Series) -> str:

@@ -12,6 +12,7 @@ METRICS = {
     "mcc": "Matthews correlation",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
+    "distance": "distance moved",
 }
 EXPERIMENTS = {
     "incremental": "Incremental re-initialisation",

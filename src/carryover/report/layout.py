@@ -16,7 +16,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 from carryover.analysis.walk import each_group
 from carryover.report.labels import metric_name, short_names, size_name
 
-RANGES = {"accuracy": (0.0, 1.0), "f1": (0.0, 1.0)}  # every other metric we know lies in -1 to 1
+RANGES = {
+    "accuracy": (0.0, 1.0),
+    "f1": (0.0, 1.0),
+    "distance": (0.0, math.inf),
+}  # every other metric we know lies in -1 to 1
 MOST_COLUMNS = 4
 
 

@@ -1,0 +1,71 @@
+"""Published curves beside ours, where task, metric and size are the same; said in the legend and the caption."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from carryover.analysis.published import PUBLISHED_DEPTH, curves_beside
+from carryover.analysis.walk import each_group
+from carryover.report.layout import Panel
+from carryover.report.marks import Shown
+from carryover.report.style import Theme
+
+EXPERIMENTS = ("incremental", "probing")  # the experiments whose published curves we hold
+
+
+def draw_published(
+    panel: Panel, rows: pd.DataFrame, experiment: str, colour: str, theme: Theme, shown: Shown
+) -> set[str]:
+    """Draws what was published for these rows of ours; gives the names of its sources."""
+    first = rows.iloc[0]
+    found = curves_beside(
+        experiment, panel.task, panel.metric, int(first["train_size"]), int(first["train_rows"] or 0)
+    )
+    for curve in found:
+        look = published_look(curve.source, colour, theme)
+        panel.axes.plot(curve.x_for(panel.depth), curve.values, zorder=2.5, **look)
+        shown[panel.task] += [(value, value, value) for value in curve.values]
+    return {curve.source for curve in found}
+
+
+def published_look(source: str, colour: str, theme: Theme) -> dict[str, Any]:
+    marker = "x" if source.startswith("Tamkin") else "+"
+    return {
+        "color": colour,
+        "linewidth": 1.0,
+        "linestyle": (0, (1, 1.6)),
+        "marker": marker,
+        "markersize": 4.5,
+        "markeredgewidth": 1.1,
+        "alpha": 0.8,
+    }
+
+
+def with_published(handles: list[Any], labels: list[str], sources: set[str], theme: Theme) -> None:
+    for source in sorted(sources):
+        handles.append(Line2D([], [], **published_look(source, theme.ink, theme)))
+        labels.append(f"published: {source}")
+
+
+def overlay_caption(points: pd.DataFrame, experiment: str) -> str:
+    """What a reader must know of the published curves in this figure; empty where there are none."""
+    if experiment not in EXPERIMENTS:
+        return ""
+    notes, depths = [], set()
+    for (task, metric, size, rows, depth), _ in each_group(
+        points[points["experiment"] == experiment], ["task", "metric", "train_size", "train_rows", "depth"]
+    ):
+        for curve in curves_beside(experiment, task, metric, int(size), int(rows or 0)):
+            notes.append(
+                f"{curve.source} ({curve.note.split(',')[0].split(';')[0]}, read off the authors' plots)"
+            )
+            depths.add(int(depth))
+    if not notes:
+        return ""
+    told = f"Dotted with crosses, published for BERT-Base: {', '.join(dict.fromkeys(notes))}."
+    if depths - {PUBLISHED_DEPTH}:
+        told += f" Its {PUBLISHED_DEPTH} layers are set on this model's by the share of the depth."
+    return told

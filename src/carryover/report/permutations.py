@@ -1,0 +1,81 @@
+"""The figure of the permutations: a circle each, their density, their mean, and the baselines about them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scipy import stats
+
+from carryover.analysis.contrasts import BASELINES
+from carryover.analysis.intervals import t_interval
+from carryover.report.labels import size_name, x_axis
+from carryover.report.layout import legend_below, limit_y, make_panels, name_x
+from carryover.report.marks import Shown, baselines, with_baselines
+from carryover.report.style import CAP_SIZE, MARKER_SIZE, Theme
+
+
+def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme) -> Figure:
+    """A circle a permutation with their density beside it, their mean and interval; a column a size."""
+    figure, panels = make_panels(points, ["model", "variant"])
+    colour = theme.conditions[0]
+    shown: Shown = {panel.task: [] for panel in panels}
+    for panel in panels:
+        sizes = sorted(set(panel.points["train_size"]))
+        for place, size in enumerate(sizes):
+            rows = panel.points[panel.points["train_size"] == size]
+            baselines(panel, theme, shown, rows, (place - 0.42, place + 0.42))
+            each = rows[~rows["condition"].isin(BASELINES)].groupby("x")["value"].mean().to_numpy()
+            if each.size:
+                _strip(panel.axes, place, each, colour, theme)
+                interval = t_interval(each)
+                shown[panel.task] += [(interval.mean, interval.low, interval.high)]
+                shown[panel.task] += [(value, *_density_range(each)) for value in each]
+        panel.axes.set_xticks(range(len(sizes)), [size_name(size) for size in sizes])
+        panel.axes.set_xlim(-0.6, len(sizes) - 0.4)
+    limit_y(panels, shown)
+    name_x(panels, x_axis(experiment))
+    circle = Line2D([], [], marker="o", linestyle="", markerfacecolor="none", color=colour, markersize=5)
+    mean = Line2D([], [], color=colour, marker="D", linestyle="", markersize=MARKER_SIZE)
+    handles, labels = [circle, mean], ["one permutation", "mean of the permutations"]
+    with_baselines(handles, labels, points, theme)
+    legend_below(figure, handles, labels)
+    return figure
+
+
+def _strip(axes: Axes, place: int, values: np.ndarray, colour: str, theme: Theme) -> None:
+    """Circles left of the middle, density right of it, mean and interval between."""
+    jitter = np.random.default_rng(0).uniform(-0.26, -0.1, values.size)
+    axes.plot(
+        place + jitter, values, "o", mfc="none", color=colour, markersize=5, mew=1.0, alpha=0.85, zorder=3
+    )
+    if values.size > 2 and np.ptp(values) > 0:
+        density = stats.gaussian_kde(values)
+        heights = np.linspace(*_density_range(values), 120)
+        shape = density(heights) / density(heights).max()
+        axes.fill_betweenx(heights, place + 0.08, place + 0.08 + 0.28 * shape, color=colour, alpha=0.22, lw=0)
+    i = t_interval(values)
+    bar = None if np.isnan(i.half_width) else i.half_width
+    axes.errorbar(
+        place,
+        i.mean,
+        bar,
+        fmt="D",
+        color=colour,
+        markersize=MARKER_SIZE,
+        capsize=CAP_SIZE,
+        elinewidth=1.2,
+        zorder=4,
+    )
+
+
+def _density_range(values: np.ndarray) -> tuple[float, float]:
+    """Two bandwidths beyond the data, where the density has all but gone."""
+    room = (
+        2 * stats.gaussian_kde(values).factor * np.std(values, ddof=1)
+        if values.size > 2 and np.ptp(values)
+        else 0
+    )
+    return float(values.min() - room), float(values.max() + room)

@@ -1,0 +1,117 @@
+"""The further figures that a study's results allow: those of the papers' appendices, and comparisons of settings.
+
+Each `Plate` belongs below an experiment's own figure and is there only where its data are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from carryover.analysis.claims.weights import movement
+from carryover.report.appendix import (
+    draw_comparison,
+    draw_epochs,
+    draw_trials,
+    draw_weight_change,
+    epoch_curves,
+    many_trials,
+)
+from carryover.report.figures import draw_incremental, laid_out
+from carryover.report.style import LIGHT, Theme
+
+LEAST_EPOCHS = 4  # fewer make no curve
+
+
+@dataclass(frozen=True)
+class Plate:
+    key: str  # of its files
+    experiment: str  # the section it stands in
+    title: str
+    caption: str
+    paint: Callable[[Theme], Figure]
+
+    def draw(self, theme: Theme = LIGHT) -> Figure:
+        with theme.applied():
+            return laid_out(self.paint(theme))
+
+
+COMPARED = {
+    "recipe": ("recipes", "Ways of re-initialising", "The same layers drawn anew by each recipe."),
+    "reinit_lr_factor": (
+        "higher_lr",
+        "Learning rate of re-initialised layers",
+        "The re-initialised layers learn at another rate than the others, or at the same.",
+    ),
+    "keep_layer_norm": (
+        "layer_norm",
+        "Layer norms of re-initialised layers",
+        "The layer norms of re-initialised layers keep their pretrained values, or are reset.",
+    ),
+}
+INTERVALS = "Means with 95% t intervals; trials of one seed share examples, order and head."
+
+
+def plates(
+    points: pd.DataFrame,
+    epochs: pd.DataFrame | None = None,
+    weights: pd.DataFrame | None = None,
+    overlay: bool = False,
+) -> list[Plate]:
+    """From finished points, `load_epochs` and `load_weight_change`."""
+    found = list(_incremental(points[points["experiment"] == "incremental"], epochs, overlay))
+    if weights is not None and not weights.empty:
+        moved = movement(points, weights)
+        if not moved.empty:
+            found.append(_weights(points, moved))
+    return found
+
+
+def _incremental(rows: pd.DataFrame, epochs: pd.DataFrame | None, overlay: bool) -> Iterator[Plate]:
+    if rows.empty:
+        return
+    if not many_trials(rows).empty:
+        told = "A point a trial, moved sideways at random so that all can be seen; the dotted line is their mean."
+        yield Plate("trials", "incremental", "Every trial", told, partial(draw_trials, rows))
+    for column, (key, title, told) in COMPARED.items():
+        if rows.loc[~rows["untouched"], column].nunique() > 1:
+            paint = partial(draw_comparison, rows, column)
+            yield Plate(key, "incremental", title, f"{told} {INTERVALS}", paint)
+    if _in_shares(rows):
+        told = "The same curves by the share of its training set that a task was given."
+        paint = partial(_draw_shares, rows, overlay)
+        yield Plate("fractions", "incremental", "By share of the training set", told, paint)
+    if epochs is not None and rows["epochs"].max() >= LEAST_EPOCHS:
+        curves = epoch_curves(rows, epochs)
+        told = (
+            "After every epoch: the metric above, the loss on the evaluation set below, with no, half and all of "
+            f"the layers pretrained. {INTERVALS}"
+        )
+        yield Plate("epochs", "incremental", "Epoch by epoch", told, partial(draw_epochs, curves))
+
+
+def _weights(points: pd.DataFrame, moved: pd.DataFrame) -> Plate:
+    depths = points.drop_duplicates("model").set_index("model")["depth"]
+    told = (
+        "How far finetuning moved each layer's output matrices: the norm of the change, all layers pretrained. "
+        f"{INTERVALS}"
+    )
+    first = points["experiment"].iloc[0]
+    home = "incremental" if (points["experiment"] == "incremental").any() else first
+    paint = partial(draw_weight_change, moved.assign(depth=moved["model"].map(depths)))
+    return Plate("weight_change", str(home), "Weight change", told, paint)
+
+
+def _draw_shares(rows: pd.DataFrame, overlay: bool, theme: Theme) -> Figure:
+    return draw_incremental(rows, "incremental", theme, None, overlay, shares=True)
+
+
+def _in_shares(rows: pd.DataFrame) -> bool:
+    """Whether the study asked for shares of training sets of several sizes: of one, counts say the same."""
+    whole = rows[rows["train_size"] == rows["train_rows"]]
+    shared = rows[rows["task"].isin(whole["task"])]
+    return bool(shared["train_rows"].nunique() > 1 and (shared["train_size"] < shared["train_rows"]).any())

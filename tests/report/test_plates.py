@@ -1,0 +1,170 @@
+"""The further figures: there where their data are, for any number of tasks, with holes and with single trials."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from synthetic_results import (
+    incremental,
+    keeping,
+    lifelike,
+    localized,
+    permutation,
+    single_layer,
+    trial,
+    write_results,
+)
+
+from carryover.analysis.frame import finished, load_epochs, load_points, load_weight_change
+from carryover.report.figures import draw
+from carryover.report.labels import in_order
+from carryover.report.overlay import overlay_caption
+from carryover.report.plates import plates
+from carryover.report.style import DARK
+from carryover.trial import Point, Training
+
+TASKS = ("SST-2", "CoLA", "QNLI", "MRPC", "RTE")
+
+
+def probing(tasks=("SST-2",), trials=2, depth=6):
+    from carryover.trial import Probe
+
+    return [
+        Point("probing", "", k, trial(task, 9000, seed, probe=Probe(k)))
+        for task in tasks
+        for k in range(1, depth + 1)
+        for seed in range(trials)
+    ]
+
+
+def in_settings(depth=6, trials=2):
+    """5 times the learning rate, and kept layer norms, beside the usual; two recipes."""
+    points = incremental(sizes=(5000,), trials=trials, depth=depth, recipes=("as_described", "as_released"))
+    for k in range(depth):
+        factors = tuple((n, 5.0) for n in range(k + 1, depth + 1))
+        for seed in range(trials):
+            plain = trial(size=5000, seed=seed, surgery=keeping(k, depth))
+            kept = dataclasses.replace(plain, surgery=keeping(k, depth, keep_layer_norm=True))
+            faster = dataclasses.replace(plain, training=Training(lr_factors=factors))
+            points += [Point("incremental", "", k, t) for t in (kept, faster)]
+    return points
+
+
+def everything(folder, made, score=None, **options):
+    write_results(folder, made, score or lifelike(6), **options)
+    points = finished(load_points(folder))
+    return points, plates(points, load_epochs(folder), load_weight_change(folder), overlay=True)
+
+
+def lines(figure, marker=None):
+    every = [line for axes in figure.axes for line in axes.lines if len(line.get_xdata()) > 1]
+    return [line for line in every if marker is None or line.get_marker() == marker]
+
+
+@pytest.mark.parametrize(("tasks", "trials"), [(1, 1), (2, 2), (3, 1), (4, 2), (5, 1)])
+def test_all_figures_render_for_one_to_five_tasks_with_holes(tmp_path, tasks, trials):
+    names, rng = TASKS[:tasks], np.random.default_rng(tasks)
+    made = incremental(names, (500,), trials, ks=(0, 3, 5, 6)) + localized(names, trials=trials)
+    made += (
+        single_layer(names[:1], trials=trials)
+        + permutation(names, trials=trials, permutations=3)
+        + probing(names[:1], trials)
+    )
+
+    def score(p):
+        return None if rng.random() < 0.15 else lifelike(6)(p)
+
+    points, further = everything(tmp_path, made, score, epochs=5, moved=lambda p, layer: float(layer))
+    for experiment in in_order(points["experiment"]):
+        figure = draw(points, experiment, overlay=True)
+        assert len(figure.axes) >= points.loc[points.experiment == experiment, "task"].nunique()
+    assert {plate.key for plate in further} == {"epochs", "weight_change"}
+    for plate in further:
+        assert plate.draw().axes
+
+
+def test_a_plain_study_has_no_further_figure(tmp_path):
+    assert everything(tmp_path, incremental())[1] == []
+
+
+def test_every_trial_is_a_point_and_the_dotted_line_their_mean(tmp_path):
+    points, (plate,) = everything(tmp_path, incremental(trials=12, ks=(0, 3, 6)))
+    assert plate.key == "trials"
+    cloud, mean = lines(plate.draw())
+    assert len(cloud.get_xdata()) == 36
+    assert mean.get_ydata() == pytest.approx(points.groupby("x")["value"].mean())
+
+
+def test_settings_are_compared_one_at_a_time(tmp_path):
+    points, further = everything(tmp_path, in_settings())
+    found = {plate.key: plate.draw() for plate in further}
+    assert list(found) == ["recipes", "higher_lr", "layer_norm"]
+    for figure in found.values():
+        assert len(figure.axes) == 1
+    labels = {key: [t.get_text() for t in figure.legends[0].get_texts()] for key, figure in found.items()}
+    assert labels["recipes"][:2] == ["as_described", "as_released"]
+    assert labels["higher_lr"][:2] == ["one lr for all layers", "re-initialised layers at 5× lr"]
+    assert labels["layer_norm"][:2] == ["layer norms reset", "layer norms kept"]
+    fast = points[
+        (points.reinit_lr_factor == 5) & ~points.keep_layer_norm & (points.recipe == "as_described")
+    ]
+    (line,) = lines(found["higher_lr"], "s")
+    assert line.get_ydata() == pytest.approx(fast.groupby("x")["value"].mean())
+
+
+def test_epochs_show_both_ends_and_the_middle(tmp_path):
+    points, (plate,) = everything(tmp_path, incremental(sizes=(500, 5000)), epochs=10)
+    figure = plate.draw()
+    assert len(figure.axes) == 4
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == [f"{k} layers kept" for k in (0, 3, 6)]
+    last = [line.get_ydata()[-1] for line in figure.axes[0].lines]
+    chosen = points[(points.train_size == 500) & points.x.isin([0, 3, 6])]
+    assert last == pytest.approx(chosen.groupby("x")["value"].mean().tolist())
+
+
+def test_weight_change_is_that_of_whole_models(tmp_path):
+    def moved(p, layer):
+        return float(layer) if not p.trial.surgery.reinit else 99.0
+
+    _, (plate,) = everything(tmp_path, incremental(), moved=moved)
+    (line,) = lines(plate.draw(), "o")
+    assert line.get_ydata() == pytest.approx([1, 2, 3, 4, 5, 6])
+
+
+def test_shares_of_training_sets_of_several_sizes_have_a_figure(tmp_path):
+    points, _ = everything(tmp_path, incremental(("SST-2", "CoLA"), (500, 5000)), train_rows=5000)
+    points.loc[points.task == "CoLA", ["train_size", "train_rows"]] *= 2
+    (plate,) = plates(points)
+    assert [t.get_text() for t in plate.draw().legends[0].get_texts()][:2] == [
+        "10% of the data",
+        "100% of the data",
+    ]
+
+
+def test_probes_are_a_broken_line_beside_the_curves(tmp_path):
+    points, _ = everything(tmp_path, incremental() + probing())
+    figure = draw(points, "incremental")
+    (line,) = lines(figure, "D")
+    assert list(line.get_xdata()) == [1, 2, 3, 4, 5, 6]
+    assert "probe of layer k, frozen model" in [t.get_text() for t in figure.legends[0].get_texts()]
+
+
+def test_published_curves_are_drawn_only_when_asked_and_only_where_they_belong(tmp_path):
+    points, _ = everything(tmp_path, incremental(("SST-2", "builtin:sentiment"), (500, 900)))
+    assert lines(draw(points, "incremental"), "x") == []
+    with_theirs = draw(points, "incremental", DARK, overlay=True)
+    (line,) = lines(with_theirs, "x")
+    assert line.axes is with_theirs.axes[0]
+    assert line.get_xdata() == pytest.approx(np.linspace(0, 6, 13))  # 12 layers on 6
+    assert "published: Tamkin et al. 2020" in [t.get_text() for t in with_theirs.legends[0].get_texts()]
+    assert "share of the depth" in overlay_caption(points, "incremental")
+    assert overlay_caption(points[points.train_size == 900], "incremental") == ""
+
+
+def test_one_size_in_several_variants_takes_colours_for_them(tmp_path):
+    points, _ = everything(tmp_path, incremental(recipes=("as_described", "bert_init")))
+    figure = draw(points, "incremental")
+    assert [t.get_text() for t in figure.legends[0].get_texts()][:2] == ["as_described", "bert_init"]
+    assert len({line.get_color() for line in lines(figure) if line.get_marker() in "os"}) == 2
