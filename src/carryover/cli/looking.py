@@ -121,13 +121,19 @@ def status(
     say(f"on disk: {bytes_text(sum(now.disk.values()))} ({parts})")
 
 
-def report(folder: StudyFolderPath) -> None:
+def report(
+    folder: StudyFolderPath,
+    overlay: Annotated[
+        bool,
+        typer.Option("--overlay", help="Draw the papers' curves beside yours, where task and size agree."),
+    ] = False,
+) -> None:
     """Write the report of a study: its page, figures and tables. Works while the study runs, too."""
     from carryover.report.build import write_report
     from carryover.report.terminal import summary_table
 
     found = find_folder(folder)
-    written = write_report(found.path)
+    written = write_report(found.path, overlay)
     out = console()
     out.print(summary_table(found.path))
     out.print(Text(f"wrote {written}"), soft_wrap=True)
