@@ -100,7 +100,8 @@ def main() -> None:
     print(f"| wall time, s | {ours.wall:,.1f} | {loop[0]:,.0f} | {loop[0] / ours.wall:,.0f}x |")
     print(f"| cores' own time, s | {ours.cores:,.1f} | {loop[1]:,.0f} | {loop[1] / ours.cores:,.0f}x |")
     print(
-        f"\nThe loop's times are {options.epochs} measured epoch(s) of each layer, times the epochs that each probe ran. "
+        f"\nThe loop's times are {options.epochs} measured epoch(s) of each layer, "
+        f"times the epochs that each probe ran. "
         f"One probe (layer {depth}, first trial) was run in full by the loop: epoch {epoch} kept, "
         f"accuracy {accuracy:.4f}; "
         f"carryover: epoch {fitted[last].epoch}, accuracy {accuracies[last]:.4f}"
