@@ -55,11 +55,12 @@ class Results:
         having = points.loc[points["condition"] == baseline, "experiment"].unique()
         return against(points[points["experiment"].isin(having)], baseline)
 
-    def report(self) -> Path:
-        """Writes report.html, figures/ and summary.csv into the folder; gives the path of the page."""
+    def report(self, overlay: bool = False) -> Path:
+        """Writes report.html, figures/ and its tables into the folder; gives the path of the page.
+        `overlay` draws the papers' curves beside these, where task and size are the same."""
         from carryover.report.build import write_report
 
-        return write_report(self.folder)
+        return write_report(self.folder, overlay=overlay)
 
     def _finished(self) -> pd.DataFrame:
         from carryover.analysis.frame import finished, load_points
