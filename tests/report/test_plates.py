@@ -161,6 +161,7 @@ def test_published_curves_are_drawn_only_when_asked_and_only_where_they_belong(t
     assert "published: Tamkin et al. 2020" in [t.get_text() for t in with_theirs.legends[0].get_texts()]
     assert "share of the depth" in overlay_caption(points, "incremental")
     assert overlay_caption(points[points.train_size == 900], "incremental") == ""
+    draw(points.assign(train_rows=np.nan), "incremental", overlay=True)  # an old study may not know them
 
 
 def test_one_size_in_several_variants_takes_colours_for_them(tmp_path):

@@ -22,7 +22,7 @@ def draw_published(
     """Draws what was published for these rows of ours; gives the names of its sources."""
     first = rows.iloc[0]
     found = curves_beside(
-        experiment, panel.task, panel.metric, int(first["train_size"]), int(first["train_rows"] or 0)
+        experiment, panel.task, panel.metric, int(first["train_size"]), _rows(first["train_rows"])
     )
     for curve in found:
         look = published_look(curve.source, colour, theme)
@@ -58,7 +58,7 @@ def overlay_caption(points: pd.DataFrame, experiment: str) -> str:
     for (task, metric, size, rows, depth), _ in each_group(
         points[points["experiment"] == experiment], ["task", "metric", "train_size", "train_rows", "depth"]
     ):
-        for curve in curves_beside(experiment, task, metric, int(size), int(rows or 0)):
+        for curve in curves_beside(experiment, task, metric, int(size), _rows(rows)):
             notes.append(
                 f"{curve.source} ({curve.note.split(',')[0].split(';')[0]}, read off the authors' plots)"
             )
@@ -69,3 +69,7 @@ def overlay_caption(points: pd.DataFrame, experiment: str) -> str:
     if depths - {PUBLISHED_DEPTH}:
         told += f" Its {PUBLISHED_DEPTH} layers are set on this model's by the share of the depth."
     return told
+
+
+def _rows(number: float | None) -> int | None:
+    return None if pd.isna(number) else int(number)
