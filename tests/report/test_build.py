@@ -41,10 +41,11 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
-    made = incremental(("SST-2", "CoLA"), (500, 5000), 4) + localized() + permutation(trials=2)
+    made = incremental(("SST-2", "CoLA"), (500, 5000), 4) + localized()
+    made += permutation(("SST-2", "CoLA"), permutations=5, trials=2)
     folder = write_results(tmp_path_factory.mktemp("full"), made, lifelike(6), name="a full study")
     (folder / "study.toml").write_text('name = "a full study"\n')
-    page = write_report(folder)
+    page = write_report(folder, overlay=True)
     return folder, Page(page.read_text(encoding="utf-8"))
 
 
@@ -202,18 +203,22 @@ def test_reads_what_the_real_store_writes(tmp_path):
     assert "SST-2, as_released" in text
 
 
-def test_the_page_has_the_claims_that_were_asked_and_table_1(tmp_path):
-    tasks = ("SST-2", "CoLA")
-    made = incremental(tasks, (500, 5000), 3, ks=(0, 2, 6)) + permutation(tasks, permutations=5)
-    folder = write_results(tmp_path, made, lifelike(6), moved=lambda p, layer: float(layer))
-    page = Page(write_report(folder, overlay=True).read_text(encoding="utf-8"))
+def test_the_page_has_the_claims_that_were_asked_and_table_1(full):
+    folder, page = full
     claims = pd.read_csv(folder / "claims.csv")
     assert set(claims.loc[claims.claim == "T3", "claim_verdict"]) == {"not asked for"}
     assert (claims.claim == "T1").sum() == 4
     assert "Claims of the papers" in page.text
-    assert "Not asked for: T2, T3, T5, T6, T7;" in page.text
+    assert "Not asked for: T2, T3, T5, T6, T7, S1, S2;" in page.text
     assert "SST-2, CoLA" in page.text
     assert "0.74 (p=0.02)" in page.text  # published Spearman
     assert "published for BERT-Base: Tamkin et al. 2020" in page.text
+
+
+def test_further_figures_stand_in_the_section_they_belong_to(tmp_path):
+    made = incremental(ks=(0, 6))
+    folder = write_results(tmp_path, made, lifelike(6), moved=lambda p, layer: float(layer))
+    page = Page(write_report(folder).read_text(encoding="utf-8"))
     assert (folder / "figures" / "weight_change.png").is_file()
     assert "Weight change" in page.text
+    assert "published" not in page.text

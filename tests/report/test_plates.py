@@ -63,7 +63,7 @@ def lines(figure, marker=None):
     return [line for line in every if marker is None or line.get_marker() == marker]
 
 
-@pytest.mark.parametrize(("tasks", "trials"), [(1, 1), (2, 2), (3, 1), (4, 2), (5, 1)])
+@pytest.mark.parametrize(("tasks", "trials"), [(1, 1), (2, 2), (3, 1), (4, 1), (5, 1)])
 def test_all_figures_render_for_one_to_five_tasks_with_holes(tmp_path, tasks, trials):
     names, rng = TASKS[:tasks], np.random.default_rng(tasks)
     made = incremental(names, (500,), trials, ks=(0, 3, 5, 6)) + localized(names, trials=trials)
