@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from carryover.api import Results, load, run
     from carryover.study.file import Study, load_study
-    from carryover.trial import CarryoverError, Point, Surgery, Training, Trial
+    from carryover.trial import CarryoverError, Point, Probe, Surgery, Training, Trial
 
 
 def _source_version() -> str:
@@ -40,6 +40,7 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 _HOMES = {
     "CarryoverError": "carryover.trial",
     "Point": "carryover.trial",
+    "Probe": "carryover.trial",
     "Results": "carryover.api",
     "Study": "carryover.study.file",
     "Surgery": "carryover.trial",
@@ -53,6 +54,7 @@ _HOMES = {
 __all__ = [
     "CarryoverError",
     "Point",
+    "Probe",
     "Results",
     "Study",
     "Surgery",

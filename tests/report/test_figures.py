@@ -157,7 +157,8 @@ def test_listed_drops_of_the_same_size_stay_apart(tmp_path):
     from carryover.trial import Point, Surgery
 
     made = [Point("prune", "all pretrained", 0, trial())]
-    made += [Point("prune", "listed", 2, trial(surgery=Surgery(order=o))) for o in ((1, 2), (3, 4))]
+    kept = {"listed 3,4": (1, 2), "listed 1,2": (3, 4)}
+    made += [Point("prune", name, 2, trial(surgery=Surgery(order=o))) for name, o in kept.items()]
     points = read(tmp_path, made, lambda p: 0.5, depth=4)
     assert set(points.condition) == {"all pretrained", "without 3, 4", "without 1, 2"}
     assert len(lines_with(draw(points, "prune").axes[0], "o")) == 1

@@ -206,13 +206,9 @@ def _conditions(points: pd.DataFrame) -> pd.Series:
         mine = localized & (points["condition"] == condition)
         if length[mine].nunique() > 1:
             exact = exact.where(~mine, condition + ", of " + length.astype(str))
-    listed = (points["experiment"] == "prune") & (points["condition"] == "listed")
-    dropped = [
-        ", ".join(str(n) for n in range(1, int(row.depth) + 1) if n not in row.order)
-        for row in each_row(points[listed])
-    ]
-    exact[listed] = [f"without {layers}" for layers in dropped]
-    return exact
+    return exact.str.replace(r"^listed ", "without ", regex=True).str.replace(
+        r"(?<=\d),(?=\d)", ", ", regex=True
+    )
 
 
 def variant_names(points: pd.DataFrame) -> pd.Series:

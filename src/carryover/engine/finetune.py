@@ -109,6 +109,8 @@ def finetune(
 def check_stackable(trials: Sequence[Trial], family: str | None = None) -> None:
     if not trials:
         raise CarryoverError("a stack needs at least one trial, got none")
+    if any(trial.probe is not None for trial in trials):
+        raise CarryoverError("a probe of a frozen model is not finetuned: carryover.probes.run trains probes")
     first = stack_key(trials[0], family)
     for trial in trials[1:]:
         if stack_key(trial, family) != first:
