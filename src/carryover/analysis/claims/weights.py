@@ -34,7 +34,7 @@ def movement(points: pd.DataFrame, weights: pd.DataFrame) -> pd.DataFrame:
     chosen = chosen[outputs] if outputs.any() else chosen
     whole = points[points["untouched"] & (points["order"].map(len) == 0)].drop_duplicates("trial_id")
     columns = ["model", "task", "train_size", "seed"]
-    both = chosen.merge(whole[["trial_id", *columns]], on="trial_id")
+    both = whole[["trial_id", *columns]].merge(chosen, on="trial_id")  # in the order of the study
     return both.groupby([*columns, "layer"], sort=False)["value"].mean().reset_index()
 
 
