@@ -13,7 +13,7 @@ from carryover.analysis.walk import each_group
 
 S1 = "Finetuning moves the weights of upper layers more than those of lower ones"
 S2 = "Finetuning on more data moves the weights more"
-RUN = "finetune models with all layers pretrained (incremental, k = depth), 3 trials or more"
+RUN = 'run kind = "incremental" with k = depth among its values, 3 trials or more'
 SMALLEST = np.log(1.05)  # a ratio of less than 5% hardly counts
 
 
