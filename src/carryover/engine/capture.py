@@ -6,7 +6,9 @@ occurs, after it has run for real: the runs that warm a length up are training s
 
 from __future__ import annotations
 
+import functools
 import importlib
+import logging
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -16,10 +18,13 @@ import torch
 from torch import nn
 
 from carryover.engine.feed import LENGTH_STEP
+from carryover.engine.need import is_out_of_memory
 from carryover.models.anatomy import Anatomy
 
 if TYPE_CHECKING:
     from carryover.engine.stack_run import StackRun
+
+log = logging.getLogger(__name__)
 
 WARM_RUNS = 2  # a length runs so often before it is captured
 WORTH_CAPTURING = 24  # a length that occurs less often is padded up to the next one that does
@@ -61,9 +66,19 @@ class StepRunner:
         graph = torch.cuda.CUDAGraph()
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            self.run.train_step(length)
-        self.graphs[length] = graph
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                self.run.train_step(length)
+        except RuntimeError as error:  # capturing computes nothing: the run is as it was
+            if is_out_of_memory(error):
+                raise
+            self.graphs = None
+            first_line = str(error).strip().splitlines()[0]
+            log.warning(
+                "this model's step cannot be captured and runs uncaptured, more slowly: %s", first_line
+            )
+        else:
+            self.graphs[length] = graph
 
 
 def _few_lengths(lengths: np.ndarray) -> np.ndarray:
@@ -80,8 +95,9 @@ def _few_lengths(lengths: np.ndarray) -> np.ndarray:
     return np.array([next(k for k in kept if k >= n) for n in rounded.tolist()])
 
 
+@functools.cache  # once a process
 def start_compiler() -> None:
-    """Load torch's compiler, start its worker processes while the stack is built: both take seconds."""
+    """Load torch's compiler and start its worker processes in the background: both take seconds."""
 
     def load() -> None:
         importlib.import_module("torch._inductor.compile_fx")

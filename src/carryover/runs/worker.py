@@ -144,11 +144,14 @@ def train_stack(stack: Stack, workplace: Workplace, on_epoch: OnEpoch, on_steps:
     """The real engine: the stack's encoder and data, then finetuning, or probing of the frozen model."""
     import torch
 
+    from carryover.engine.capture import start_compiler
     from carryover.engine.finetune import finetune
     from carryover.engine.outcome import EngineSettings
 
     setup, trials = workplace.setup, stack.trials
     torch.set_num_threads(setup.threads)
+    if setup.device.startswith("cuda") and trials[0].probe is None:
+        start_compiler()  # while model and data are read
     encoder = workplace.subjects.encoder(trials[0])
     data = workplace.subjects.data(trials[0])
     if trials[0].probe is not None:
