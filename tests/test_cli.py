@@ -129,11 +129,11 @@ def test_a_study_runs_into_a_folder_of_its_name_and_goes_on_from_there():
 def test_a_preset_runs_with_other_models_tasks_and_sizes():
     call(
         *("run", "tamkin2020/incremental", "--model", "fake-org/fake", "--tasks", "builtin:sentiment"),
-        *("--sizes", "16,0.5", "--trials", "1", "--recipe", "bert_init"),
+        *("--sizes", "16,0.5", "--sizes", "20", "--trials", "1", "--recipe", "bert_init"),
     )
     with Store.read(Path("tamkin2020-incremental/results.db")) as store:
         trials = store.trials("done")
-    assert {trial.train_size for trial in trials} == {16, 50}
+    assert {trial.train_size for trial in trials} == {16, 20, 50}, "with commas and repeated"
     assert {trial.surgery.recipe for trial in trials if trial.surgery.reinit} == {"bert_init"}
 
 

@@ -29,14 +29,19 @@ Models = Annotated[
 ]
 Data = Annotated[str | None, typer.Option("--data", help='Where the GLUE tasks are: a folder, or "hub".')]
 Recipe = Annotated[
-    str | None, typer.Option("--recipe", help="How layers are re-initialised; several with commas run each.")
+    list[str] | None,
+    typer.Option(
+        "--recipe", help="How layers are re-initialised; several, with commas or repeated, run each."
+    ),
 ]
 Trials = Annotated[int | None, typer.Option("--trials", help="Repetitions of every point.")]
 Sizes = Annotated[
-    str | None, typer.Option("--sizes", help="Training sizes with commas: counts, shares (0.1) or all.")
+    list[str] | None,
+    typer.Option("--sizes", help="Training sizes, with commas or repeated: counts, shares (0.1) or all."),
 ]
 Tasks = Annotated[
-    str | None, typer.Option("--tasks", help="Tasks with commas: of the study, GLUE or builtin:NAME.")
+    list[str] | None,
+    typer.Option("--tasks", help="Tasks, with commas or repeated: of the study, GLUE or builtin:NAME."),
 ]
 Folder = Annotated[
     Path | None, typer.Option("--folder", help="Where results go. By default named after the study.")
@@ -188,10 +193,10 @@ def choose(
     folder: Path | None,
     models: list[str] | None,
     data: str | None,
-    recipe: str | None,
+    recipe: list[str] | None,
     trials: int | None,
-    sizes: str | None,
-    tasks: str | None,
+    sizes: list[str] | None,
+    tasks: list[str] | None,
 ) -> Chosen:
     if trials is not None and trials < 1:
         raise CarryoverError(f"--trials {trials}: give 1 or more")
@@ -202,7 +207,7 @@ def choose(
         "source": data,
         "recipe": _listed(recipe),
         "trials": trials,
-        "sizes": [_size(text) for text in _listed(sizes) or []] or None,
+        "sizes": [_size(text) for text in _listed(sizes) or ()] or None,
     }
     if all(value is None for value in changes.values()):
         return chosen
@@ -228,8 +233,9 @@ def _find(name: str, folder: Path | None) -> Chosen:
     return Chosen(load_preset(name), folder or Path(name.replace("/", "-")))
 
 
-def _listed(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+def _listed(given: list[str] | None) -> list[str] | None:
+    """An option's values: with commas, repeated, or both."""
+    return [part.strip() for text in given or () for part in text.split(",") if part.strip()] or None
 
 
 def _size(text: str) -> int | float | str:
