@@ -46,6 +46,13 @@ def smaller(command: str) -> list[str]:
     return next((more for part, more in SMALLER.items() if part in command), [])
 
 
+def replaced(arguments: list[str], options: list[str]) -> list[str]:
+    """The arguments with these options, in place of their own values where they give them."""
+    names = set(options[::2])
+    pairs = zip(arguments, [None, *arguments], strict=False)
+    return [word for word, before in pairs if word not in names and before not in names] + options
+
+
 @pytest.fixture
 def place(tmp_path) -> Path:
     """Where a reader stands: a checkout with my-model, train.csv, dev.csv and glue_data beside it."""
@@ -144,7 +151,7 @@ def run_command(command: str, patch: pytest.MonkeyPatch) -> None:
     elif program == "pip":
         check_pip(*arguments)
     elif program == "carryover":
-        call(*arguments, *smaller(command))
+        call(*replaced(arguments, smaller(command)))
     elif program == "python" and arguments[0] == "examples/own_task.py":
         runpy.run_path(str(ROOT / arguments[0]))["main"]([*arguments[1:], *smaller(command)])
     else:
