@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -141,6 +142,14 @@ class Trial:
     def id(self) -> str:
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.train_size / self.training.batch_size)
+
+    @property
+    def steps(self) -> int:
+        return self.steps_per_epoch * self.training.epochs
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)

@@ -21,14 +21,6 @@ from carryover.trial import Trial
 LENGTH_STEP = 16  # captured lengths are multiples of this
 
 
-def steps_per_epoch(trial: Trial) -> int:
-    return math.ceil(trial.train_size / trial.training.batch_size)
-
-
-def total_steps(trial: Trial) -> int:
-    return steps_per_epoch(trial) * trial.training.epochs
-
-
 @dataclass(frozen=True)
 class StackBatch:
     """One batch of every trial: T*B rows, trial by trial."""
@@ -43,14 +35,14 @@ class TrainFeed:
 
     def __init__(self, trials: Sequence[Trial], data: TokenisedTask, device: torch.device, with_types: bool):
         first = trials[0]
-        self.batch, self.steps = first.training.batch_size, total_steps(first)
-        rows = np.full(
-            (len(trials), first.training.epochs, steps_per_epoch(first) * self.batch), -1, np.int64
-        )
-        self.subsets = []
+        self.batch, self.steps = first.training.batch_size, first.steps
+        rows = np.full((len(trials), first.training.epochs, first.steps_per_epoch * self.batch), -1, np.int64)
+        slots: dict[int, int] = {}  # the first trial of each seed: trials of one seed see the same rows
         for t, trial in enumerate(trials):
+            if (twin := slots.setdefault(trial.seed, t)) != t:
+                rows[t] = rows[twin]
+                continue
             chosen = subset(len(data.train), trial.train_size, trial.seed)
-            self.subsets.append(chosen)
             for epoch in range(trial.training.epochs):
                 rows[t, epoch, : len(chosen)] = chosen[epoch_order(len(chosen), trial.seed, epoch)]
         rows = rows.reshape(len(trials), self.steps, self.batch)
@@ -98,14 +90,12 @@ class TrainFeed:
 
 def touched_ids(trials: Sequence[Trial], data: TokenisedTask) -> list[np.ndarray]:
     """For each trial, the token ids that occur in its training subset, and the padding."""
-    touched = []
+    by_seed: dict[int, np.ndarray] = {}
     for trial in trials:
-        rows = subset(len(data.train), trial.train_size, trial.seed)
-        spans = [data.train.ids[data.train.offsets[r] : data.train.offsets[r + 1]] for r in rows]
-        touched.append(
-            np.unique(np.concatenate([*spans, np.array([data.pad_id], np.int32)])).astype(np.int64)
-        )
-    return touched
+        if trial.seed not in by_seed:
+            chosen = pad(data.train, subset(len(data.train), trial.train_size, trial.seed), data.pad_id)
+            by_seed[trial.seed] = np.union1d(chosen.input_ids, [data.pad_id])
+    return [by_seed[trial.seed] for trial in trials]
 
 
 class EvalFeed:
@@ -119,7 +109,6 @@ class EvalFeed:
         device: torch.device,
         with_types: bool,
         tokens_at_once: int,
-        length_step: int = 1,
     ):
         lengths = np.diff(split.offsets)
         by_length = np.argsort(lengths, kind="stable")
@@ -133,9 +122,7 @@ class EvalFeed:
                     break
                 stop += 1
             rows = by_length[start:stop]
-            longest = int(lengths[rows[-1]])
-            length = math.ceil(longest / length_step) * length_step
-            batch = pad(split, rows, pad_id, length)
+            batch = pad(split, rows, pad_id)
             inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
             if with_types and batch.token_type_ids is not None:
                 inputs["token_type_ids"] = batch.token_type_ids

@@ -17,27 +17,25 @@ from transformers import PreTrainedModel
 
 from carryover.data.tokens import TokenisedTask
 from carryover.engine.checkpoint import Checkpoint
-from carryover.engine.feed import steps_per_epoch
 from carryover.engine.outcome import EngineSettings, EpochRecord, OnEpoch, OnStep, Outcome
 from carryover.engine.stack_run import StackRun
 from carryover.engine.weight_change import weight_changes
+from carryover.models.anatomy import FAMILIES
 from carryover.trial import CarryoverError, Trial
 
 DEVICES = "cpu, cuda or cuda:N"
-FIXED_ORDER_FAMILIES = (
-    "modernbert",
-)  # their layers differ in kind, so that an order is part of the architecture
 
 
 def stack_key(trial: Trial, family: str | None = None) -> Hashable:
     """What the trials of one stack must share: architecture, task, number of steps and batch size."""
     order, training = trial.surgery.order, trial.training
     depth = None if order is None else len(order)
+    layers_differ = family in FAMILIES and FAMILIES[family].first_layer_stays is not None
     return (
         trial.model_fingerprint,
         trial.task_fingerprint,
         trial.train_size,
-        depth if family not in FIXED_ORDER_FAMILIES else order,
+        order if layers_differ else depth,  # where layers differ in kind, their order is the architecture
         (training.epochs, training.batch_size, training.max_length, training.dropout),
         (training.betas, training.eps, training.clip_norm, training.warmup, training.schedule),
     )
@@ -72,7 +70,7 @@ def finetune(
             for record in outcome.epochs:
                 on_epoch(outcome.trial_id, record)
 
-    per_epoch, epochs = steps_per_epoch(trials[0]), trials[0].training.epochs
+    per_epoch, epochs = trials[0].steps_per_epoch, trials[0].training.epochs
     for epoch in range(step // per_epoch + 1, epochs + 1):
         epoch_started = time.perf_counter()
         while step < epoch * per_epoch:

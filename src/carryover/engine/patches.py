@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from carryover.engine.dropout import StackedDropout
-from carryover.engine.leaves import StackContext
+from carryover.engine.leaves import StackContext, StackedLeaf
 from carryover.trial import CarryoverError
 
 ROWS_SECOND = {"xlnet"}  # families whose activations are (L, T*B, H)
@@ -83,7 +83,7 @@ class _DropoutInTurn(nn.Module):
         return turn(x, origin=x.shape[0] // 2 if about_distances else 0)
 
 
-class StackedXLNetAttention(nn.Module):
+class StackedXLNetAttention(StackedLeaf):
     """XLNet's relative attention: q, k, v, o, r (T, H, heads, d), biases (T, heads, d), seg_embed (T, 2, heads, d).
 
     Activations are (L, T*B, H); inside, rows are split into (T, B): l, t, b, h.
@@ -100,11 +100,7 @@ class StackedXLNetAttention(nn.Module):
     seg_embed: Tensor
 
     def __init__(self, plain: Any, context: StackContext):
-        super().__init__()
-        self.context = context
-        for name, p in plain.named_parameters(recurse=False):
-            stacked = p.detach().unsqueeze(0).repeat(context.trials, *([1] * p.dim()))
-            self.register_parameter(name, nn.Parameter(stacked))
+        super().__init__(plain, context)
         self.layer_norm, self.dropout = plain.layer_norm, plain.dropout  # stacked already
         self.scale = plain.scale
 

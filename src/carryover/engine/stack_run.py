@@ -59,7 +59,9 @@ class StackRun:
             for module in self.stack.modules():
                 if isinstance(module, StackedDropout):
                     module.p = self.trials[0].training.dropout
-        self.words = self.stack.model.get_submodule(words)
+        table = self.stack.model.get_submodule(words)
+        assert isinstance(table, StackedEmbedding)
+        self.words = table
 
         self.feed = TrainFeed(self.trials, data, device, template.takes_token_types)
         self.start = StartingValues(encoder, self.trials)
@@ -142,7 +144,6 @@ class StackRun:
         """Weight decay reaches every row of the word table, touched or not."""
         if all(t.training.weight_decay == 0 for t in self.trials):
             return
-        assert isinstance(self.words, StackedEmbedding)
         assert self.words.decay is not None
         table = next(p for p in self.parameters if p.work is self.words.weight)
         rate = table.lr * self.optimiser.schedule.on_device(self.step_on_device)
@@ -180,7 +181,7 @@ class StackRun:
     def state(self) -> dict[str, Tensor]:
         """All that changes while the stack trains."""
         state = self.optimiser.state() | {"run/step": self.step_on_device, "run/loss_sum": self.loss_sum}
-        if isinstance(self.words, StackedEmbedding) and self.words.decay is not None:
+        if self.words.decay is not None:
             state["run/decay"] = self.words.decay
         return state
 
@@ -190,7 +191,7 @@ class StackRun:
         self.optimiser.load_state(state, done)
         self.step_on_device.copy_(state["run/step"])
         self.loss_sum.copy_(state["run/loss_sum"])
-        if isinstance(self.words, StackedEmbedding) and self.words.decay is not None:
+        if self.words.decay is not None:
             self.words.decay.copy_(state["run/decay"])
         return done
 

@@ -58,7 +58,7 @@ class PlanRow:
 def steps_of(trial: Trial) -> int:
     if trial.probe is not None:
         return probe_steps(trial.probe)
-    return math.ceil(trial.train_size / trial.training.batch_size) * trial.training.epochs
+    return trial.steps
 
 
 def memory_key(trial: Trial) -> Hashable:
