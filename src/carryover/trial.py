@@ -17,6 +17,10 @@ from typing import Any, Literal
 Recipe = Literal["as_described", "as_described_v1", "as_released", "bert_init"]
 Head = Literal["mean", "pooler"]
 Pooling = Literal["mean", "summary"]
+Ask = Literal["accuracy", "neurons", "spread", "selectivity", "compression"]
+Neurons = Literal["layer", "all", "top", "bottom", "random", "smallest"]
+Ranking = Literal["lca", "probeless"]
+SubWord = Literal["last", "first", "mean"]
 
 
 class CarryoverError(Exception):
@@ -60,6 +64,7 @@ class Training:
     schedule: Literal["linear", "constant"] = "linear"
     max_length: int = 128
     dropout: float | None = None  # None: what the model's own config says
+    evaluate: Literal["every epoch", "end"] = "every epoch"  # on the dev set
 
     def canonical(self) -> Training:
         """The same training written in one way: 5 is 5.0, factors in order, a factor of 1 left out."""
@@ -108,8 +113,49 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Words:
+    """A question that the tagged words of a corpus answer about a model, as it was pretrained or once it is
+    finetuned. Its answer is the trial's result:
+
+    accuracy      of a linear classifier of tags, on words it was not trained on
+    neurons       how many neurons the smallest set has that is about as accurate as all, as a share of all
+    spread        how many of the top neurons lie in `layer`, as a share of those
+    selectivity   accuracy less that on a control task
+    compression   how many times shorter the tags are by the classifier's online code than by a uniform one
+    """
+
+    corpus: str  # its name
+    fingerprint: str  # hash of its words and tags
+    ask: Ask = "accuracy"
+    neurons: Neurons = "all"  # that the classifier reads: all of one layer, or those of a ranking over all layers
+    layer: int | None = None  # 0: the embeddings
+    share: float | None = None  # of all neurons, for top, bottom and random
+    ranking: Ranking = "lca"
+    lambdas: tuple[float, float] | None = (0.0, 0.0)  # of L1 and L2; None: found by a grid search
+    delta: float = 0.01  # accuracy that the smallest set may lack
+    vector: SubWord = "last"  # which of its sub-words stand for a word
+    epochs: int = 10
+    batch_size: int = 512
+    lr: float = 1e-3
+
+    def canonical(self) -> Words:
+        """The same question written in one way: only the smallest set asks for delta, a layer for no ranking."""
+        plain = Words("", "")
+        ranked = self.neurons in ("top", "bottom", "smallest") or self.ask in ("neurons", "spread")
+        smallest = self.neurons == "smallest" or self.ask == "neurons"
+        return dataclasses.replace(
+            self,
+            share=None if self.share is None else float(self.share),
+            ranking=self.ranking if ranked else plain.ranking,
+            lambdas=None if self.lambdas is None else (float(self.lambdas[0]), float(self.lambdas[1])),
+            delta=float(self.delta) if smallest else plain.delta,
+            lr=float(self.lr),
+        )
+
+
+@dataclass(frozen=True)
 class Trial:
-    """One finetuning run, or one probe. Its id is a hash of all that decides its result, and of nothing else."""
+    """One finetuning run, or one probe, or one question about words. Its id is a hash of all that decides its result, and of nothing else."""
 
     model: str  # as the user named it: a hub id, a folder, package:NAME
     model_fingerprint: str  # hash of the model's files
@@ -122,8 +168,9 @@ class Trial:
     surgery: Surgery = field(default_factory=Surgery)
     training: Training = field(default_factory=Training)
     probe: Probe | None = None  # None: the model is finetuned
+    words: Words | None = None  # asked of the finetuned model; train_size 0: of the model as it was pretrained
 
-    NAMES_ONLY = ("model", "revision", "task")  # how a thing is called does not change a result
+    NAMES_ONLY = ("model", "revision", "task", "corpus")  # how a thing is called does not change a result
 
     def identity(self) -> dict[str, Any]:
         """All that decides the result. Values equal to their default are left out, so that a setting added in
@@ -136,12 +183,24 @@ class Trial:
             canonical = dataclasses.replace(
                 canonical, probe=self.probe.canonical(), training=training, head="mean"
             )
-        return {k: v for k, v in _without_defaults(canonical).items() if k not in self.NAMES_ONLY}
+        if self.words is not None:
+            canonical = dataclasses.replace(canonical, words=self.words.canonical())
+            if not self.train_size:  # nothing is trained but the classifier of tags
+                canonical = dataclasses.replace(canonical, training=Training(), head="mean")
+        kept = _without_defaults(canonical)
+        if "words" in kept:
+            kept["words"] = {k: v for k, v in kept["words"].items() if k not in self.NAMES_ONLY}
+        return {k: v for k, v in kept.items() if k not in self.NAMES_ONLY}
 
     @property
     def id(self) -> str:
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    @property
+    def finetuning(self) -> Trial | None:
+        """The finetuning whose model a question about words is asked of; None: the pretrained model."""
+        return dataclasses.replace(self, words=None) if self.train_size else None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -158,6 +217,9 @@ class Trial:
     def from_json(text: str) -> Trial:
         raw = json.loads(text)
         surgery, training, probe = raw.pop("surgery"), raw.pop("training"), raw.pop("probe", None)
+        words = raw.pop("words", None)
+        if words is not None and words["lambdas"] is not None:
+            words["lambdas"] = tuple(words["lambdas"])
         if surgery["order"] is not None:
             surgery["order"] = tuple(surgery["order"])
         surgery["reinit"] = tuple(surgery["reinit"])
@@ -168,6 +230,7 @@ class Trial:
             surgery=Surgery(**surgery),
             training=Training(**training),
             probe=None if probe is None else Probe(**probe),
+            words=None if words is None else Words(**words),
         )
 
 

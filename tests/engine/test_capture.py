@@ -1,30 +1,58 @@
 """Which lengths are captured, and what happens when capturing fails; a stand-in takes the place of CUDA."""
 
 import contextlib
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from carryover.engine.capture import WARM_RUNS, StepRunner, _few_lengths
+from carryover.engine.capture import (
+    CAPTURE_SECONDS,
+    COMPILE_SECONDS,
+    LENGTH_STEP,
+    WARM_RUNS,
+    StepRunner,
+    few_lengths,
+)
 
 
-def test_lengths_are_rounded_up_and_rare_ones_merged_upwards():
-    lengths = np.array([5] * 30 + [17] * 3 + [40] * 50 + [60] * 2)
-    kept = _few_lengths(lengths)
+def test_a_length_is_compiled_where_it_saves_more_than_it_costs():
+    lengths = np.array([5] * 300 + [17] * 3 + [40] * 500 + [60] * 20)
+    kept = few_lengths(lengths, seconds_per_token=1e-3)
     assert (kept >= lengths).all()
-    assert kept[:30].tolist() == [16] * 30
-    assert kept[30:33].tolist() == [48] * 3, "three steps of 32 are not worth a compilation"
-    assert kept[33:83].tolist() == [48] * 50
-    assert kept[83:].tolist() == [64] * 2, "the longest has nowhere to go"
+    assert kept[:300].tolist() == [16] * 300, "padded to 48 they would take 9.6 s more"
+    assert kept[300:303].tolist() == [48] * 3, "three steps are not worth a compilation"
+    assert kept[303:803].tolist() == [48] * 500
+    assert kept[803:].tolist() == [64] * 20, "the longest has nowhere to go"
+    assert set(few_lengths(lengths, seconds_per_token=1e-5).tolist()) == {64}, "nothing pays in a small model"
+    assert set(few_lengths(lengths, 1e-4, known={16, 48}).tolist()) == {16, 48, 64}, "there is code already"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_other_choice_of_lengths_costs_less(seed):
+    rng = np.random.default_rng(seed)
+    lengths, rate, known = rng.integers(1, 90, 400), 10 ** rng.uniform(-4, -2), {32, 64}
+
+    def cost(kept):
+        padded = np.array([min(k for k in kept if k >= n) for n in lengths])
+        rounded = -(-lengths // LENGTH_STEP) * LENGTH_STEP
+        each = sum(CAPTURE_SECONDS if k in known else COMPILE_SECONDS for k in kept)
+        return each + rate * (padded - rounded).sum()
+
+    ladder = range(LENGTH_STEP, 97, LENGTH_STEP)
+    choices = [c for n in range(1, 7) for c in itertools.combinations(ladder, n) if max(c) == 96]
+    chosen = tuple(sorted(set(few_lengths(lengths, rate, known).tolist())))
+    assert cost(chosen) == pytest.approx(min(map(cost, choices)))
 
 
 class FakeRun:
     """Counts its steps; says which of them were captured."""
 
     def __init__(self, lengths):
-        self.feed = SimpleNamespace(lengths=np.array(lengths))
+        self.feed = SimpleNamespace(lengths=np.array(lengths), batch=8)
+        self.trials, self.parameters = [None], []
         self.plain, self.captured, self.capturing = [], [], False
 
     def train_step(self, length):

@@ -128,6 +128,16 @@ def test_metrics_and_losses_after_every_epoch(kind):
         assert outcome.epochs[-1].metrics == pytest.approx(expected, abs=1e-3)
 
 
+def test_evaluated_at_the_end_alone_a_trial_ends_the_same():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    [each] = finetune([trial(0)], encoder, data)
+    [once] = finetune([trial(0, evaluate="end")], encoder, data)
+    assert [record.epoch for record in once.epochs] == [3]
+    assert once.epochs[0].metrics == each.epochs[-1].metrics
+    assert once.epochs[0].dev_loss == each.epochs[-1].dev_loss
+    assert trial(0, evaluate="end").id != trial(0).id
+
+
 def plain_evaluation(model, data):
     import numpy as np
     import torch.nn.functional as F

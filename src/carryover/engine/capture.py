@@ -11,6 +11,7 @@ import importlib
 import logging
 import threading
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WARM_RUNS = 2  # a length runs so often before it is captured
-WORTH_CAPTURING = 24  # a length that occurs less often is padded up to the next one that does
+COMPILE_SECONDS, CAPTURE_SECONDS = 6.0, 0.5  # of a new length (code serves several stacks), of a known one
+FLOP_PER_WEIGHT = 6  # and token: forward, and the two products of backward
+FLOP_PER_SECOND = 250e12  # what a large GPU does in a step
 
 
 class StepRunner:
@@ -39,8 +42,15 @@ class StepRunner:
         self.runs: Counter[int] = Counter()
         self.pool: Any = None
         self.stream: Any = torch.cuda.Stream() if graphs else None
-        lengths = run.feed.lengths
-        self.lengths = _few_lengths(lengths) if compiled or graphs else lengths
+        self.lengths = run.feed.lengths
+        if compiled or graphs:
+            layers = sum(
+                p.work.numel() for p in run.parameters if run.start.layer_of(p.name)
+            )  # of all trials
+            known = _compiled.setdefault((layers, len(run.trials), run.feed.batch), set())
+            seconds = FLOP_PER_WEIGHT * layers * run.feed.batch / FLOP_PER_SECOND
+            self.lengths = few_lengths(self.lengths, seconds, known)
+            known |= set(self.lengths.tolist())
         if compiled:
             compile_layers(run.stack.model.get_submodule("encoder"))
 
@@ -81,18 +91,33 @@ class StepRunner:
             self.graphs[length] = graph
 
 
-def _few_lengths(lengths: np.ndarray) -> np.ndarray:
-    """Each step's length rounded up, rare ones merged upwards: each kept length costs a compilation."""
+_compiled: dict[tuple[int, int, int], set[int]] = {}  # by the shape of a stack: lengths there is code for
+
+
+def few_lengths(lengths: np.ndarray, seconds_per_token: float, known: Collection[int] = ()) -> np.ndarray:
+    """What to pad each step to: the lengths that cost the least in all, padding and compiling taken together.
+
+    `lengths` (steps,) are the steps' own, `seconds_per_token` what one token more in every row costs a step,
+    `known` the lengths that need no compiling any more.
+    """
     rounded = -(-lengths // LENGTH_STEP) * LENGTH_STEP
     counts = Counter(rounded.tolist())
-    kept: list[int] = []
-    waiting = 0
-    for length in sorted(counts):
-        waiting += counts[length]
-        if waiting >= WORTH_CAPTURING or length == max(counts):
-            kept.append(length)
-            waiting = 0
-    return np.array([next(k for k in kept if k >= n) for n in rounded.tolist()])
+    ladder = sorted(counts)
+    # best[j]: cost of all steps up to the j-th length, padded to lengths of which that one is the last
+    best, before = [0.0], [0]
+    for j, top in enumerate(ladder, 1):
+        own = CAPTURE_SECONDS if top in known else COMPILE_SECONDS
+        options = [
+            best[i] + own + seconds_per_token * sum(counts[n] * (top - n) for n in ladder[i:j])
+            for i in range(j)
+        ]
+        best.append(min(options))
+        before.append(options.index(min(options)))
+    kept, j = list[int](), len(ladder)
+    while j:
+        kept.append(ladder[j - 1])
+        j = before[j]
+    return np.array(kept[::-1])[np.searchsorted(kept[::-1], rounded)]
 
 
 @functools.cache  # once a process

@@ -1,6 +1,7 @@
 """Save a long stack while it trains and go on from there after a crash, with the same result.
 
-One safetensors file a stack, written beside and moved into place, deleted when the stack is done. All
+One safetensors file a stack, written beside and moved into place, deleted when the stack is done (by the
+caller, where `keep_checkpoint` says so). All
 randomness is a function of trial and step: weights, moments and the step's number are all there is to save.
 Tensors are written and read one by one: a stack may be larger than the host's memory.
 """
@@ -8,7 +9,6 @@ Tensors are written and read one by one: a stack may be larger than the host's m
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 import os
@@ -22,13 +22,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from carryover.engine.outcome import EngineSettings, EpochRecord, Outcome
+from carryover.engine.outcome import (
+    CHECKPOINT_FORMAT,
+    EngineSettings,
+    EpochRecord,
+    Outcome,
+    checkpoint_file,
+)
 from carryover.trial import Trial
 
 if TYPE_CHECKING:
     from carryover.engine.stack_run import StackRun
 
-FORMAT = "2"
 SHARE_OF_TIME = 0.05  # at most this much of the time goes into saving
 NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int16: "I16", torch.int32: "I32"}
 ONE_TRIAL = re.compile(r"#(\d+)$")  # a tensor of a single trial says whose it is
@@ -47,11 +52,7 @@ class Checkpoint:
         self.trials = len(trials)
         self.wait, self.last = settings.checkpoint_seconds, time.monotonic()
         self.warned = False
-        self.file: Path | None = None
-        if settings.checkpoint_folder is not None:
-            identity = "\n".join([FORMAT, settings.precision, *(t.id for t in trials)])
-            name = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
-            self.file = settings.checkpoint_folder / f"stack-{name}.safetensors"
+        self.file = checkpoint_file(settings, trials)
 
     def save_when_due(self, run: StackRun, outcomes: list[Outcome]) -> None:
         if self.file is None or time.monotonic() - self.last < self.wait:
@@ -72,7 +73,7 @@ class Checkpoint:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         partial = self.file.with_suffix(f".{os.getpid()}.partial")
         try:
-            _write(self._own(run.state()), partial, {"outcomes": records, "format": FORMAT})
+            _write(self._own(run.state()), partial, {"outcomes": records, "format": CHECKPOINT_FORMAT})
             os.replace(partial, self.file)
         finally:
             partial.unlink(missing_ok=True)

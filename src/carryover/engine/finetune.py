@@ -36,7 +36,7 @@ def stack_key(trial: Trial, family: str | None = None) -> Hashable:
         trial.task_fingerprint,
         trial.train_size,
         order if layers_differ else depth,  # where layers differ in kind, their order is the architecture
-        (training.epochs, training.batch_size, training.max_length, training.dropout),
+        (training.epochs, training.batch_size, training.max_length, training.dropout, training.evaluate),
         (training.betas, training.eps, training.clip_norm, training.warmup, training.schedule),
     )
 
@@ -51,7 +51,7 @@ def finetune(
     on_step: OnStep | None = None,
     settings: EngineSettings | None = None,
 ) -> list[Outcome]:
-    """Train all trials at once, evaluate them after every epoch. `encoder` is pretrained and stays as it is."""
+    """Train all trials at once and evaluate them. `encoder` is pretrained and stays as it is."""
     settings, device = settings or EngineSettings(), checked_device(device)
     check_stackable(trials, encoder.config.model_type)
     started = time.perf_counter()
@@ -82,7 +82,8 @@ def finetune(
                 checkpoint.save_when_due(run, outcomes)
         train_losses = (run.loss_sum / per_epoch).tolist()
         run.loss_sum.zero_()
-        dev_losses, metrics = run.evaluate()
+        evaluated = epoch == epochs or trials[0].training.evaluate == "every epoch"
+        dev_losses, metrics = run.evaluate() if evaluated else (train_losses, [])
         seconds = time.perf_counter() - epoch_started
         for t, outcome in enumerate(outcomes):
             if outcome.error is None and not (
@@ -92,7 +93,7 @@ def finetune(
                     f"the loss was not a finite number in epoch {epoch} "
                     f"(training {train_losses[t]}, dev {dev_losses[t]}): try a smaller lr or clip_norm = 1.0"
                 )
-            if outcome.error is None:
+            if outcome.error is None and evaluated:
                 record = EpochRecord(epoch, train_losses[t], dev_losses[t], metrics[t], seconds)
                 outcome.epochs.append(record)
                 if on_epoch is not None:
@@ -100,7 +101,8 @@ def finetune(
     for outcome, changes in zip(outcomes, weight_changes(run), strict=False):  # the filling comes last
         outcome.weight_changes = changes if outcome.error is None else []
         outcome.seconds = time.perf_counter() - started
-    checkpoint.delete()
+    if not settings.keep_checkpoint:
+        checkpoint.delete()
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""What stacks need of memory, and what to do when there was too little. Imports no torch."""
+"""What stacks need: of memory, of time, and what to do when there was too little. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from carryover.trial import CarryoverError, Trial
 
 HEADROOM = 0.1  # of the free memory, left free
+FIXED_SHARE = 0.1  # of a stack's time, whatever its size
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
 
 
@@ -28,6 +29,26 @@ class Need:
         if self.of(1) > usable:
             return 0
         return most if self.of(most) <= usable else 1 + int((usable - self.first) // self.more)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that stacks of one kind take, found on a stack of `trials`."""
+
+    trials: int
+    build: float  # model, data and optimiser put in place
+    compiling: float  # for the first stack of its kind in a process
+    capturing: float  # for every stack
+    step: float  # of the whole stack, mean over the lengths of its batches
+    error: float  # standard error of `step`, as a share of it
+    evaluation: float  # of all trials, after an epoch
+    ending: float  # weight changes
+
+    def of(self, trials: int, steps: int, epochs: int, first: bool) -> float:
+        """A stack of another size takes longer as it is larger, a fixed share aside."""
+        size = FIXED_SHARE + (1 - FIXED_SHARE) * trials / self.trials
+        once = self.capturing + (self.compiling if first else 0.0)
+        return once + size * (self.build + steps * self.step + epochs * self.evaluation + self.ending)
 
 
 def does_not_fit(need: int | None, free: float, trial: Trial, device: str) -> CarryoverError:

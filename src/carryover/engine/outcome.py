@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from carryover.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,19 @@ class EngineSettings:
     slots: int | None = None  # fill the stack up to this size, to reuse code compiled for it
     checkpoint_folder: Path | None = None  # where long stacks are saved
     checkpoint_seconds: float = 300.0
+    keep_checkpoint: bool = False  # when the stack is done, for a caller who first puts its outcomes away
+
+
+CHECKPOINT_FORMAT = "2"
+
+
+def checkpoint_file(settings: EngineSettings, trials: Sequence[Trial]) -> Path | None:
+    """Where a stack of these trials is saved; None: nowhere."""
+    if settings.checkpoint_folder is None:
+        return None
+    identity = "\n".join([CHECKPOINT_FORMAT, settings.precision, *(t.id for t in trials)])
+    name = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+    return settings.checkpoint_folder / f"stack-{name}.safetensors"
 
 
 OnEpoch = Callable[[str, EpochRecord], None]

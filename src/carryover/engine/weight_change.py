@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DIRECTIONS = 8  # vectors that the iteration for the spectral norm turns at once
 ROUNDS = 12
+EPSILON, TINY = 1e-13, 1e-300  # of squared lengths: what counts as none
 
 
 @torch.no_grad()
@@ -54,9 +55,24 @@ def spectral_norm(matrices: Tensor) -> Tensor:
     width = min(DIRECTIONS, *matrices.shape[1:])
     basis = normal(0, "spectral", (columns, width), 1.0, matrices.device).expand(len(matrices), -1, -1)
     for _ in range(ROUNDS):
-        image = torch.linalg.qr(torch.bmm(matrices, basis))[0]  # (T, rows, width)
-        basis = torch.linalg.qr(torch.bmm(matrices.mT, image))[0]  # (T, columns, width)
-    small = torch.bmm(matrices, basis)  # (T, rows, width)
-    gram = torch.bmm(small.mT, small)  # (T, width, width)
-    largest = torch.linalg.eigvalsh(gram.double())[:, -1].clamp(min=0).sqrt().to(matrices.dtype)
-    return torch.where(finite, largest, torch.nan)
+        image = _orthonormal(torch.bmm(matrices, basis))  # (T, rows, width)
+        basis = _orthonormal(torch.bmm(matrices.mT, image))  # (T, columns, width)
+    largest = torch.linalg.eigvalsh(_gram(torch.bmm(matrices, basis)))[:, -1]
+    return torch.where(finite, largest.clamp(min=0).sqrt().to(matrices.dtype), torch.nan)
+
+
+def _orthonormal(vectors: Tensor) -> Tensor:
+    """(T, n, width): the same spaces, spanned by orthonormal columns; directions that have no length become 0.
+
+    By the (width, width) products of the columns, which a GPU decomposes for all trials at once; it would take
+    a QR decomposition of each long matrix one after the other.
+    """
+    lengths, directions = torch.linalg.eigh(_gram(vectors))  # (T, width), (T, width, width), ascending
+    real = lengths > lengths[:, -1:] * EPSILON
+    scale = torch.where(real, lengths.clamp(min=TINY).rsqrt(), 0.0)
+    return torch.bmm(vectors, (directions * scale[:, None]).to(vectors.dtype))
+
+
+def _gram(vectors: Tensor) -> Tensor:
+    wide = vectors.double()
+    return torch.bmm(wide.mT, wide)  # (T, width, width)

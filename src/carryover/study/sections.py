@@ -289,6 +289,10 @@ class TrainingSpec(Section):
     dropout: Annotated[Number, Field(ge=0, lt=1)] | None = Field(
         default=PLAIN.dropout, description="Left out: what the model's own config says.", examples=[0.1]
     )
+    evaluate: Literal["every epoch", "end"] = Field(
+        default=PLAIN.evaluate,
+        description="When trials are scored on the dev set: every epoch, or once at the end, which takes less time.",
+    )
 
     def at(
         self, size: int, epochs: PerSize | None, lr: float | None, lr_factors: tuple[tuple[int, float], ...]
