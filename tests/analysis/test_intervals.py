@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from carryover.analysis.intervals import false_discovery, paired_difference, summarise, t_interval
+from carryover.analysis.intervals import false_discovery, holm, paired_difference, summarise, t_interval
 
 RNG = np.random.default_rng(7)
 
@@ -113,3 +113,14 @@ def test_false_discovery_leaves_unknown_p_values_out_of_the_count():
     assert adjusted[0] == pytest.approx(0.01 * 2 * 1.5)  # Benjamini-Yekutieli: m · (1 + 1/2) / rank
     assert math.isnan(adjusted[1])
     assert all(np.isnan(false_discovery([math.nan])))
+
+
+def test_holm_is_that_of_statsmodels():
+    from statsmodels.stats.multitest import multipletests
+
+    p = np.random.default_rng(0).beta(0.4, 3, 30)
+    p[[3, 9]] = p[1]
+    assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
+    with_hole = holm([0.01, np.nan, 0.04])
+    assert with_hole[[0, 2]] == pytest.approx([0.02, 0.04])
+    assert np.isnan(with_hole[1])

@@ -122,6 +122,32 @@ def test_interaction_agrees_with_the_textbook_split_plot_when_noise_is_equal():
     assert interaction(both, "group").p == pytest.approx(table["Pr(>F)"].iloc[1])
 
 
+def test_interaction_is_that_of_a_regression_with_an_indicator_for_every_unit():
+    """With weights of each group's own and with holes: against statsmodels on the whole design."""
+    import statsmodels.api as sm
+
+    frame = curves(5, (FLAT, RISING, RISING[::-1]), (9, 3, 4), (0.03, 0.004, 0.01))
+    frame = frame.drop(frame.index[[0, 9, 30, 66]])
+
+    def design(rows, unit, cell):
+        effects = pd.get_dummies(cell[rows.x != 0]).reindex(rows.index, fill_value=False)
+        return np.hstack([pd.get_dummies(unit).to_numpy(float), effects.to_numpy(float)])
+
+    noise = {
+        group: sm.OLS(rows.value.to_numpy(), design(rows, rows.seed, rows.x)).fit().mse_resid
+        for group, rows in frame.groupby("group")
+    }
+    weights = 1 / frame.group.map(noise)
+    unit = frame.group.astype(str) + "/" + frame.seed.astype(str)
+    plain = sm.WLS(frame.value.to_numpy(), design(frame, unit, frame.x), weights).fit()
+    cells = frame.group.astype(str) + "/" + frame.x.astype(str)
+    full = sm.WLS(frame.value.to_numpy(), design(frame, unit, cells), weights).fit()
+    f, p, df = full.compare_f_test(plain)
+    found = interaction(frame, "group")
+    assert (found.f, found.p, found.df, found.df_left) == pytest.approx((f, p, df, full.df_resid))
+    assert found.scale == pytest.approx(full.scale / weights.sum())
+
+
 def test_interaction_of_too_little_is_none():
     assert interaction(curves(0, (FLAT, FLAT), (1, 1), (0.01, 0.01)), "group") is None
     assert interaction(curves(0, (FLAT,), (3,), (0.01,)), "group") is None

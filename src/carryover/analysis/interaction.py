@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
 from scipy import stats
 from statsmodels.stats.oneway import confint_noncentrality
 
@@ -55,33 +55,35 @@ def interaction(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> Interac
     groups = list(dict.fromkeys(rows[group]))
     if len(shared) < 2 or len(groups) < 2:
         return None
-    variances = {g: _residual_variance(rows[rows[group] == g]) for g in groups}
-    if any(math.isnan(v) for v in variances.values()):
-        return None
-    smallest = max(
-        max(variances.values()) * 1e-6, 1e-12
-    )  # equal values have no noise, and not all the weight
-    weights = 1 / rows[group].map(variances).clip(lower=smallest).to_numpy(dtype=float)
-    unit = rows[group].astype(str) + "/" + rows["seed"].astype(str)
+    unit = pd.factorize(rows[group].astype(str) + "/" + rows["seed"].astype(str))[0]
+    column, place = pd.factorize(rows[group])[0], pd.factorize(rows["x"], sort=True)[0]
     value = rows["value"].to_numpy(dtype=float)
-    without = sm.WLS(value, _design(unit, rows["x"]), weights).fit()
-    full = sm.WLS(value, _design(unit, rows["x"], rows[group]), weights).fit()
-    df = without.df_resid - full.df_resid
-    if df < 1 or full.df_resid < 2:
+    variances = [
+        _residual_variance(*(part[column == g] for part in (value, unit, place))) for g in range(len(groups))
+    ]
+    if any(math.isnan(v) for v in variances):
         return None
-    if full.scale <= 1e-9:  # in units of the noise: the values are equal, and there is nothing to test
+    smallest = max(max(variances) * 1e-6, 1e-12)  # equal values have no noise, and not all the weight
+    weights = 1 / np.clip(variances, smallest, None)[column]
+    without = _fit(value, unit, place, weights)
+    full = _fit(value, unit, place + column * len(shared), weights, each=len(shared))
+    df = without.df_left - full.df_left
+    if df < 1 or full.df_left < 2:
         return None
-    f, p, _ = full.compare_f_test(without)
-    low, high = confint_noncentrality(f, (df, full.df_resid), alpha=alpha)
+    noise = full.squares / full.df_left
+    if noise <= 1e-9:  # in units of the noise: the values are equal, and there is nothing to test
+        return None
+    f = max(0.0, (without.squares - full.squares) / df / noise)
+    low, high = confint_noncentrality(f, (df, full.df_left), alpha=alpha)
     excess = max(0.0, (f - 1) * df)
-    scale = full.scale / weights.sum()  # noncentrality -> mean square of the interaction
+    scale = noise / weights.sum()  # noncentrality -> mean square of the interaction
     sizes = [rows.loc[rows[group] == g, "seed"].nunique() for g in groups]
     effect, least, most = (math.sqrt(max(0.0, float(x)) * scale) for x in (excess, low, high))
     return Interaction(
         f=float(f),
         df=float(df),
-        df_left=float(full.df_resid),
-        p=float(p),
+        df_left=float(full.df_left),
+        p=float(stats.f.sf(f, df, full.df_left)),
         effect=effect,
         low=least,
         high=most,
@@ -92,14 +94,34 @@ def interaction(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> Interac
     )
 
 
-def _residual_variance(rows: pd.DataFrame) -> float:
+class _Fit(NamedTuple):
+    squares: float  # weighted sum of squares that is left
+    df_left: int
+
+
+def _fit(
+    value: np.ndarray, unit: np.ndarray, cell: np.ndarray, weights: np.ndarray, each: int | None = None
+) -> _Fit:
+    """Least squares of value ~ unit + cell, weighted; weights are one and the same within a unit.
+
+    A unit's own level is taken out by centring it, so that what is solved has a column a cell and none a unit:
+    the same numbers as with an indicator for every unit, at a hundredth of the work. `each` cells make a group,
+    whose first stands for its level.
+    """
+    cells = np.unique(cell)
+    columns = cells[cells % each != 0] if each else cells[1:]
+    table = np.column_stack([value, cell[:, None] == columns])  # (rows, 1 + cells)
+    sums = np.zeros((unit.max() + 1, table.shape[1]))
+    np.add.at(sums, unit, table)
+    counts = np.bincount(unit, minlength=len(sums))
+    centred = (table - (sums / np.maximum(counts, 1)[:, None])[unit]) * np.sqrt(weights)[:, None]
+    y, design = centred[:, 0], centred[:, 1:]
+    solution, _, rank, _ = np.linalg.lstsq(design, y, rcond=1e-10)
+    left = y - design @ solution
+    return _Fit(float(left @ left), len(value) - int((counts > 0).sum()) - int(rank))
+
+
+def _residual_variance(value: np.ndarray, unit: np.ndarray, place: np.ndarray) -> float:
     """Of one group about its units and its x; NaN where nothing is left to estimate it from."""
-    fit = sm.OLS(rows["value"].to_numpy(dtype=float), _design(rows["seed"], rows["x"])).fit()
-    return float(fit.mse_resid) if fit.df_resid >= 1 else math.nan
-
-
-def _design(unit: pd.Series, x: pd.Series, group: pd.Series | None = None) -> np.ndarray:
-    """Indicators of every unit, and of every x but the lowest: one effect of x, or one for each group."""
-    cell = x.astype(str) if group is None else group.astype(str) + "/" + x.astype(str)
-    effects = pd.get_dummies(cell[x != x.min()]).reindex(cell.index, fill_value=False)
-    return np.hstack([pd.get_dummies(unit.astype(str)).to_numpy(float), effects.to_numpy(float)])
+    fit = _fit(value, unit, place, np.ones(len(value)))
+    return fit.squares / fit.df_left if fit.df_left >= 1 else math.nan
