@@ -203,7 +203,8 @@ def stacked(data: TokenisedTask, trials: int, limits: dict[str, float], steps: i
     encoder = BertModel(BertConfig(), add_pooling_layer=False).cuda()
     torch.cuda.synchronize()
     start = time.perf_counter()
-    run = StackRun(trials_of(trials), encoder, data, torch.device("cuda"), EngineSettings())
+    settings = EngineSettings(alike=13 * 50 // trials)  # stacks of the papers' 50 trials
+    run = StackRun(trials_of(trials), encoder, data, torch.device("cuda"), settings)
     run.stack.train()
     at, replayed = 0, 0
     graphs = run.runner.graphs

@@ -19,26 +19,27 @@ from carryover.engine.capture import (
 
 
 def test_a_length_is_compiled_where_it_saves_more_than_it_costs():
-    lengths = np.array([5] * 300 + [17] * 3 + [40] * 500 + [60] * 20)
+    lengths = np.array([5] * 900 + [17] * 3 + [40] * 1500 + [60] * 20)
     kept = few_lengths(lengths, seconds_per_token=1e-3)
     assert (kept >= lengths).all()
-    assert kept[:300].tolist() == [16] * 300, "padded to 48 they would take 9.6 s more"
-    assert kept[300:303].tolist() == [48] * 3, "three steps are not worth a compilation"
-    assert kept[303:803].tolist() == [48] * 500
-    assert kept[803:].tolist() == [64] * 20, "the longest has nowhere to go"
+    assert kept[:900].tolist() == [16] * 900, "padded to 48 they would take 29 s more"
+    assert kept[900:903].tolist() == [48] * 3, "three steps are not worth a compilation"
+    assert kept[903:2403].tolist() == [48] * 1500
+    assert kept[2403:].tolist() == [64] * 20, "the longest has nowhere to go"
     assert set(few_lengths(lengths, seconds_per_token=1e-5).tolist()) == {64}, "nothing pays in a small model"
     assert set(few_lengths(lengths, 1e-4, known={16, 48}).tolist()) == {16, 48, 64}, "there is code already"
+    assert set(few_lengths(lengths, 1e-4, alike=10).tolist()) == {16, 48, 64}, "ten stacks share the cost"
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_other_choice_of_lengths_costs_less(seed):
     rng = np.random.default_rng(seed)
-    lengths, rate, known = rng.integers(1, 90, 400), 10 ** rng.uniform(-4, -2), {32, 64}
+    lengths, rate, known = rng.integers(1, 90, 1200), 10 ** rng.uniform(-4, -2), {32, 64}
 
     def cost(kept):
         padded = np.array([min(k for k in kept if k >= n) for n in lengths])
         rounded = -(-lengths // LENGTH_STEP) * LENGTH_STEP
-        each = sum(CAPTURE_SECONDS if k in known else COMPILE_SECONDS for k in kept)
+        each = sum(CAPTURE_SECONDS + (k not in known) * COMPILE_SECONDS for k in kept)
         return each + rate * (padded - rounded).sum()
 
     ladder = range(LENGTH_STEP, 97, LENGTH_STEP)

@@ -5,9 +5,12 @@ import dataclasses
 import pytest
 import torch
 import transformers as tf
-from tiny import tiny_encoder, tiny_task
+from tiny import FAMILIES, tiny_encoder, tiny_task
 
+from carryover.engine import checkpoint
 from carryover.engine.finetune import finetune
+from carryover.engine.memory import measure
+from carryover.engine.need import is_out_of_memory, release
 from carryover.engine.outcome import EngineSettings
 from carryover.engine.stack_run import StackRun
 from carryover.trial import Surgery, Training, Trial
@@ -61,6 +64,72 @@ def test_captured_bfloat16_steps_follow_float32():
     gpu = losses(trials(), encoder(), "cuda", 40)
     assert (gpu - cpu).abs().mean() < 0.02
     assert gpu[-8:].mean() < gpu[:8].mean(), "it learns"
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "bert"])
+def test_every_family_is_compiled_and_captured_and_follows_float32(family, caplog):
+    cpu = losses(trials(), tiny_encoder(family), "cpu", 30)
+    gpu = losses(trials(), tiny_encoder(family), "cuda", 30)
+    assert (gpu - cpu).abs().mean() < 0.04
+    assert "cannot be captured" not in caplog.text
+
+
+def test_a_stack_takes_no_more_memory_than_measured_and_not_far_less():
+    config = tf.BertConfig(vocab_size=120, hidden_size=512, num_hidden_layers=4, num_attention_heads=8,
+                           intermediate_size=2048, max_position_embeddings=66)  # fmt: skip
+    model, data = tf.BertModel(config, add_pooling_layer=False).cuda().eval(), tiny_task()
+    stack = [dataclasses.replace(trials()[0], seed=seed) for seed in range(8)]
+    expected = measure(stack, model, data, "cuda").of(len(stack))
+    release()
+    before = torch.cuda.memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    assert all(outcome.error is None for outcome in finetune(stack, model, data, device="cuda"))
+    taken = torch.cuda.max_memory_reserved() - before
+    assert 0.4 * expected < taken < 1.1 * expected
+
+
+def test_running_out_of_memory_is_known_as_such_and_leaves_room_for_a_smaller_stack():
+    release()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 300e6) / total)
+    config = tf.BertConfig(vocab_size=120, hidden_size=512, num_hidden_layers=4, num_attention_heads=8,
+                           intermediate_size=2048, max_position_embeddings=66)  # fmt: skip
+    model, data = tf.BertModel(config, add_pooling_layer=False).cuda().eval(), tiny_task()
+    stack = [dataclasses.replace(trials()[0], seed=seed) for seed in range(16)]
+    try:
+        with pytest.raises(RuntimeError) as caught:  # 16 trials have weights and moments of 2 GB
+            finetune(stack, model, data, device="cuda")
+        assert is_out_of_memory(caught.value)
+        del caught
+        release()
+        [outcome] = finetune(stack[:1], model, data, device="cuda")
+        assert outcome.error is None
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_a_captured_stack_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SHARE_OF_TIME", float("inf"))
+    undisturbed = finetune(trials(dropout=0.1), encoder(), tiny_task(), device="cuda")
+    settings = EngineSettings(checkpoint_folder=tmp_path, checkpoint_seconds=0)
+    steps = []
+
+    def on_step(more: int) -> None:
+        steps.append(more)
+        if len(steps) == 17:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finetune(
+            trials(dropout=0.1), encoder(), tiny_task(), device="cuda", settings=settings, on_step=on_step
+        )
+    resumed = finetune(
+        trials(dropout=0.1), encoder(), tiny_task(), device="cuda", settings=settings, on_step=steps.append
+    )
+    assert len(steps) < 17 + trials()[0].steps, "it did not start anew"
+    for a, b in zip(resumed, undisturbed, strict=True):
+        assert [r.train_loss for r in a.epochs] == pytest.approx([r.train_loss for r in b.epochs], abs=2e-2)
+        assert a.epochs[-1].dev_loss == pytest.approx(b.epochs[-1].dev_loss, abs=5e-2)
 
 
 def test_a_trial_is_the_same_in_any_captured_stack():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WARM_RUNS = 2  # a length runs so often before it is captured
-COMPILE_SECONDS, CAPTURE_SECONDS = 6.0, 0.5  # of a new length (code serves several stacks), of a known one
+COMPILE_SECONDS, CAPTURE_SECONDS = 18.0, 0.5  # of a length that is new in this process, of a known one
 FLOP_PER_WEIGHT = 6  # and token: forward, and the two products of backward
 FLOP_PER_SECOND = 250e12  # what a large GPU does in a step
 
@@ -36,7 +36,7 @@ FLOP_PER_SECOND = 250e12  # what a large GPU does in a step
 class StepRunner:
     """Runs the steps of one stack."""
 
-    def __init__(self, run: StackRun, compiled: bool, graphs: bool):
+    def __init__(self, run: StackRun, compiled: bool, graphs: bool, alike: int = 1):
         self.run = run
         self.graphs: dict[int, torch.cuda.CUDAGraph] | None = {} if graphs else None
         self.runs: Counter[int] = Counter()
@@ -49,7 +49,7 @@ class StepRunner:
             )  # of all trials
             known = _compiled.setdefault((layers, len(run.trials), run.feed.batch), set())
             seconds = FLOP_PER_WEIGHT * layers * run.feed.batch / FLOP_PER_SECOND
-            self.lengths = few_lengths(self.lengths, seconds, known)
+            self.lengths = few_lengths(self.lengths, seconds, known, alike)
             known |= set(self.lengths.tolist())
         if compiled:
             compile_layers(run.stack.model.get_submodule("encoder"))
@@ -94,11 +94,13 @@ class StepRunner:
 _compiled: dict[tuple[int, int, int], set[int]] = {}  # by the shape of a stack: lengths there is code for
 
 
-def few_lengths(lengths: np.ndarray, seconds_per_token: float, known: Collection[int] = ()) -> np.ndarray:
+def few_lengths(
+    lengths: np.ndarray, seconds_per_token: float, known: Collection[int] = (), alike: int = 1
+) -> np.ndarray:
     """What to pad each step to: the lengths that cost the least in all, padding and compiling taken together.
 
     `lengths` (steps,) are the steps' own, `seconds_per_token` what one token more in every row costs a step,
-    `known` the lengths that need no compiling any more.
+    `known` the lengths that need no compiling any more; what is compiled serves so many stacks `alike`.
     """
     rounded = -(-lengths // LENGTH_STEP) * LENGTH_STEP
     counts = Counter(rounded.tolist())
@@ -106,7 +108,7 @@ def few_lengths(lengths: np.ndarray, seconds_per_token: float, known: Collection
     # best[j]: cost of all steps up to the j-th length, padded to lengths of which that one is the last
     best, before = [0.0], [0]
     for j, top in enumerate(ladder, 1):
-        own = CAPTURE_SECONDS if top in known else COMPILE_SECONDS
+        own = CAPTURE_SECONDS + (0 if top in known else COMPILE_SECONDS / alike)
         options = [
             best[i] + own + seconds_per_token * sum(counts[n] * (top - n) for n in ladder[i:j])
             for i in range(j)

@@ -52,6 +52,7 @@ class EngineSettings:
     compiled: bool | None = None  # None: on CUDA
     graphs: bool | None = None  # None: on CUDA
     slots: int | None = None  # fill the stack up to this size, to reuse code compiled for it
+    alike: int = 1  # stacks of this shape that the code compiled for it will serve
     checkpoint_folder: Path | None = None  # where long stacks are saved
     checkpoint_seconds: float = 300.0
     keep_checkpoint: bool = False  # when the stack is done, for a caller who first puts its outcomes away

@@ -79,7 +79,8 @@ class StackRun:
         self.loss_sum = torch.zeros(len(self.trials), device=device)
         keys = [key_of(t.seed, "dropout")[0] for t in self.trials]
         self.trial_keys = torch.tensor(keys, dtype=torch.int32, device=device)
-        self.runner = StepRunner(self, compiled, on_cuda if settings.graphs is None else settings.graphs)
+        graphs = on_cuda if settings.graphs is None else settings.graphs
+        self.runner = StepRunner(self, compiled, graphs, settings.alike)
         budget = EVAL_TOKENS["cuda" if on_cuda else "cpu"]
         self.eval_feeds = {
             name: EvalFeed(split, data.pad_id, len(self.trials), device, template.takes_token_types, budget)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,7 +22,8 @@ SizeFor = Callable[[Trial], int]  # the most trials of this kind that may share 
 class Stack:
     """Trials that train as one model.
 
-    `slots`: fill the stack up to this size, so that code compiled for it serves all stacks of its kind.
+    `slots`: fill the stack up to this size, so that code compiled for it serves all stacks of its kind,
+    of which there are `alike`.
     `lost` counts the worker processes that died under it.
     """
 
@@ -29,6 +31,7 @@ class Stack:
     trials: tuple[Trial, ...]
     slots: int | None = None
     lost: int = 0
+    alike: int = 1
 
     @property
     def steps(self) -> int:
@@ -100,8 +103,17 @@ def make_stacks(
     def turn(chunk: Sequence[int]) -> tuple[int, int, int]:
         return trials[chunk[0]].seed, -sum(steps_of(trials[i]) for i in chunk), chunk[0]
 
+    def shape(chunk: Sequence[int]) -> Hashable:
+        return trials[chunk[0]].model_fingerprint, slots[chunk[0]]
+
+    alike = Counter(map(shape, chunks))
     return [
-        Stack(number, tuple(trials[i] for i in chunk), slots[chunk[0]] if fill else None)
+        Stack(
+            number,
+            tuple(trials[i] for i in chunk),
+            slots[chunk[0]] if fill else None,
+            alike=alike[shape(chunk)] if fill else 1,
+        )
         for number, chunk in enumerate(sorted(chunks, key=turn))
     ]
 
