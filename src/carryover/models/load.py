@@ -39,6 +39,7 @@ __all__ = [
     "known_models",
     "load_encoder",
     "load_tokenizer",
+    "longest_input",
     "resolve",
 ]
 
@@ -69,7 +70,7 @@ def describe(files: ModelFiles) -> ModelFacts:
         hidden=config.hidden_size,
         heads=config.num_attention_heads,
         vocabulary=config.vocab_size,
-        max_length=_max_length(family, config),
+        max_length=longest_input(family, config),
         dropout=float(getattr(config, family.dropout)),
         has_pooler=_file_has_pooler(files, family),
         fingerprint=files.fingerprint,
@@ -174,7 +175,8 @@ def _read_config(files: ModelFiles) -> tuple[Family, Any]:
     return family, AutoConfig.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
 
 
-def _max_length(family: Family, config: Any) -> int | None:
+def longest_input(family: Family, config: Any) -> int | None:
+    """In tokens, special ones included; None where positions are relative without end."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None or positions < 0:  # XLNet: -1
         return None

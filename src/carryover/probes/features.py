@@ -84,23 +84,14 @@ def extract(
         device_type = torch.device(device).type
         budget = tokens_at_once or TOKENS_AT_ONCE.get(device_type, TOKENS_AT_ONCE["cpu"])
         for rows, states in _batches(encoder, split, pad_id, pooling, torch.device(device), budget):
-            target[rows] = _stored(states, precision)
+            target[rows] = finite(states.to(getattr(torch, precision)).cpu().numpy(), states)
             if on_rows is not None:
                 on_rows(len(rows))
 
-    if cache is None:
-        with tempfile.TemporaryDirectory(prefix="carryover-") as folder:
-            file = Path(folder) / "features.npy"
-            _write(file, shape, precision, compute)
-            return _open(file, shape, precision)  # the mapping outlives the file's name
-    file = Path(cache) / f"{key}.npy"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(file):
-        if not _is_whole(file, shape, precision):
-            _write(file, shape, precision, compute)
-        elif on_rows is not None:
-            on_rows(len(split))
-    return _open(file, shape, precision)
+    states, fresh = kept(shape, precision, compute, cache, key)
+    if not fresh and on_rows is not None:
+        on_rows(len(split))
+    return states
 
 
 def restricted(split: TokenisedSplit, rows: np.ndarray) -> TokenisedSplit:
@@ -164,8 +155,8 @@ def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling, anatomy: Anatomy) ->
     return summary_states(hidden, mask, anatomy.family.summary_token)
 
 
-def _stored(states: Tensor, precision: Precision) -> np.ndarray:
-    values = states.to(getattr(torch, precision)).cpu().numpy()
+def finite(values: np.ndarray, states: Tensor) -> np.ndarray:
+    """The values as they are stored, once they are known to be numbers; `states`: what they were before."""
     if not np.isfinite(values).all():
         whole = bool(torch.isfinite(states).all())
         raise CarryoverError(
@@ -177,6 +168,28 @@ def _stored(states: Tensor, precision: Precision) -> np.ndarray:
 
 
 # --- the file ---
+
+
+def kept(
+    shape: tuple[int, ...],
+    precision: Precision,
+    compute: Callable[[np.ndarray], None],
+    cache: Path | None = None,
+    key: str = "",
+) -> tuple[np.ndarray, bool]:
+    """The array that `compute` fills, memory-mapped, and whether it was filled now or lay in the cache."""
+    if cache is None:
+        with tempfile.TemporaryDirectory(prefix="carryover-") as folder:
+            file = Path(folder) / "features.npy"
+            _write(file, shape, precision, compute)
+            return _open(file, shape, precision), True  # the mapping outlives the file's name
+    file = Path(cache) / f"{key}.npy"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(file):
+        fresh = not _is_whole(file, shape, precision)
+        if fresh:
+            _write(file, shape, precision, compute)
+    return _open(file, shape, precision), fresh
 
 
 def _write(
