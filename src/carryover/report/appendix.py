@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -16,9 +15,21 @@ from carryover.analysis.frame import in_words, variant_names
 from carryover.analysis.intervals import summarise
 from carryover.analysis.walk import each_group
 from carryover.report.labels import metric_name, short_names, size_name, x_axis
-from carryover.report.layout import columns_for, layer_ticks, legend_below, limit_y, make_panels, name_x
-from carryover.report.marks import Shown, line, look, with_trials
+from carryover.report.layout import (
+    Mark,
+    Panel,
+    PanelFigure,
+    columns_for,
+    layer_ticks,
+    legend_below,
+    limit_y,
+    make_panels,
+    name_x,
+)
+from carryover.report.marks import Shown, about, line, look, with_trials
 from carryover.report.style import FEW, MARKER_SIZE, MARKERS, Theme
+
+DOTTED = (0, (1.2, 1.4))
 
 
 def many_trials(rows: pd.DataFrame) -> pd.DataFrame:
@@ -31,8 +42,10 @@ def draw_trials(rows: pd.DataFrame, theme: Theme) -> Figure:
     """A point a trial beside k, and the dotted mean."""
     rows = many_trials(rows)
     figure, panels = make_panels(rows, ["model", "train_size", "variant"])
+    figure.trials_first = True
     shown: Shown = {panel.task: [] for panel in panels}
     colour = theme.conditions[0]
+    mean: dict[str, Any] = {"color": theme.ink, "linestyle": DOTTED, "linewidth": 1.5}
     for panel in panels:
         aside = np.random.default_rng(0).uniform(-0.22, 0.22, len(panel.points))
         panel.axes.plot(
@@ -44,17 +57,16 @@ def draw_trials(rows: pd.DataFrame, theme: Theme) -> Figure:
             markersize=2.6,
             mew=0,
         )
-        means = panel.points.groupby("x")["value"].mean()
-        panel.axes.plot(
-            means.index, means, color=theme.ink, linestyle=(0, (1.2, 1.4)), linewidth=1.5, zorder=4
-        )
+        table = summarise(panel.points, ["x"])
+        panel.axes.plot(table["x"], table["mean"], zorder=4, **mean)
+        single = panel.points[["x", "seed", "value"]]
+        panel.marks.append(Mark("line", mean | {"single": colour}, about(panel.points), table, single))
         shown[panel.task] += [(value, value, value) for value in panel.points["value"]]
         layer_ticks(panel.axes, 0, panel.depth)
     limit_y(panels, shown)
     name_x(panels, x_axis("incremental"))
     point = Line2D([], [], color=colour, marker="o", linestyle="", markersize=4, alpha=0.6, mew=0)
-    mean = Line2D([], [], color=theme.ink, linestyle=(0, (1.2, 1.4)), linewidth=1.5)
-    legend_below(figure, [point, mean], ["one trial", "mean"])
+    legend_below(figure, [point, Line2D([], [], **mean)], ["one trial", "mean"])
     return figure
 
 
@@ -113,7 +125,8 @@ def draw_epochs(curves: pd.DataFrame, theme: Theme) -> Figure:
     blocks = list(each_group(curves.sort_values("train_size", kind="stable"), ["model", "train_size"]))
     width = 5.2 if columns == 1 else 3.7 if columns == 2 else 3.0
     pairs = rows_each * len(blocks)
-    figure = Figure(figsize=(width * columns, 3.7 * pairs + 0.4), layout="constrained")
+    figure = PanelFigure(figsize=(width * columns, 3.7 * pairs + 0.4), layout="constrained")
+    panels = []
     grid = figure.add_gridspec(2 * pairs, columns)
     ks = sorted(set(curves["x"]))
     looks = {
@@ -134,23 +147,30 @@ def draw_epochs(curves: pd.DataFrame, theme: Theme) -> Figure:
             top = 2 * (block * rows_each + place // columns)
             for row, quantity in enumerate((mine["metric"].iloc[0], "dev_loss")):
                 axes = figure.add_subplot(grid[top + row, place % columns])
-                _epoch_lines(axes, mine[mine["quantity"] == quantity], looks)
+                told = mine[mine["quantity"] == quantity]
+                depth, told_by = int(mine["depth"].iloc[0]), " · ".join(named[1:])
+                panel = Panel(axes, f"{task}: {quantity}", quantity, depth, told, told_by)
+                panels.append(panel)
+                _epoch_lines(panel, looks)
                 axes.set_ylabel("evaluation loss" if row else metric_name(quantity))
                 if row:
                     axes.set_xlabel("epoch")
                 else:
                     axes.set_title(" · ".join(named))
+    figure.panels = panels
     legend_below(figure, [Line2D([], [], **looks[k]) for k in ks], [f"{k:g} layers kept" for k in ks])
     return figure
 
 
-def _epoch_lines(axes: Axes, rows: pd.DataFrame, looks: dict[float, dict[str, Any]]) -> None:
+def _epoch_lines(panel: Panel, looks: dict[float, dict[str, Any]]) -> None:
+    axes = panel.axes
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=2))
-    for (k,), mine in each_group(rows.sort_values("x", kind="stable"), ["x"]):
-        table = summarise(mine, ["epoch"])
-        axes.plot(table["epoch"], table["mean"], **looks[k])
-        colour = looks[k]["color"]
-        axes.fill_between(table["epoch"], table["low"], table["high"], color=colour, alpha=0.16, lw=0)
+    for (k,), mine in each_group(panel.points.sort_values("x", kind="stable"), ["x"]):
+        mine = mine.drop(columns="x").rename(columns={"epoch": "x"}).assign(kept=f"{k:g} layers kept")
+        table, colour = summarise(mine, ["x"]), looks[k]["color"]
+        axes.plot(table["x"], table["mean"], **looks[k])
+        axes.fill_between(table["x"], table["low"], table["high"], color=colour, alpha=0.16, lw=0)
+        panel.marks.append(Mark("line", looks[k], about(mine), table, mine[["x", "seed", "value"]]))
 
 
 def draw_weight_change(moved: pd.DataFrame, theme: Theme) -> Figure:

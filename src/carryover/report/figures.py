@@ -24,6 +24,7 @@ from carryover.report.permutations import draw_permutations
 from carryover.report.style import LIGHT, MARKERS, Theme
 
 FORMATS = ("png", "svg", "pdf")
+PROBED = "probe of layer k, frozen model"
 
 
 def draw(points: pd.DataFrame, experiment: str, theme: Theme = LIGHT, overlay: bool = False) -> Figure:
@@ -93,13 +94,13 @@ def draw_incremental(
         series = list(each_group(panel.points.sort_values("amount", kind="stable"), ["amount", "variant"]))
         for place, ((size, variant), rows) in enumerate(series):
             few |= line(panel, rows, (place, len(series)), looks[size, variant], shown)
-            if overlay and variant == panel.points["variant"].iloc[0]:
-                sources |= draw_published(panel, rows, "incremental", colours[size], theme, shown)
+            if variant == panel.points["variant"].iloc[0]:
+                sources |= draw_published(panel, rows, "incremental", looks[size, variant], shown, overlay)
         if probing is not None:
             model = panel.points["model"].iloc[0]
             mine = probing[(probing["task"] == panel.task) & (probing["model"] == model)]
             for _, rows in each_group(mine, ["train_size", "variant"]):
-                line(panel, rows, (0, 1), probe_look(theme), shown, single_trials=False)
+                line(panel, rows, (0, 1), probe_look(theme), shown, single_trials=False, name=PROBED)
                 probed = True
         layer_ticks(panel.axes, 0, panel.depth)
     limit_y(panels, shown)
@@ -115,7 +116,7 @@ def draw_incremental(
             labels += [variant or "as usual" for variant in variants]
     if probed:
         handles.append(Line2D([], [], **probe_look(theme)))
-        labels.append("probe of layer k, frozen model")
+        labels.append(PROBED)
     with_trials(handles, labels, few, theme)
     with_published(handles, labels, sources, theme)
     legend_below(figure, handles, labels)
@@ -138,8 +139,7 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
             rows = panel.points[panel.points["condition"] == condition]
             drawn = look(theme, colour, 0, MARKERS[i % len(MARKERS)])
             few |= line(panel, rows, (present.index(condition), len(present)), drawn, shown)
-            if overlay:
-                sources |= draw_published(panel, rows, experiment, colour, theme, shown)
+            sources |= draw_published(panel, rows, experiment, drawn, shown, overlay)
         if not cells.empty:
             layer_ticks(panel.axes, int(cells["x"].min()), int(cells["x"].max()))
     limit_y(panels, shown)

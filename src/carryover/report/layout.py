@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -19,20 +19,49 @@ from carryover.report.labels import metric_name, short_names, size_name
 RANGES = {
     "accuracy": (0.0, 1.0),
     "f1": (0.0, 1.0),
+    "macro_f1": (0.0, 1.0),
     "distance": (0.0, math.inf),
+    "dev_loss": (0.0, math.inf),
 }  # every other metric we know lies in -1 to 1
 MOST_COLUMNS = 4
 
 
 @dataclass(frozen=True)
+class Mark:
+    """One thing drawn on a panel, in numbers: so that the page can draw it anew, and let it be asked."""
+
+    kind: Literal["line", "level", "strip", "published"]
+    look: dict[str, Any]
+    about: dict[str, Any]  # what is one and the same in its rows: model, task, train_size, condition ...
+    table: pd.DataFrame  # x, mean, low, high, sd, n
+    trials: pd.DataFrame | None = None  # x, seed, value
+    name: str = ""  # where what it is about does not say it
+    outline: Sequence[tuple[float, float]] = ()  # of a density: (height, width from 0 to 1)
+
+
+@dataclass(frozen=True)
 class Panel:
-    """One set of axes and the points that belong in it."""
+    """One set of axes, the points that belong in it, and what was drawn on it."""
 
     axes: Axes
     task: str
     metric: str
     depth: int
     points: pd.DataFrame
+    subtitle: str = ""
+    marks: list[Mark] = field(default_factory=list)
+
+
+class PanelFigure(Figure):
+    """A figure that knows its panels."""
+
+    panels: Sequence[Panel] = ()
+    trials_first: bool = False  # whether it is there to show single trials
+
+
+def range_of(metric: str) -> tuple[float, float]:
+    """What values a metric can have at all."""
+    return RANGES.get(metric, (-1.0, 1.0))
 
 
 def columns_for(tasks: int) -> int:
@@ -42,7 +71,7 @@ def columns_for(tasks: int) -> int:
     return 3 if tasks in (5, 6, 9) else MOST_COLUMNS
 
 
-def make_panels(points: pd.DataFrame, groups: Sequence[str]) -> tuple[Figure, list[Panel]]:
+def make_panels(points: pd.DataFrame, groups: Sequence[str]) -> tuple[PanelFigure, list[Panel]]:
     """A panel for every task with points in a group; `groups` are the columns that get a row of their own."""
     tasks = list(dict.fromkeys(points["task"]))
     columns = columns_for(len(tasks))
@@ -51,7 +80,7 @@ def make_panels(points: pd.DataFrame, groups: Sequence[str]) -> tuple[Figure, li
     width = 5.2 if columns == 1 else {2: 3.7, 3: 3.0}.get(columns, 2.6)
     rows = rows_each * len(blocks)
     height = 3.2 if columns == 1 and rows == 1 else 2.35
-    figure = Figure(figsize=(width * columns, height * rows + 0.45), layout="constrained")
+    figure = PanelFigure(figsize=(width * columns, height * rows + 0.45), layout="constrained")
     grid = figure.add_gridspec(rows, columns)
     short, varying = short_names(tasks), [g for g in groups if points[g].nunique() > 1]
     models = short_names(points["model"])
@@ -65,11 +94,12 @@ def make_panels(points: pd.DataFrame, groups: Sequence[str]) -> tuple[Figure, li
             row = block * rows_each + place // columns
             axes = figure.add_subplot(grid[row, place % columns])
             axes.set_title(short[task], pad=14 if varying else 6)
+            text = " · ".join(_group_name(g, named[g], models) for g in varying)
             if varying:
-                text = " · ".join(_group_name(g, named[g], models) for g in varying)
                 axes.text(0, 1.02, text, transform=axes.transAxes, fontsize=7.5, va="bottom")
             axes.set_ylabel(metric_name(mine["metric"].iloc[0]))
-            panels.append(Panel(axes, task, mine["metric"].iloc[0], int(mine["depth"].iloc[0]), mine))
+            panels.append(Panel(axes, task, mine["metric"].iloc[0], int(mine["depth"].iloc[0]), mine, text))
+    figure.panels = panels
     return figure, panels
 
 
@@ -110,7 +140,7 @@ def limit_y(panels: Sequence[Panel], shown: dict[str, list[tuple[float, float, f
         value, low, high = np.array(shown[task], dtype=float).T
         bottom, top = float(value.min()), float(value.max())
         room = max(top - bottom, 0.02)
-        floor, ceiling = RANGES.get(mine[0].metric, (-1.0, 1.0))
+        floor, ceiling = range_of(mine[0].metric)
         least = max(np.nanmin(np.append(low, bottom)), bottom - 0.75 * room, floor)
         most = min(np.nanmax(np.append(high, top)), top + 0.75 * room, ceiling)
         margin = 0.05 * max(most - least, 0.02)

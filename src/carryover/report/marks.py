@@ -10,10 +10,12 @@ from matplotlib.lines import Line2D
 
 from carryover.analysis.contrasts import ALL, BASELINES, NONE
 from carryover.analysis.intervals import Interval, summarise, t_interval
-from carryover.report.layout import Panel
+from carryover.report.layout import Mark, Panel
 from carryover.report.style import CAP_SIZE, FEW, LINE_WIDTH, LINES, MARKER_SIZE, MARKERS, Theme
 
 SPREAD = 0.3  # of a step on the x axis, over which the lines of a panel are set apart: bars do not hide bars
+
+ABOUT = ("experiment", "model", "task", "train_size", "condition", "variant", "setting", "kept")
 
 Shown = dict[str, list[tuple[float, float, float]]]  # task -> (value, low, high) of all that is drawn
 
@@ -25,6 +27,7 @@ def line(
     look: dict[str, Any],
     shown: Shown,
     single_trials: bool = True,
+    name: str = "",
 ) -> bool:
     """Draws line i of n with its bars; says whether trials are shown one by one anywhere on it."""
     shift, beside = dodge(*place)
@@ -58,7 +61,13 @@ def line(
     panel.axes.plot(x, mean, zorder=4, **look)
     shown[panel.task] += list(zip(mean, summary["low"], summary["high"], strict=True))
     shown[panel.task] += [(value, value, value) for value in faint["value"]]
+    panel.marks.append(Mark("line", look, about(rows), summary, rows[["x", "seed", "value"]], name))
     return not faint.empty
+
+
+def about(rows: pd.DataFrame) -> dict[str, Any]:
+    """What is one and the same in all rows, of all that a figure may tell apart."""
+    return {name: rows[name].iloc[0] for name in ABOUT if name in rows and rows[name].nunique() == 1}
 
 
 def baselines(
@@ -86,6 +95,13 @@ def baselines(
                 where, low, high, transform=transform, color=theme.muted, alpha=0.16, lw=0
             )
         shown[panel.task].append((i.mean, i.low, i.high))
+        mine = rows[rows["condition"] == condition]
+        x = float("nan") if span is None else sum(span) / 2
+        table = pd.DataFrame([{"x": x, **vars(i)}])
+        trials = mine.assign(x=x)[["x", "seed", "value"]]
+        panel.marks.append(
+            Mark("level", baseline_look(condition, theme), about(mine), table, trials, condition)
+        )
 
 
 def look(theme: Theme, colour: str, variant: int, marker: str | None = None) -> dict[str, Any]:

@@ -9,29 +9,35 @@ from matplotlib.lines import Line2D
 
 from carryover.analysis.published import PUBLISHED_DEPTH, curves_beside
 from carryover.analysis.walk import each_group
-from carryover.report.layout import Panel
-from carryover.report.marks import Shown
+from carryover.report.layout import Mark, Panel
+from carryover.report.marks import Shown, about
 from carryover.report.style import Theme
 
 EXPERIMENTS = ("incremental", "probing")  # the experiments whose published curves we hold
 
 
 def draw_published(
-    panel: Panel, rows: pd.DataFrame, experiment: str, colour: str, theme: Theme, shown: Shown
+    panel: Panel, rows: pd.DataFrame, experiment: str, look: dict[str, Any], shown: Shown, visible: bool
 ) -> set[str]:
-    """Draws what was published for these rows of ours; gives the names of its sources."""
+    """Draws what was published for these rows of ours in the colour of `look`; gives the names of its sources.
+
+    Where it shall not be visible, it is there for the page alone, whose readers may ask for it.
+    """
     first = rows.iloc[0]
     found = curves_beside(
         experiment, panel.task, panel.metric, int(first["train_size"]), _rows(first["train_rows"])
     )
     for curve in found:
-        look = published_look(curve.source, colour, theme)
-        panel.axes.plot(curve.x_for(panel.depth), curve.values, zorder=2.5, **look)
-        shown[panel.task] += [(value, value, value) for value in curve.values]
-    return {curve.source for curve in found}
+        drawn, x = published_look(curve.source, look["color"]), curve.x_for(panel.depth)
+        table = pd.DataFrame({"x": x, "mean": curve.values})
+        panel.marks.append(Mark("published", drawn, about(rows), table, name=f"published: {curve.source}"))
+        if visible:
+            panel.axes.plot(x, curve.values, zorder=2.5, **drawn)
+            shown[panel.task] += [(value, value, value) for value in curve.values]
+    return {curve.source for curve in found} if visible else set()
 
 
-def published_look(source: str, colour: str, theme: Theme) -> dict[str, Any]:
+def published_look(source: str, colour: str) -> dict[str, Any]:
     marker = "x" if source.startswith("Tamkin") else "+"
     return {
         "color": colour,
@@ -46,7 +52,7 @@ def published_look(source: str, colour: str, theme: Theme) -> dict[str, Any]:
 
 def with_published(handles: list[Any], labels: list[str], sources: set[str], theme: Theme) -> None:
     for source in sorted(sources):
-        handles.append(Line2D([], [], **published_look(source, theme.ink, theme)))
+        handles.append(Line2D([], [], **published_look(source, theme.ink)))
         labels.append(f"published: {source}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,11 +12,13 @@ from matplotlib.lines import Line2D
 from scipy import stats
 
 from carryover.analysis.contrasts import BASELINES
-from carryover.analysis.intervals import t_interval
+from carryover.analysis.intervals import Interval, t_interval
 from carryover.report.labels import size_name, x_axis
-from carryover.report.layout import legend_below, limit_y, make_panels, name_x
-from carryover.report.marks import Shown, baselines, with_baselines
+from carryover.report.layout import Mark, legend_below, limit_y, make_panels, name_x
+from carryover.report.marks import Shown, about, baselines, with_baselines
 from carryover.report.style import CAP_SIZE, MARKER_SIZE, Theme
+
+MEAN: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": MARKER_SIZE}
 
 
 def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme) -> Figure:
@@ -27,10 +31,16 @@ def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme) -> Fi
         for place, size in enumerate(sizes):
             rows = panel.points[panel.points["train_size"] == size]
             baselines(panel, theme, shown, rows, (place - 0.42, place + 0.42))
-            each = rows[~rows["condition"].isin(BASELINES)].groupby("x")["value"].mean().to_numpy()
+            permuted = rows[~rows["condition"].isin(BASELINES)]
+            means = permuted.groupby("x")["value"].mean()
+            each = means.to_numpy()
             if each.size:
-                _strip(panel.axes, place, each, colour, theme)
                 interval = t_interval(each)
+                outline = _strip(panel.axes, place, each, interval, colour)
+                table = pd.DataFrame([{"x": place, **vars(interval)}])
+                single = pd.DataFrame({"x": place, "seed": means.index, "value": each})
+                drawn = MEAN | {"color": colour}
+                panel.marks.append(Mark("strip", drawn, about(permuted), table, single, outline=outline))
                 shown[panel.task] += [(interval.mean, interval.low, interval.high)]
                 shown[panel.task] += [(value, *_density_range(each)) for value in each]
         panel.axes.set_xticks(range(len(sizes)), [size_name(size) for size in sizes])
@@ -38,29 +48,32 @@ def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme) -> Fi
     limit_y(panels, shown)
     name_x(panels, x_axis(experiment))
     circle = Line2D([], [], marker="o", linestyle="", markerfacecolor="none", color=colour, markersize=5)
-    mean = Line2D([], [], color=colour, marker="D", linestyle="", markersize=MARKER_SIZE)
+    mean = Line2D([], [], color=colour, **MEAN)
     handles, labels = [circle, mean], ["one permutation", "mean of the permutations"]
     with_baselines(handles, labels, points, theme)
     legend_below(figure, handles, labels)
     return figure
 
 
-def _strip(axes: Axes, place: int, values: np.ndarray, colour: str, theme: Theme) -> None:
-    """Circles left of the middle, density right of it, mean and interval between."""
+def _strip(
+    axes: Axes, place: int, values: np.ndarray, mean: Interval, colour: str
+) -> list[tuple[float, float]]:
+    """Circles left of the middle, density right of it, mean and interval between; gives the density's outline."""
+    outline: list[tuple[float, float]] = []
     jitter = np.random.default_rng(0).uniform(-0.26, -0.1, values.size)
     axes.plot(
         place + jitter, values, "o", mfc="none", color=colour, markersize=5, mew=1.0, alpha=0.85, zorder=3
     )
     if values.size > 2 and np.ptp(values) > 0:
         density = stats.gaussian_kde(values)
-        heights = np.linspace(*_density_range(values), 120)
+        heights = np.linspace(*_density_range(values), 60)
         shape = density(heights) / density(heights).max()
+        outline = list(zip(heights.tolist(), shape.tolist(), strict=True))
         axes.fill_betweenx(heights, place + 0.08, place + 0.08 + 0.28 * shape, color=colour, alpha=0.22, lw=0)
-    i = t_interval(values)
-    bar = None if np.isnan(i.half_width) else i.half_width
+    bar = None if np.isnan(mean.half_width) else mean.half_width
     axes.errorbar(
         place,
-        i.mean,
+        mean.mean,
         bar,
         fmt="D",
         color=colour,
@@ -69,6 +82,7 @@ def _strip(axes: Axes, place: int, values: np.ndarray, colour: str, theme: Theme
         elinewidth=1.2,
         zorder=4,
     )
+    return outline
 
 
 def _density_range(values: np.ndarray) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import matplotlib
@@ -102,3 +103,17 @@ DARK = Theme(
     ramp=("#3d63a8", "#2f97b8", "#5fcbae", "#e3f5c4"),
     conditions=("#56b4e9", "#f08a3c", "#3fc79a", "#d884c4", "#e6c65c", "#b0b8c4"),
 )
+
+
+@cache
+def _twins() -> dict[str, str]:
+    pairs = list(zip(LIGHT.conditions, DARK.conditions, strict=True))
+    pairs += [(LIGHT.ink, DARK.ink), (LIGHT.muted, DARK.muted), (LIGHT.background, DARK.background)]
+    for n in range(1, 41):
+        pairs += list(zip(LIGHT.sizes(n), DARK.sizes(n), strict=True))
+    return dict(pairs)
+
+
+def dark_twin(colour: str) -> str:
+    """What a colour of the light theme is in the dark one."""
+    return _twins().get(colour, colour)
