@@ -18,8 +18,10 @@ from pydantic_core import PydanticUndefined
 from carryover.models.anatomy import FAMILIES, REFUSED
 from carryover.runs.schema import SCHEMA
 from carryover.study import toml
+from carryover.study.corpus import CorpusSpec
 from carryover.study.experiments import KINDS
 from carryover.study.file import ONE_OR_LIST, Study
+from carryover.study.linguistic import WORD_KEYS
 from carryover.study.new import is_own
 from carryover.study.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
 from carryover.trial import Recipe
@@ -31,6 +33,7 @@ SECTIONS: dict[str, type[Section]] = {
     "study": Study,
     "models": ModelSpec,
     "tasks": TaskSpec,
+    "corpora": CorpusSpec,
     **KINDS,
     "training": TrainingSpec,
 }
@@ -45,6 +48,8 @@ BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 def key_table(name: str) -> str:
     if name == "shared":
         section, keys = SECTIONS["incremental"], list(SHARED)
+    elif name == "words":
+        section, keys = SECTIONS["word_probing"], list(WORD_KEYS)
     else:
         section = SECTIONS[name]
         keys = [key for key in section.key_order() if name not in KINDS or _own(section, key)]
@@ -57,7 +62,7 @@ def key_table(name: str) -> str:
 
 
 def _own(section: type[Section], key: str) -> bool:
-    return key not in SHARED or is_own(section, key)
+    return key not in (*SHARED, *WORD_KEYS) or is_own(section, key)
 
 
 def allowed(field: FieldInfo) -> str:
@@ -125,7 +130,7 @@ def written_anew(page: str) -> str:
 
 def test_study_file_page_has_every_key_with_its_meaning_and_default():
     page = PAGE.read_text(encoding="utf-8")
-    assert {name for name, _ in TABLE.findall(page)} == {*SECTIONS, "shared"}
+    assert {name for name, _ in TABLE.findall(page)} == {*SECTIONS, "shared", "words"}
     assert page == written_anew(page), "run: python tests/test_docs.py"
     for section in SECTIONS.values():
         for key in section.key_order():
@@ -134,10 +139,11 @@ def test_study_file_page_has_every_key_with_its_meaning_and_default():
 
 def test_the_shared_keys_are_those_that_experiments_share():
     for name, section in KINDS.items():
-        own = [key for key in section.key_order() if key not in SHARED]
+        own = [key for key in section.key_order() if key not in (*SHARED, *WORD_KEYS)]
         assert own[0] == "kind"
         others = [set(other.key_order()) for kind, other in KINDS.items() if kind != name]
-        assert set(own[1:]) & set.union(*others) <= {"layers"}  # of single_layer and of probing
+        # layers: of single_layer, probing and word_probing; the others: their defaults differ
+        assert set(own) - {"kind"} & set.union(*others) <= {"layers", "l1", "l2", "shares"}
     assert set(SHARED) & set(KINDS["probing"].key_order()) == {"train_sizes", "trials", "lr"}
     assert set(SHARED) - set(KINDS["prune"].key_order()) == {"recipe", "keep_layer_norm", "reinit_lr_factor"}
 
@@ -153,6 +159,7 @@ def test_toml_in_the_docs_is_a_study_that_loads(page, tmp_path):
     for block in re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         text = block if "name =" in block.partition("[")[0] else f'name = "x"\n{block}'
         for table, least in (
+            ("corpora", 'name = "builtin:pos"'),
             ("models", 'name = "./m"'),
             ("tasks", 'name = "SST-2"'),
             ("experiments", 'kind = "incremental"'),

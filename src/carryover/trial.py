@@ -18,7 +18,7 @@ Recipe = Literal["as_described", "as_described_v1", "as_released", "bert_init"]
 Head = Literal["mean", "pooler"]
 Pooling = Literal["mean", "summary"]
 Ask = Literal["accuracy", "neurons", "spread", "selectivity", "compression"]
-Neurons = Literal["layer", "all", "top", "bottom", "random", "smallest"]
+Neurons = Literal["layer", "all", "top", "bottom", "random"]
 Ranking = Literal["lca", "probeless"]
 SubWord = Literal["last", "first", "mean"]
 
@@ -127,22 +127,23 @@ class Words:
     corpus: str  # its name
     fingerprint: str  # hash of its words and tags
     ask: Ask = "accuracy"
-    neurons: Neurons = "all"  # that the classifier reads: all of one layer, or those of a ranking over all layers
+    neurons: Neurons = (
+        "all"  # that the classifier reads: all of one layer, or those of a ranking over all layers
+    )
     layer: int | None = None  # 0: the embeddings
     share: float | None = None  # of all neurons, for top, bottom and random
     ranking: Ranking = "lca"
     lambdas: tuple[float, float] | None = (0.0, 0.0)  # of L1 and L2; None: found by a grid search
-    delta: float = 0.01  # accuracy that the smallest set may lack
+    delta: float = 0.005  # accuracy that the smallest set may lack
     vector: SubWord = "last"  # which of its sub-words stand for a word
     epochs: int = 10
     batch_size: int = 512
     lr: float = 1e-3
 
     def canonical(self) -> Words:
-        """The same question written in one way: only the smallest set asks for delta, a layer for no ranking."""
+        """The same question written in one way: only the smallest set asks for delta, and a layer for no ranking."""
         plain = Words("", "")
-        ranked = self.neurons in ("top", "bottom", "smallest") or self.ask in ("neurons", "spread")
-        smallest = self.neurons == "smallest" or self.ask == "neurons"
+        ranked, smallest = self.neurons in ("top", "bottom"), self.ask == "neurons"
         return dataclasses.replace(
             self,
             share=None if self.share is None else float(self.share),
@@ -155,7 +156,10 @@ class Words:
 
 @dataclass(frozen=True)
 class Trial:
-    """One finetuning run, or one probe, or one question about words. Its id is a hash of all that decides its result, and of nothing else."""
+    """One finetuning run, one probe, or one question about words.
+
+    Its id is a hash of all that decides its result, and of nothing else.
+    """
 
     model: str  # as the user named it: a hub id, a folder, package:NAME
     model_fingerprint: str  # hash of the model's files
@@ -168,7 +172,9 @@ class Trial:
     surgery: Surgery = field(default_factory=Surgery)
     training: Training = field(default_factory=Training)
     probe: Probe | None = None  # None: the model is finetuned
-    words: Words | None = None  # asked of the finetuned model; train_size 0: of the model as it was pretrained
+    words: Words | None = (
+        None  # asked of the finetuned model; train_size 0: of the model as it was pretrained
+    )
 
     NAMES_ONLY = ("model", "revision", "task", "corpus")  # how a thing is called does not change a result
 

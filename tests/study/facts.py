@@ -37,6 +37,9 @@ class FakeFacts:
         rows = self.rows_of.get(task.name, self.rows)
         return FakeTask(task.name, self.one_fingerprint or f"t:{task.name}", rows)
 
+    def corpus_facts(self, corpus):
+        return FakeTask(corpus.name, self.one_fingerprint or f"c:{corpus.name}", 1000)
+
 
 def a_study(**settings) -> Study:
     plain = {

@@ -133,7 +133,7 @@ def test_a_study_built_in_python_fails_in_the_same_words():
     assert caught.value.__cause__ is None
     with pytest.raises(StudyError, match=r"^models = \[\]: at least one is needed$"):
         a_study(models=[])
-    with pytest.raises(StudyError, match=r"the study has 4 problems"):
+    with pytest.raises(StudyError, match=r"the study has 3 problems"):
         Study()
 
 

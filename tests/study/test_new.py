@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from carryover.study.corpus import CorpusSpec
 from carryover.study.experiments import KINDS
 from carryover.study.file import Study, load_study
 from carryover.study.new import write_template
@@ -28,6 +29,7 @@ def test_every_setting_that_is_switched_off_is_valid(tmp_path):
     study = Study.from_toml(all_on(text), tmp_path)
     assert [e.kind for e in study.experiments] == list(KINDS)
     assert [t.origin for t in study.tasks] == ["builtin", "glue", "files"]
+    assert [c.origin for c in study.corpora] == ["builtin", "folder", "files"]
 
 
 def test_defaults_in_the_template_are_the_defaults(tmp_path):
@@ -38,7 +40,7 @@ def test_defaults_in_the_template_are_the_defaults(tmp_path):
 
 def test_every_key_is_in_the_template_and_explained(tmp_path):
     text = write_template(tmp_path / "s.toml").read_text()
-    for section in (Study, ModelSpec, TaskSpec, TrainingSpec, *KINDS.values()):
+    for section in (Study, ModelSpec, TaskSpec, CorpusSpec, TrainingSpec, *KINDS.values()):
         for key, field in section.model_fields.items():
             assert re.search(rf"^#?(\[+{key}\]|{key} = )", text, flags=re.MULTILINE), key
             assert field.description or key == "kind"

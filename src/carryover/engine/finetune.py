@@ -17,25 +17,30 @@ from transformers import PreTrainedModel
 
 from carryover.data.tokens import TokenisedTask
 from carryover.engine.checkpoint import Checkpoint
-from carryover.engine.outcome import EngineSettings, EpochRecord, OnEpoch, OnStep, Outcome
+from carryover.engine.handover import encoder_weights
+from carryover.engine.outcome import EngineSettings, EpochRecord, OnEpoch, OnStep, OnTrained, Outcome
 from carryover.engine.stack_run import StackRun
 from carryover.engine.weight_change import weight_changes
-from carryover.models.anatomy import FAMILIES
+from carryover.models.anatomy import FAMILIES, Anatomy
 from carryover.trial import CarryoverError, Trial
 
 DEVICES = "cpu, cuda or cuda:N"
 
 
-def stack_key(trial: Trial, family: str | None = None) -> Hashable:
-    """What the trials of one stack must share: architecture, task, number of steps and batch size."""
+def stack_key(trial: Trial, family: str | None = None, depth: int | None = None) -> Hashable:
+    """What the trials of one stack must share: architecture, task, number of steps and batch size.
+
+    With the model's `depth`, one whose layers are shuffled is known to be like one whose layers are not.
+    """
     order, training = trial.surgery.order, trial.training
-    depth = None if order is None else len(order)
+    if order is None and depth is not None:
+        order = tuple(range(1, depth + 1))
     layers_differ = family in FAMILIES and FAMILIES[family].first_layer_stays is not None
     return (
         trial.model_fingerprint,
         trial.task_fingerprint,
         trial.train_size,
-        order if layers_differ else depth,  # where layers differ in kind, their order is the architecture
+        order if layers_differ or order is None else len(order),  # where layers differ in kind, their order is the architecture
         (training.epochs, training.batch_size, training.max_length, training.dropout, training.evaluate),
         (training.betas, training.eps, training.clip_norm, training.warmup, training.schedule),
     )
@@ -49,11 +54,15 @@ def finetune(
     device: str | torch.device = "cpu",
     on_epoch: OnEpoch | None = None,
     on_step: OnStep | None = None,
+    on_trained: OnTrained | None = None,
     settings: EngineSettings | None = None,
 ) -> list[Outcome]:
-    """Train all trials at once and evaluate them. `encoder` is pretrained and stays as it is."""
+    """Train all trials at once and evaluate them. `encoder` is pretrained and stays as it is.
+
+    `on_trained` gets the weights of each trial's finetuned encoder, of those without an error.
+    """
     settings, device = settings or EngineSettings(), checked_device(device)
-    check_stackable(trials, encoder.config.model_type)
+    check_stackable(trials, encoder.config.model_type, Anatomy(encoder).depth)
     started = time.perf_counter()
     filled = [
         *trials,
@@ -101,19 +110,26 @@ def finetune(
     for outcome, changes in zip(outcomes, weight_changes(run), strict=False):  # the filling comes last
         outcome.weight_changes = changes if outcome.error is None else []
         outcome.seconds = time.perf_counter() - started
+    for t, outcome in enumerate(outcomes):
+        if on_trained is not None and outcome.error is None:
+            on_trained(outcome, encoder_weights(run, t))
     if not settings.keep_checkpoint:
         checkpoint.delete()
     return outcomes
 
 
-def check_stackable(trials: Sequence[Trial], family: str | None = None) -> None:
+def check_stackable(
+    trials: Sequence[Trial], family: str | None = None, depth: int | None = None
+) -> None:
     if not trials:
         raise CarryoverError("a stack needs at least one trial, got none")
     if any(trial.probe is not None for trial in trials):
         raise CarryoverError("a probe of a frozen model is not finetuned: carryover.probes.run trains probes")
-    first = stack_key(trials[0], family)
+    if any(trial.words is not None for trial in trials):
+        raise CarryoverError("a question about words is asked of a finetuned model: finetune `trial.finetuning`")
+    first = stack_key(trials[0], family, depth)
     for trial in trials[1:]:
-        if stack_key(trial, family) != first:
+        if stack_key(trial, family, depth) != first:
             raise CarryoverError(
                 f"trials {trials[0].id} and {trial.id} cannot share a stack: they must agree in model, task, "
                 "train_size, number of layers, epochs, batch_size, max_length, dropout and optimiser settings; "

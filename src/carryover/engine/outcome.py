@@ -6,8 +6,12 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from carryover.trial import Trial
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -72,3 +76,4 @@ def checkpoint_file(settings: EngineSettings, trials: Sequence[Trial]) -> Path |
 
 OnEpoch = Callable[[str, EpochRecord], None]
 OnStep = Callable[[int], None]  # how many more trial-steps are done
+OnTrained = Callable[[Outcome, "dict[str, Tensor]"], None]  # a trial and the weights of its encoder, by name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from carryover.trial import Probe
 
 PASS_STEPS = 40  # for its share of the pass through the encoder, beside a step for each epoch
+WORD_STEPS = 20  # for a question about words
 
 
 def steps_of(probe: Probe) -> int:

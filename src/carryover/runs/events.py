@@ -26,6 +26,14 @@ class StepsDone:
 
 
 @dataclass(frozen=True)
+class TrialsDone:
+    """Some trials of a stack have come to their end while it goes on."""
+
+    stack: int
+    outcomes: list[Outcome]
+
+
+@dataclass(frozen=True)
 class StackDone:
     stack: int
     outcomes: list[Outcome]
@@ -54,7 +62,7 @@ class WorkerNote:
     text: str
 
 
-WorkerEvent = EpochDone | StepsDone | StackDone | StackFailed | StackLost | WorkerNote
+WorkerEvent = EpochDone | StepsDone | TrialsDone | StackDone | StackFailed | StackLost | WorkerNote
 Emit = Callable[[WorkerEvent], None]
 
 # --- from the driver to whoever looks on ---

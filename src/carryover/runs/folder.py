@@ -15,6 +15,7 @@ OURS = {
     LOCK_NAME,
     "cache",
     "checkpoints",
+    "encoders",
     "logs",
     STUDY_FILE,
 }  # what a run that ended before its first result leaves
@@ -35,6 +36,10 @@ class StudyFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def encoders(self) -> Path:
+        return self.path / "encoders"
 
     @property
     def logs(self) -> Path:

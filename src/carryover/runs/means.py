@@ -46,10 +46,11 @@ class Means:
         catalogue: Catalogue | None,
         checkpoints: Path | None = None,
         checkpoint_seconds: float = 300.0,
+        encoders: Path | None = None,
     ) -> list[Setup]:
         devices = [self.devices[place % len(self.devices)] for place in range(max(1, self.workers))]
         return [
-            Setup(engine, device, self.threads, catalogue, checkpoints, checkpoint_seconds)
+            Setup(engine, device, self.threads, catalogue, checkpoints, checkpoint_seconds, encoders)
             for device in devices
         ]
 

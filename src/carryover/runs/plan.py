@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from carryover.probes.progress import WORD_STEPS
 from carryover.probes.progress import steps_of as probe_steps
 from carryover.trial import Trial
 
@@ -20,7 +21,7 @@ SizeFor = Callable[[Trial], int]  # the most trials of this kind that may share 
 
 @dataclass(frozen=True)
 class Stack:
-    """Trials that train as one model.
+    """Trials that train as one model; or all questions about words that are asked of models which do.
 
     `slots`: fill the stack up to this size, so that code compiled for it serves all stacks of its kind,
     of which there are `alike`.
@@ -35,11 +36,16 @@ class Stack:
 
     @property
     def steps(self) -> int:
-        return sum(map(steps_of, self.trials))
+        return total_steps(self.trials)
+
+    @property
+    def models(self) -> int:
+        """That train at once."""
+        return models_in(self.trials)
 
     @property
     def size(self) -> int:
-        return max(len(self.trials), self.slots or 0)
+        return max(self.models, self.slots or 0)
 
     @property
     def trial_ids(self) -> list[str]:
@@ -59,9 +65,45 @@ class PlanRow:
 
 
 def steps_of(trial: Trial) -> int:
+    """Of a question about words without the finetuning of its model, which it shares with others."""
+    if trial.words is not None:
+        return WORD_STEPS
     if trial.probe is not None:
         return probe_steps(trial.probe)
     return trial.steps
+
+
+def total_steps(trials: Iterable[Trial]) -> int:
+    finetuned, steps = dict[Hashable, int](), 0
+    for trial in trials:
+        steps += steps_of(trial)
+        if trial.words is not None and trial.train_size:
+            finetuned[words_key(trial), trial.seed] = trial.steps
+    return steps + sum(finetuned.values())
+
+
+def words_key(trial: Trial) -> Hashable:
+    """What questions about words of one stack share: the model, and how it is finetuned; not with which seed."""
+    training = trial.training if trial.train_size else None
+    return ("words", trial.model_fingerprint, trial.task_fingerprint, trial.train_size, trial.head, training)
+
+
+def models_in(trials: Sequence[Trial]) -> int:
+    return len(_by_model(trials)) if trials and trials[0].words is not None else len(trials)
+
+
+def cut(trials: Sequence[Trial], most: int) -> list[Sequence[Trial]]:
+    """Even pieces of at most so many models; the questions that are asked of one stay together."""
+    if trials[0].words is None:
+        return even_chunks(trials, most)
+    return [list(itertools.chain(*chunk)) for chunk in even_chunks(_by_model(trials), most)]
+
+
+def _by_model(trials: Sequence[Trial]) -> list[list[Trial]]:
+    found: dict[int | None, list[Trial]] = {}
+    for trial in trials:  # the pretrained model is one, whatever the seed of its probes
+        found.setdefault(trial.seed if trial.train_size else None, []).append(trial)
+    return list(found.values())
 
 
 def memory_key(trial: Trial) -> Hashable:
@@ -72,8 +114,13 @@ def memory_key(trial: Trial) -> Hashable:
         trial.task_fingerprint,
         None if order is None else len(order),
         (training.batch_size, training.max_length, training.dropout),
-        trial.probe is not None,
+        trial.probe is not None or (trial.words is not None and not trial.train_size),
     )
+
+
+def time_key(trial: Trial) -> Hashable:
+    """What decides how long a step takes."""
+    return memory_key(trial), trial.words is not None
 
 
 def make_stacks(
@@ -85,36 +132,35 @@ def make_stacks(
     Low seeds come first, so that every curve has one trial at each of its points before any has two. Among
     stacks that begin with the same seed the longest comes first: no worker is left alone with it at the end.
     """
-    by_seed = sorted(range(len(trials)), key=lambda i: (trials[i].seed, i))
-    groups: dict[Hashable, list[int]] = {}
-    for i in by_seed:
-        groups.setdefault(key(trials[i]), []).append(i)
-    fair = math.ceil(len(trials) / workers)
-    chunks: list[Sequence[int]] = []
-    slots: dict[int, int] = {}  # by the chunk's first trial
+    groups: dict[Hashable, list[Trial]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.seed):
+        groups.setdefault(key(trial), []).append(trial)
+    fair = math.ceil(sum(map(models_in, groups.values())) / workers)
+    chunks: list[tuple[Sequence[Trial], int]] = []  # with the most models that a chunk of its group has
     for group in groups.values():
-        most = max_stack if isinstance(max_stack, int) else max_stack(trials[group[0]])
-        if trials[group[0]].probe is None:  # probes stay together: the model runs once for all of them
+        most = max_stack if isinstance(max_stack, int) else max_stack(group[0])
+        if group[0].probe is None:  # probes stay together: the model runs once for all of them
             most = min(most, fair)
-        of_group = even_chunks(group, max(1, most))
-        slots |= {chunk[0]: max(map(len, of_group)) for chunk in of_group}
-        chunks += of_group
+        of_group = cut(group, max(1, most))
+        chunks += [(chunk, max(map(models_in, of_group))) for chunk in of_group]
 
-    def turn(chunk: Sequence[int]) -> tuple[int, int, int]:
-        return trials[chunk[0]].seed, -sum(steps_of(trials[i]) for i in chunk), chunk[0]
+    def turn(place: int) -> tuple[int, int, int]:
+        chunk = chunks[place][0]
+        return chunk[0].seed, -total_steps(chunk), place
 
-    def shape(chunk: Sequence[int]) -> Hashable:
-        return trials[chunk[0]].model_fingerprint, slots[chunk[0]]
+    def shape(place: int) -> Hashable:
+        chunk, slots = chunks[place]
+        return chunk[0].model_fingerprint, slots
 
-    alike = Counter(map(shape, chunks))
+    alike = Counter(map(shape, range(len(chunks))))
     return [
         Stack(
             number,
-            tuple(trials[i] for i in chunk),
-            slots[chunk[0]] if fill else None,
-            alike=alike[shape(chunk)] if fill else 1,
+            tuple(chunks[place][0]),
+            chunks[place][1] if fill else None,
+            alike=alike[shape(place)] if fill else 1,
         )
-        for number, chunk in enumerate(sorted(chunks, key=turn))
+        for number, place in enumerate(sorted(range(len(chunks)), key=turn))
     ]
 
 
@@ -138,7 +184,7 @@ def with_broken_off(
 
     def may_be(stack: Stack) -> bool:
         most = max_stack if isinstance(max_stack, int) else max_stack(stack.trials[0])
-        return len(stack.trials) <= most and len({key(trial) for trial in stack.trials}) == 1
+        return stack.models <= most and len({key(trial) for trial in stack.trials}) == 1
 
     again = [stack for stack in again if may_be(stack)]
     taken = {trial.id for stack in again for trial in stack.trials}
@@ -159,10 +205,11 @@ def plan_rows(stacks: Iterable[Stack]) -> list[PlanRow]:
     in_stacks: dict[tuple[str, str, int], set[int]] = {}
     for stack in stacks:
         for trial in stack.trials:
-            place = (trial.model, trial.task, trial.train_size)
+            task = trial.task if trial.words is None else f"{trial.task or 'as pretrained'}, then words"
+            place = (trial.model, task, trial.train_size)
             trials.setdefault(place, []).append(trial)
             in_stacks.setdefault(place, set()).add(stack.number)
     return [
-        PlanRow(*place, len(found), sum(map(steps_of, found)), len(in_stacks[place]))
+        PlanRow(*place, len(found), total_steps(found), len(in_stacks[place]))
         for place, found in trials.items()
     ]

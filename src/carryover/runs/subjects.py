@@ -20,11 +20,14 @@ from carryover.trial import CarryoverError, Trial
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+    from carryover.data.corpora import Corpus
     from carryover.data.tasks import Task
     from carryover.data.tokens import TokenisedTask
     from carryover.models.load import ModelFacts, ModelFiles
+    from carryover.study.corpus import CorpusSpec
     from carryover.study.sections import ModelSpec, TaskSpec
 
+CORPUS_KEYS = ("source", "train", "test", "dev", "format", "column", "train_words", "test_words")
 TASK_KEYS = ("source", "train", "dev", "text", "pair", "label", "kind", "metric")
 
 
@@ -57,13 +60,38 @@ class TaskSource:
         return load_task(self.name, **dict(self.settings))
 
 
+@dataclass(frozen=True)
+class CorpusFacts:
+    name: str
+    fingerprint: str
+    train_words: int
+
+
+@dataclass(frozen=True)
+class CorpusSource:
+    """Where a tagged corpus comes from: the arguments of `load_corpus`."""
+
+    name: str
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @staticmethod
+    def of(spec: CorpusSpec) -> CorpusSource:
+        return CorpusSource(spec.name, tuple((key, getattr(spec, key)) for key in CORPUS_KEYS))
+
+    def load(self) -> Corpus:
+        from carryover.data.corpora import load_corpus
+
+        return load_corpus(self.name, **dict(self.settings))
+
+
 @dataclass
 class Catalogue:
-    """Where every model and task of a study is, by fingerprint."""
+    """Where every model, task and corpus of a study is, by fingerprint."""
 
     cache: Path | None
     models: dict[str, ModelFiles] = field(default_factory=dict)
     tasks: dict[str, TaskSource] = field(default_factory=dict)
+    corpora: dict[str, CorpusSource] = field(default_factory=dict)
 
 
 class Subjects:
@@ -76,6 +104,7 @@ class Subjects:
         self._fingerprints: dict[TaskSource, str] = {}
         self._tasks: dict[str, Task] = {}
         self._data: dict[tuple[str, str, int], TokenisedTask] = {}
+        self._corpora: dict[str, Corpus] = {}
 
     @classmethod
     def from_catalogue(cls, catalogue: Catalogue) -> Subjects:
@@ -113,6 +142,20 @@ class Subjects:
         task = self._tasks[self._fingerprints[source]]
         return TaskFacts(task.name, task.fingerprint, len(task.train), task.kind, task.metric, task.metrics)
 
+    def corpus_facts(self, spec: CorpusSpec) -> CorpusFacts:
+        corpus = self._corpus_from(CorpusSource.of(spec))
+        return CorpusFacts(corpus.name, corpus.fingerprint, corpus.train.n_words)
+
+    def _corpus_from(self, source: CorpusSource) -> Corpus:
+        known = next(
+            (f for f, s in self.catalogue.corpora.items() if s == source and f in self._corpora), None
+        )
+        if known is not None:
+            return self._corpora[known]
+        corpus = source.load()
+        self.catalogue.corpora.setdefault(corpus.fingerprint, source)
+        return self._corpora.setdefault(corpus.fingerprint, corpus)
+
     def model_rows(self, specs: Iterable[ModelSpec]) -> list[ModelRow]:
         facts = [(spec, self.model_facts(spec)) for spec in specs]
         return [ModelRow(f.fingerprint, spec.name, spec.revision, f.family, f.depth) for spec, f in facts]
@@ -121,15 +164,25 @@ class Subjects:
         facts = map(self.task_facts, specs)
         return [TaskRow(f.fingerprint, f.name, f.kind, f.metric, f.metrics, f.train_rows) for f in facts]
 
+    def corpus_rows(self, specs: Iterable[CorpusSpec]) -> list[TaskRow]:
+        facts = map(self.corpus_facts, specs)
+        return [
+            TaskRow(f.fingerprint, f.name, "tagging", "accuracy", ("accuracy",), f.train_words) for f in facts
+        ]
+
     # --- by trial ---
 
     def stack_key(self, trial: Trial) -> Hashable:
         from carryover.engine.finetune import stack_key
         from carryover.probes.run import stack_key as probe_key
+        from carryover.runs.plan import words_key
 
+        if trial.words is not None:
+            return words_key(trial)
         if trial.probe is not None:
             return probe_key(trial)
-        return stack_key(trial, self._facts[trial.model_fingerprint].family)
+        facts = self._facts[trial.model_fingerprint]
+        return stack_key(trial, facts.family, facts.depth)
 
     def _files_of(self, trial: Trial) -> ModelFiles:
         return self.catalogue.models[trial.model_fingerprint]
@@ -162,6 +215,19 @@ class Subjects:
             )
         return self._data[key]
 
+    def corpus(self, trial: Trial) -> Corpus:
+        assert trial.words is not None
+        wanted = trial.words.fingerprint
+        if wanted not in self._corpora:
+            corpus = self.catalogue.corpora[wanted].load()
+            if corpus.fingerprint != wanted:
+                raise CarryoverError(
+                    f"the corpus {trial.words.corpus} has changed since the run began: run the study again to"
+                    " ask about the new one, or put the old one back"
+                )
+            self._corpora[wanted] = corpus
+        return self._corpora[wanted]
+
     def _task_of(self, trial: Trial) -> Task:
         if (task := self._tasks.get(trial.task_fingerprint)) is not None:
             return task
@@ -177,13 +243,17 @@ class Subjects:
 
     def notes(self) -> list[str]:
         """What the readers of the data did that the user should know, such as rows they left out."""
-        return [f"{task.name}: {note}" for task in self._tasks.values() for note in task.notes]
+        read: list[Task | Corpus] = [*self._tasks.values(), *self._corpora.values()]
+        return [f"{data.name}: {note}" for data in read for note in data.notes]
 
     def check(self, trials: Iterable[Trial]) -> None:
         """Load every model and tokenise every task that the trials use, so that what cannot work fails now
         and workers find the tokens made."""
         seen: set[tuple[str, str, int]] = set()
         for trial in trials:
+            if trial.words is not None and trial.finetuning is None:
+                self.encoder(trial)
+                continue
             use = (trial.model_fingerprint, trial.task_fingerprint, trial.training.max_length)
             if use in seen:
                 continue
@@ -203,6 +273,7 @@ class Subjects:
         self._data.clear()
         self._tasks.clear()
         self._fingerprints.clear()
+        self._corpora.clear()
 
     @cached_property
     def weights_bytes(self) -> int:

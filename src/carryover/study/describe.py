@@ -6,19 +6,24 @@ from collections.abc import Iterable
 
 from carryover.study.experiments import Experiment, Probing, Prune
 from carryover.study.file import Study
+from carryover.study.linguistic import LinguisticKind
 from carryover.study.sections import PerSize, Size
 
 
 def describe_study(study: Study) -> str:
-    sentences = [
-        f"What do the layers of {_and(m.name for m in study.models)} carry over to "
-        f"{_and(t.name for t in study.tasks)}?"
-    ]
+    models = _and(m.name for m in study.models)
+    sentences = []
+    if any(not isinstance(e, LinguisticKind) for e in study.experiments):
+        sentences.append(f"What do the layers of {models} carry over to {_and(t.name for t in study.tasks)}?")
+    if any(isinstance(e, LinguisticKind) for e in study.experiments):
+        sentences.append(f"What do {models} know of the words of {_and(c.name for c in study.corpora)}?")
     sentences += [_experiment(study, experiment) for experiment in study.experiments]
     epochs, trained = _per_size(study.training.epochs, "epoch"), "finetuned"
     how = f"is finetuned on {_sizes(study.train_sizes)} for {epochs}, at learning rate {study.training.lr:g}"
     if all(isinstance(experiment, Probing) for experiment in study.experiments):
         how, trained = f"is probed with {_sizes(study.train_sizes)}", "probed"
+    if not study.tasks:
+        return " ".join([*sentences, f"Each question is asked in {_per_size(study.trials, 'trial')}."])
     lines = [f"Each model {how}, in {_per_size(study.trials, 'trial')}, each on a random subset."]
     lines += [f"{t.name} is {trained} on {_sizes(t.train_sizes)}." for t in study.tasks if t.train_sizes]
     return " ".join(sentences + lines)
@@ -26,7 +31,13 @@ def describe_study(study: Study) -> str:
 
 def _experiment(study: Study, experiment: Experiment) -> str:
     notes = []
-    if not isinstance(experiment, Prune | Probing):
+    if isinstance(experiment, LinguisticKind):
+        if experiment.corpora != "all":
+            notes.append(f"of {_and(experiment.corpora)}")
+        if experiment.finetuned_on != "all":
+            finetuned = f"finetuned on {_and(experiment.finetuned_on)}" if experiment.finetuned_on else ""
+            notes.append(finetuned or "as pretrained alone")
+    elif not isinstance(experiment, Prune | Probing):
         notes.append(f"recipe {_and(experiment.recipe or study.recipe)}")
         kept = experiment.keep_layer_norm or study.keep_layer_norm
         if True in kept:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Protocol
 
+from carryover.study.corpus import CorpusSpec
 from carryover.study.errors import Problem, shown
-from carryover.study.experiments import Arrangement, Experiment, Permutation, Probing, Prune
+from carryover.study.experiments import Experiment, Permutation, Probing, Prune
 from carryover.study.file import Study
+from carryover.study.kind import Arrangement
+from carryover.study.linguistic import PRETRAINED, LinguisticKind
 from carryover.study.sections import ModelSpec, PerSize, Size, TaskSpec
 from carryover.study.toml import Path
-from carryover.trial import Point, Probe, Recipe, Surgery, Training, Trial
+from carryover.trial import Point, Probe, Recipe, Surgery, Training, Trial, Words
 
 
 class ModelFacts(Protocol):
@@ -38,20 +41,30 @@ class TaskFacts(Protocol):
     def train_rows(self) -> int: ...
 
 
+class CorpusFacts(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+
+
 class Facts(Protocol):
-    """What must be known of models and tasks before their trials can be listed."""
+    """What must be known of models, tasks and corpora before their trials can be listed."""
 
     def model_facts(self, model: ModelSpec) -> ModelFacts: ...
     def task_facts(self, task: TaskSpec) -> TaskFacts: ...
+    def corpus_facts(self, corpus: CorpusSpec) -> CorpusFacts: ...
 
 
 def expand(study: Study, facts: Facts) -> list[Point]:
     """All points, always in the same order. Raises a StudyError with everything that does not fit."""
     models = [facts.model_facts(model) for model in study.models]
     tasks = [facts.task_facts(task) for task in study.tasks]
+    corpora = [facts.corpus_facts(corpus) for corpus in study.corpora]
     problems = [
         *_same_twice("models", models),
         *_same_twice("tasks", tasks),
+        *_same_twice("corpora", corpora),
         *_misfits(study, models),
         *_sizes_too_large(study, tasks),
     ]
@@ -60,20 +73,30 @@ def expand(study: Study, facts: Facts) -> list[Point]:
     points: dict[tuple[str, str, float, str], Point] = {}
     for experiment in study.experiments:
         for model, of_model in zip(study.models, models, strict=True):
+            plain = Trial(
+                model=of_model.name,
+                model_fingerprint=of_model.fingerprint,
+                revision=model.revision,
+                task="",
+                task_fingerprint="",
+                train_size=0,
+                seed=study.seed,
+                head=study.head,
+            )
+            found: list[Iterator[Point]] = []
+            if isinstance(experiment, LinguisticKind) and experiment.pretrained:
+                found.append(_word_points(study, experiment, plain, of_model.depth, corpora, [0]))
             for task, of_task in zip(study.tasks, tasks, strict=True):
-                sizes = [count(size, of_task.train_rows) for size in _sizes(study, experiment, task)]
-                plain = Trial(
-                    model=of_model.name,
-                    model_fingerprint=of_model.fingerprint,
-                    revision=model.revision,
-                    task=of_task.name,
-                    task_fingerprint=of_task.fingerprint,
-                    train_size=0,
-                    seed=study.seed,
-                    head=study.head,
+                sizes = list(
+                    dict.fromkeys(count(s, of_task.train_rows) for s in _sizes(study, experiment, task))
                 )
-                for point in _points(study, experiment, plain, of_model.depth, dict.fromkeys(sizes)):
-                    points.setdefault((point.experiment, point.condition, point.x, point.trial.id), point)
+                mine = dataclasses.replace(plain, task=of_task.name, task_fingerprint=of_task.fingerprint)
+                if not isinstance(experiment, LinguisticKind):
+                    found.append(_points(study, experiment, mine, of_model.depth, sizes))
+                elif experiment.finetuned_on == "all" or task.name in experiment.finetuned_on:
+                    found.append(_word_points(study, experiment, mine, of_model.depth, corpora, sizes))
+            for point in chain.from_iterable(found):
+                points.setdefault((point.experiment, point.condition, point.x, point.trial.id), point)
     _refuse_rivals(study, points.values())
     return list(points.values())
 
@@ -111,9 +134,43 @@ def _points(
             yield Point(experiment.kind, made.condition, float(made.x), trial)
 
 
+def _word_points(
+    study: Study,
+    experiment: LinguisticKind,
+    plain: Trial,
+    depth: int,
+    corpora: Sequence[CorpusFacts],
+    sizes: Iterable[int],
+) -> Iterator[Point]:
+    """Every question about every corpus, of one model as it was pretrained (size 0) or finetuned on one task."""
+    chosen = [c for c in corpora if experiment.corpora == "all" or c.name in experiment.corpora]
+    asked = list(experiment.asked(depth))
+    for size, corpus, (question, words) in product(sizes, chosen, asked):
+        training = study.training.at(size, experiment.epochs, experiment.lr, ()) if size else Training()
+        trials = (experiment.trials or study.trials).at(size or _smallest(study))
+        whose = plain.task if size else PRETRAINED
+        condition = f"{whose}: {question.aspect}" if question.aspect else whose
+        words = dataclasses.replace(words, corpus=corpus.name, fingerprint=corpus.fingerprint)
+        for i in range(trials):
+            trial = dataclasses.replace(
+                plain,
+                train_size=size,
+                seed=study.seed + i,
+                head=study.head if size else "mean",
+                training=training,
+                words=words,
+            )
+            yield Point(question.experiment, condition, float(question.x), trial)
+
+
+def _smallest(study: Study) -> int:
+    """The size whose number of trials the pretrained model has: as many as any finetuned one."""
+    return min((size for size in study.train_sizes if isinstance(size, int)), default=1 << 30)
+
+
 def _ways(study: Study, experiment: Experiment) -> list[tuple[Recipe, bool, float]]:
     """Recipe, keep_layer_norm and learning rate factor of the re-initialised layers."""
-    if isinstance(experiment, Prune | Probing):
+    if isinstance(experiment, Prune | Probing | LinguisticKind):
         return [("as_described", False, 1.0)]  # they draw nothing anew
     recipes = experiment.recipe or study.recipe
     return list(
@@ -131,7 +188,7 @@ def _sizes(study: Study, experiment: Experiment, task: TaskSpec) -> tuple[Size, 
     return experiment.train_sizes or task.train_sizes or study.train_sizes
 
 
-def _same_twice(key: str, facts: Sequence[ModelFacts | TaskFacts]) -> Iterator[Problem]:
+def _same_twice(key: str, facts: Sequence[ModelFacts | TaskFacts | CorpusFacts]) -> Iterator[Problem]:
     seen: dict[str, int] = {}
     for i, fact in enumerate(facts):
         first = seen.setdefault(fact.fingerprint, i)
@@ -172,10 +229,11 @@ def _refuse_rivals(study: Study, points: Iterable[Point]) -> None:
     for point in points:
         told_apart_by = Training(lr_factors=point.trial.training.lr_factors)
         probe = point.trial.probe and Probe(point.trial.probe.layer)
+        words = point.trial.words and Words("", point.trial.words.fingerprint)
         same_place = dataclasses.replace(
-            point, trial=dataclasses.replace(point.trial, training=told_apart_by, probe=probe)
+            point, trial=dataclasses.replace(point.trial, training=told_apart_by, probe=probe, words=words)
         )
         if seen.setdefault(same_place, point.trial) != point.trial:
-            differ = "epochs or lr" if probe is None else "settings of the probes"
+            differ = "epochs or lr" if probe is None and words is None else "settings of the probes"
             text = f"two {point.experiment} experiments ask for the same models with different {differ}; "
             raise study.error([Problem(("experiments",), text + "put them in two study files")])

@@ -6,14 +6,15 @@ An experiment turns a depth into arrangements: which pretrained layers stand whe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union
 
 import numpy as np
-from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from carryover.study.errors import close_match, one_of, refuse
-from carryover.study.sections import Count, CountPerSize, Number, Section, Sizes, as_tuple, at_least_one
+from carryover.study.kind import Arrangement, ExperimentKind, Misfit, all_or_numbers, layer_run, listed
+from carryover.study.linguistic import NeuronRanking, Selectivity, WordProbing
+from carryover.study.sections import Count, CountPerSize, Number, as_tuple, at_least_one
 from carryover.trial import Pooling, Probe, Recipe
 
 ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"
@@ -25,62 +26,7 @@ Counts = Annotated[tuple[Count, ...], BeforeValidator(as_tuple)]
 PROBE = Probe(layer=0)  # where the defaults of a probing experiment come from
 
 
-@dataclass(frozen=True)
-class Arrangement:
-    """A point of an experiment, before it is known what the model is trained on."""
-
-    condition: str
-    x: float
-    order: tuple[int, ...] | None = None  # None: the pretrained layers as they are
-    reinit: tuple[int, ...] = ()
-    is_baseline: bool = False
-    probe: Probe | None = None  # in place of finetuning
-
-
-@dataclass(frozen=True)
-class Misfit:
-    """A value that a model of this depth has no room for."""
-
-    key: str
-    given: object
-    allowed: str
-
-
-def _all_or_numbers(lowest: int) -> PlainValidator:
-    def check(value: Any) -> Literal["all"] | tuple[int, ...]:
-        if value == "all":
-            return "all"
-        numbers = as_tuple(value)
-        if numbers and all(isinstance(n, int) and not isinstance(n, bool) and n >= lowest for n in numbers):
-            return numbers
-        raise ValueError(f'allowed: "all", or a list of whole numbers of {lowest} or more, such as [1, 6]')
-
-    return PlainValidator(check)
-
-
-class _Experiment(Section):
-    train_sizes: Sizes | None = Field(
-        default=None, description="In place of the study's and the tasks'.", examples=[[500]]
-    )
-    trials: CountPerSize | None = Field(default=None, description="In place of the study's.", examples=[10])
-
-    @classmethod
-    def key_order(cls) -> list[str]:
-        """Its own first, then those that experiments share."""
-        return sorted(cls.model_fields, key=lambda key: key in _Reinitialising.model_fields)
-
-    def misfits(self, depth: int) -> Iterator[Misfit]:
-        yield from ()
-
-    def arrangements(self, depth: int) -> Iterator[Arrangement]:
-        """All points for a model of this depth, baselines first. Only for depths without misfits."""
-        raise NotImplementedError
-
-    def words(self) -> str:
-        raise NotImplementedError
-
-
-class _Finetuning(_Experiment):
+class _Finetuning(ExperimentKind):
     epochs: CountPerSize | None = Field(default=None, description="In place of [training]'s.", examples=[3])
     lr: Annotated[Number, Field(gt=0)] | None = Field(
         default=None, description="In place of [training]'s.", examples=[2e-5]
@@ -104,7 +50,7 @@ class Incremental(_Reinitialising):
     """Keep the first k pretrained layers and re-initialise the rest."""
 
     kind: Literal["incremental"] = "incremental"
-    keep: Annotated[Literal["all"] | tuple[int, ...], _all_or_numbers(lowest=0)] = Field(
+    keep: Annotated[Literal["all"] | tuple[int, ...], all_or_numbers(lowest=0)] = Field(
         default="all", description='The values of k: "all" for 0 to the depth of the model, or a list.'
     )
 
@@ -115,10 +61,10 @@ class Incremental(_Reinitialising):
 
     def arrangements(self, depth: int) -> Iterator[Arrangement]:
         for k in range(depth + 1) if self.keep == "all" else self.keep:
-            yield Arrangement("", k, reinit=_layers(k + 1, depth))
+            yield Arrangement("", k, reinit=layer_run(k + 1, depth))
 
     def words(self) -> str:
-        values = "every k" if self.keep == "all" else f"k = {_listed(self.keep)}"
+        values = "every k" if self.keep == "all" else f"k = {listed(self.keep)}"
         return f"keep the first k pretrained layers and re-initialise the rest, for {values}"
 
 
@@ -140,8 +86,8 @@ class Localized(_Reinitialising):
         yield from _baselines(depth)
         for mode in self.mode:
             for first in range(1, depth - self.block + 2):
-                block = _layers(first, first + self.block - 1)
-                others = tuple(n for n in _layers(1, depth) if n not in block)
+                block = layer_run(first, first + self.block - 1)
+                others = tuple(n for n in layer_run(1, depth) if n not in block)
                 yield Arrangement(f"block {mode}", first, reinit=block if mode == "reinitialized" else others)
 
     def words(self) -> str:
@@ -156,7 +102,7 @@ class SingleLayer(_Reinitialising):
     """Re-initialise one layer and keep all others."""
 
     kind: Literal["single_layer"] = "single_layer"
-    layers: Annotated[Literal["all"] | tuple[int, ...], _all_or_numbers(lowest=1)] = Field(
+    layers: Annotated[Literal["all"] | tuple[int, ...], all_or_numbers(lowest=1)] = Field(
         default="all",
         description='The layers to re-initialise, one at a time: "all", or a list. 1 is the lowest.',
     )
@@ -168,11 +114,11 @@ class SingleLayer(_Reinitialising):
 
     def arrangements(self, depth: int) -> Iterator[Arrangement]:
         yield from _baselines(depth)
-        for layer in _layers(1, depth) if self.layers == "all" else self.layers:
+        for layer in layer_run(1, depth) if self.layers == "all" else self.layers:
             yield Arrangement("", layer, reinit=(layer,))
 
     def words(self) -> str:
-        which = "each layer" if self.layers == "all" else f"layers {_listed(self.layers)}"
+        which = "each layer" if self.layers == "all" else f"layers {listed(self.layers)}"
         return f"re-initialise {which}, one at a time"
 
 
@@ -256,27 +202,27 @@ class Prune(_Finetuning):
     def arrangements(self, depth: int) -> Iterator[Arrangement]:
         yield Arrangement(ALL_PRETRAINED, 0, is_baseline=True)
         for n in self.top:
-            yield Arrangement("top", n, order=_layers(1, depth - n))
+            yield Arrangement("top", n, order=layer_run(1, depth - n))
         for n in self.bottom:
-            yield Arrangement("bottom", n, order=_layers(n + 1, depth))
+            yield Arrangement("bottom", n, order=layer_run(n + 1, depth))
         for dropped in self.drop:
-            order = tuple(layer for layer in _layers(1, depth) if layer not in dropped)
+            order = tuple(layer for layer in layer_run(1, depth) if layer not in dropped)
             yield Arrangement(
                 f"listed {','.join(map(str, sorted(set(dropped))))}", depth - len(order), order=order
             )
 
     def words(self) -> str:
         ends = [("top", self.top), ("bottom", self.bottom)]
-        parts = [f"the {end} {_listed(numbers, 'or')} layers" for end, numbers in ends if numbers]
-        parts += [f"layers {_listed(dropped)}" for dropped in self.drop]
+        parts = [f"the {end} {listed(numbers, 'or')} layers" for end, numbers in ends if numbers]
+        parts += [f"layers {listed(dropped)}" for dropped in self.drop]
         return f"drop {', or '.join(parts)}"
 
 
-class Probing(_Experiment):
+class Probing(ExperimentKind):
     """Train a linear classifier on the states of each layer of the model, which stays frozen."""
 
     kind: Literal["probing"] = "probing"
-    layers: Annotated[Literal["all"] | tuple[int, ...], _all_or_numbers(lowest=0)] = Field(
+    layers: Annotated[Literal["all"] | tuple[int, ...], all_or_numbers(lowest=0)] = Field(
         default="all", description='The layers to probe: "all", or a list. 0 is the embeddings.'
     )
     pooling: Pooling = Field(
@@ -310,23 +256,26 @@ class Probing(_Experiment):
 
     def arrangements(self, depth: int) -> Iterator[Arrangement]:
         settings = {key: getattr(self, key) for key in vars(PROBE) if key != "layer"}
-        for layer in _layers(1, depth) if self.layers == "all" else self.layers:
+        for layer in layer_run(1, depth) if self.layers == "all" else self.layers:
             yield Arrangement("", layer, probe=Probe(layer, **settings))
 
     def words(self) -> str:
-        which = "each layer" if self.layers == "all" else f"layers {_listed(self.layers)}"
+        which = "each layer" if self.layers == "all" else f"layers {listed(self.layers)}"
         return (
             f"train a linear classifier on {which} of the frozen model, for at most {self.max_epochs} epochs"
         )
 
 
-KINDS: dict[str, type[_Experiment]] = {
+KINDS: dict[str, type[ExperimentKind]] = {
     "incremental": Incremental,
     "localized": Localized,
     "single_layer": SingleLayer,
     "permutation": Permutation,
     "prune": Prune,
     "probing": Probing,
+    "word_probing": WordProbing,
+    "neurons": NeuronRanking,
+    "selectivity": Selectivity,
 }
 
 
@@ -342,25 +291,26 @@ def _from_kind(value: Any) -> Any:
 
 
 Experiment = Annotated[
-    Union[Incremental, Localized, SingleLayer, Permutation, Prune, Probing],  # noqa: UP007
+    Union[  # noqa: UP007
+        Incremental,
+        Localized,
+        SingleLayer,
+        Permutation,
+        Prune,
+        Probing,
+        WordProbing,
+        NeuronRanking,
+        Selectivity,
+    ],
     Field(discriminator="kind"),
     BeforeValidator(_from_kind),
 ]
 
 
-def _layers(first: int, last: int) -> tuple[int, ...]:
-    return tuple(range(first, last + 1))
-
-
 def _baselines(depth: int) -> Iterator[Arrangement]:
     yield Arrangement(ALL_PRETRAINED, 0, is_baseline=True)
-    yield Arrangement(NONE_PRETRAINED, 0, reinit=_layers(1, depth), is_baseline=True)
+    yield Arrangement(NONE_PRETRAINED, 0, reinit=layer_run(1, depth), is_baseline=True)
 
 
 def _unless_identity(order: tuple[int, ...], depth: int) -> tuple[int, ...] | None:
-    return None if order == _layers(1, depth) else order
-
-
-def _listed(numbers: tuple[int, ...] | list[int], last_word: str = "and") -> str:
-    *others, last = (str(n) for n in numbers)
-    return f"{', '.join(others)} {last_word} {last}" if others else last
+    return None if order == layer_run(1, depth) else order

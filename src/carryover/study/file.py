@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from carryover.study import toml
+from carryover.study.corpus import CorpusSpec
 from carryover.study.errors import Problem, StudyError, close_match, problems_of, refuse
 from carryover.study.experiments import KINDS, Experiment, Flags, Incremental, Recipes
+from carryover.study.linguistic import LinguisticKind
 from carryover.study.sections import (
     CountPerSize,
     ModelSpec,
@@ -33,7 +35,7 @@ from carryover.study.sections import (
 )
 from carryover.trial import Head
 
-TABLES = ("models", "tasks", "experiments")
+TABLES = ("models", "tasks", "corpora", "experiments")
 ONE_OR_LIST = ("recipe", "keep_layer_norm", "reinit_lr_factor")  # a list of one is written as the one
 
 
@@ -72,8 +74,13 @@ class Study(Section):
     models: Annotated[tuple[ModelSpec, ...], BeforeValidator(at_least_one)] = Field(
         description="The pretrained encoders."
     )
-    tasks: Annotated[tuple[TaskSpec, ...], BeforeValidator(at_least_one)] = Field(
-        description="The tasks they are finetuned on."
+    tasks: Annotated[tuple[TaskSpec, ...], BeforeValidator(as_tuple)] = Field(
+        default=(),
+        description="The tasks they are finetuned on. Only a study that asks pretrained models about words may "
+        "have none.",
+    )
+    corpora: Annotated[tuple[CorpusSpec, ...], BeforeValidator(as_tuple)] = Field(
+        default=(), description="The tagged words that linguistic experiments ask about."
     )
     experiments: Annotated[tuple[Experiment, ...], BeforeValidator(at_least_one)] = Field(
         description="What is done to the models."
@@ -96,12 +103,38 @@ class Study(Section):
     def _has_no_twins(self) -> Study:
         models = [m.name if m.revision is None else f"{m.name} at {m.revision}" for m in self.models]
         problems: list[tuple[str | toml.Path, str]] = []
-        for key, names in (("models", models), ("tasks", [t.name for t in self.tasks])):
+        listed = {
+            "models": models,
+            "tasks": [t.name for t in self.tasks],
+            "corpora": [c.name for c in self.corpora],
+        }
+        for key, names in listed.items():
             twice = [i for i, name in enumerate(names) if name in names[:i]]
             problems += [((key, i, "name"), f"{names[i]} is listed twice") for i in twice]
+        if not self.tasks and not all(isinstance(e, LinguisticKind) for e in self.experiments):
+            problems.append(("tasks", "this key is needed"))
+        problems += self._words_problems()
         if problems:
             refuse(*problems)
         return self
+
+    def _words_problems(self) -> Iterator[tuple[toml.Path, str]]:
+        """Linguistic experiments may only name tasks and corpora that the study has."""
+        for e, experiment in enumerate(self.experiments):
+            if not isinstance(experiment, LinguisticKind):
+                continue
+            if not self.corpora:
+                text = f'{experiment.kind} needs a [[corpora]] table, such as name = "builtin:pos"'
+                yield ("experiments", e, "kind"), text
+            for key, sections in (("corpora", self.corpora), ("finetuned_on", self.tasks)):
+                asked, known = getattr(experiment, key), [section.name for section in sections]
+                for name in asked if asked != "all" and known else ():
+                    if name not in known:
+                        near = close_match(name, known)
+                        yield (
+                            ("experiments", e, key),
+                            f"the study has no {name};{near} it has: {', '.join(known)}",
+                        )
 
     @classmethod
     def from_toml(cls, text: str, base: Path, file: str = "study.toml") -> Study:
@@ -129,8 +162,10 @@ class Study(Section):
 
     def resolved(self, base: Path) -> Study:
         """With every path made absolute, from `base`."""
-        models, tasks = (tuple(s.resolved(base) for s in sections) for sections in (self.models, self.tasks))
-        return self.model_copy(update={"models": models, "tasks": tasks})
+        placed = {
+            key: tuple(s.resolved(base) for s in getattr(self, key)) for key in TABLES if key != "experiments"
+        }
+        return self.model_copy(update=placed)
 
     def override(
         self,
@@ -145,7 +180,7 @@ class Study(Section):
         """The same study with other settings; an experiment's or a task's own setting gives way to them too.
 
         A model or task named as one in the study stands for that one, with all its keys. `source` is for
-        the GLUE tasks. Relative paths start from the current folder.
+        the GLUE tasks and the papers' corpora. Relative paths start from the current folder.
         """
         now: dict[str, Any] = self.settings()
         if models is not None:
@@ -157,11 +192,18 @@ class Study(Section):
         cleared = {**own, **({"baseline_trials": None} if "trials" in own else {})}
         now |= own
         now["experiments"] = [_cleared(e, cleared) for e in self.experiments]
+        if tasks is not None:
+            now["experiments"] = [_on_all_tasks(e) for e in now["experiments"]]
         study = Study(**now)
         changed = [_cleared(t, own) for t in study.tasks]
         if source is not None:
             changed = [t.model_copy(update={"source": source}) if t.origin == "glue" else t for t in changed]
-        study = Study(**(study.settings() | {"tasks": changed})).resolved(Path.cwd())
+        corpora = study.corpora
+        if source not in (None, "hub"):
+            corpora = tuple(
+                c.model_copy(update={"source": source}) if c.origin == "folder" else c for c in corpora
+            )
+        study = Study(**(study.settings() | {"tasks": changed, "corpora": corpora})).resolved(Path.cwd())
         study._file = self._file
         return study
 
@@ -195,6 +237,13 @@ def _cleared(section: Any, keys: dict[str, Any]) -> Any:
     return section.model_copy(update={key: None for key in keys if key in type(section).model_fields})
 
 
+def _on_all_tasks(experiment: Any) -> Any:
+    """Tasks that a command names replace those that an experiment names, too."""
+    if isinstance(experiment, LinguisticKind) and experiment.finetuned_on:
+        return experiment.model_copy(update={"finetuned_on": "all"})
+    return experiment
+
+
 def _keys_text(settings: dict[str, Any]) -> str:
     lines = []
     for key, value in settings.items():
@@ -219,6 +268,7 @@ def _unknown_key(path: toml.Path, settings: dict[str, Any]) -> str:
     """What to say of a key that is not allowed where it stands: a near one, or where it belongs."""
     key, place = str(path[-1]), str(path[0]) if len(path) > 1 else ""
     sections: dict[str, type[Section]] = {"models": ModelSpec, "tasks": TaskSpec, "training": TrainingSpec}
+    sections["corpora"] = CorpusSpec
     section = sections.get(place, Study)
     if place == "experiments":
         section = KINDS[as_tuple(settings[place])[path[1]]["kind"]]  # type: ignore[index]

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from carryover.study import toml
+from carryover.study.corpus import BUILTIN_CORPORA, FILE_KEYS, CorpusSpec
 from carryover.study.errors import StudyError
 from carryover.study.experiments import KINDS, Incremental, Localized
 from carryover.study.file import ONE_OR_LIST, Study
+from carryover.study.linguistic import WORD_KEYS, LinguisticKind, WordProbing
 from carryover.study.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
 from carryover.trial import CarryoverError
 
@@ -25,6 +27,7 @@ EXAMPLES = 240  # in a trial, unless the file has fewer
 WIDTH = 100
 ABOUT = """A study of which layers of a pretrained model a task needs. A line that begins with # and no space
 is a setting at its default, or an example: remove the # to use it."""
+FOUR = "they take the first four of the keys from train_sizes on, and from corpora on the same ones."
 
 
 def write_template(
@@ -79,7 +82,7 @@ def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any], rows:
     few = rows is not None and rows < EXAMPLES
     top = {"name": name, "train_sizes": ("all",) if few else (EXAMPLES,), "trials": PerSize(2)}
     notes = {} if rows is None else {"train_sizes": f"Your training file has {rows:,} rows."}
-    tables = ("models", "tasks", "experiments", "training")
+    tables = ("models", "tasks", "corpora", "experiments", "training")
     shared = set(Incremental.key_order()) & set(Localized.key_order()) - {"kind"}
     parts = [
         _prose(ABOUT)
@@ -94,6 +97,10 @@ def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any], rows:
         ),
     ]
     for kind in KINDS.values():
+        if kind is WordProbing:
+            parts += [_prose("Experiments on words, and the corpora they ask about; " + FOUR), *_corpora()]
+        elif issubclass(kind, LinguisticKind):
+            shared |= set(WORD_KEYS)  # which word_probing has shown
         if kind is not Incremental:
             own = [key for key in kind.key_order() if key not in shared or is_own(kind, key)]
             parts.append(_off(_experiment(kind, own)))
@@ -104,7 +111,7 @@ def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any], rows:
 
 def is_own(kind: type[Section], key: str) -> bool:
     """Whether a key that experiments share means something else in this kind, as lr in probing."""
-    shared = Incremental.model_fields.get(key)
+    shared = Incremental.model_fields.get(key, WordProbing.model_fields.get(key))
     return shared is None or kind.model_fields[key].description != shared.description
 
 
@@ -115,6 +122,13 @@ def _tasks(task: Mapping[str, Any]) -> Iterator[str]:
     if not is_own:
         yield _off("[[tasks]]\n" + _settings(TaskSpec, {"name": "SST-2"}, ["name", "source"]))
         yield _off("[[tasks]]\n" + _settings(TaskSpec, {"name": "my-reviews"}, of_files))
+
+
+def _corpora() -> Iterator[str]:
+    yield _off("[[corpora]]\n" + _settings(CorpusSpec, {"name": BUILTIN_CORPORA[0]}, ["name"]))
+    of_folder = [key for key in CorpusSpec.key_order() if key not in FILE_KEYS]
+    yield _off("[[corpora]]\n" + _settings(CorpusSpec, {"name": "UD-EWT:xpos"}, of_folder))
+    yield _off("[[corpora]]\n" + _settings(CorpusSpec, {"name": "my-tags"}, ["name", *FILE_KEYS]))
 
 
 def _experiment(kind: type[Section], keys: list[str]) -> str:

@@ -1,0 +1,185 @@
+"""Run a stack of questions about words: finetune all its models at once, then ask each about every corpus.
+
+Models that an earlier run finetuned are read from the disk. Answers are handed in as soon as a model has been
+asked about a corpus: what is answered is never lost, however long the rest of the stack takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from carryover.engine.need import is_out_of_memory
+from carryover.engine.outcome import EngineSettings, EpochRecord, Outcome
+from carryover.runs import encoders
+from carryover.runs.plan import Stack
+from carryover.trial import CarryoverError, Trial
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from carryover.runs.worker import OnSteps, Workplace
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class Finetuned:
+    """A model that questions are asked of, and how it did on its own task."""
+
+    finetuning: Trial | None  # None: as it was pretrained
+    weights: dict[str, Tensor] | None = None  # None: they lie on the disk, or there are none
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0  # of its finetuning
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.finetuning.id if self.finetuning is not None else "pretrained"
+
+
+def answer_stack(stack: Stack, workplace: Workplace, on_steps: OnSteps) -> list[Any]:
+    """Hands in all outcomes; those of models that could not be finetuned come back."""
+    questions: dict[int | None, list[Trial]] = {}
+    for trial in stack.trials:
+        questions.setdefault(trial.seed if trial.finetuning else None, []).append(trial)
+    models = _finetuned([mine[0].finetuning for mine in questions.values()], stack.slots, workplace, on_steps)
+    failed = []
+    for model, mine in zip(models, questions.values(), strict=True):
+        if model.error is not None:
+            failed += [Outcome(trial.id, error=model.error, seconds=model.seconds) for trial in mine]
+        else:
+            _ask_all(model, mine, workplace, on_steps)
+    return failed
+
+
+def _finetuned(
+    wanted: Sequence[Trial | None], slots: int | None, workplace: Workplace, on_steps: OnSteps
+) -> list[Finetuned]:
+    folder = workplace.setup.encoders
+    known = {}
+    for trial in wanted:
+        if trial is None:
+            known["pretrained"] = Finetuned(None)
+        elif (saved := encoders.load(folder, trial)) is not None:
+            known[trial.id] = Finetuned(trial, None, saved[1]["metrics"], saved[1]["seconds"])
+            on_steps(trial.steps)
+    missing = [trial for trial in wanted if trial is not None and trial.id not in known]
+    if missing:
+        known |= {model.name: model for model in _finetune(missing, slots, workplace, on_steps)}
+    return [known["pretrained" if trial is None else trial.id] for trial in wanted]
+
+
+def _finetune(
+    trials: Sequence[Trial], slots: int | None, workplace: Workplace, on_steps: OnSteps
+) -> Iterator[Finetuned]:
+    from carryover.engine.finetune import finetune
+
+    setup, subjects = workplace.setup, workplace.subjects
+    by_id, kept = {trial.id: trial for trial in trials}, {}
+
+    def keep(outcome: Outcome, weights: dict[str, Tensor]) -> None:
+        facts = {"metrics": _last_metrics(outcome), "seconds": outcome.seconds / len(trials)}
+        if setup.encoders is not None:
+            try:
+                encoders.save(setup.encoders, by_id[outcome.trial_id], weights, facts)
+                return
+            except OSError as error:  # a full disk, most likely
+                log.warning("a finetuned model could not be saved (%s): it stays in memory", error)
+        kept[outcome.trial_id] = weights
+
+    outcomes = finetune(
+        trials,
+        subjects.encoder(trials[0]),
+        subjects.data(trials[0]),
+        device=setup.device,
+        on_step=on_steps,
+        on_trained=keep,
+        settings=EngineSettings(
+            slots=slots, checkpoint_folder=setup.checkpoints, checkpoint_seconds=setup.checkpoint_seconds
+        ),
+    )
+    for trial, outcome in zip(trials, outcomes, strict=True):
+        seconds = outcome.seconds / len(trials)
+        error = outcome.error and f"its model could not be finetuned: {outcome.error}"
+        yield Finetuned(trial, kept.get(trial.id), _last_metrics(outcome), seconds, error)
+
+
+def _last_metrics(outcome: Outcome) -> dict[str, float]:
+    """How the finetuned model does on its own task: stored with every answer."""
+    return {
+        f"task_{name}": value
+        for name, value in (outcome.epochs[-1].metrics if outcome.epochs else {}).items()
+    }
+
+
+def _ask_all(model: Finetuned, questions: Sequence[Trial], workplace: Workplace, on_steps: OnSteps) -> None:
+    from carryover.probes.ask import ask
+
+    setup, subjects = workplace.setup, workplace.subjects
+    by_corpus: dict[str, list[Trial]] = {}
+    for trial in questions:
+        assert trial.words is not None
+        by_corpus.setdefault(trial.words.fingerprint, []).append(trial)
+    encoder: PreTrainedModel | None = None
+    seconds = model.seconds  # of the finetuning: counted with the first answers
+    with _features_of(model, questions[0], subjects.catalogue.cache) as features:
+        for mine in by_corpus.values():
+            try:
+                encoder = encoder or _encoder(model, questions[0], workplace)
+                outcomes = ask(
+                    mine,
+                    encoder,
+                    subjects.tokenizer(mine[0]),
+                    subjects.corpus(mine[0]),
+                    device=setup.device,
+                    cache=features,
+                    on_step=on_steps,
+                )
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                from carryover.runs.worker import error_text
+
+                outcomes = [Outcome(trial.id, error=error_text(error)) for trial in mine]
+            for outcome in outcomes:
+                outcome.seconds += seconds
+                outcome.epochs = [_with(record, model.metrics) for record in outcome.epochs]
+            seconds = 0.0
+            workplace.hand_in(outcomes)
+
+
+def _with(record: EpochRecord, metrics: dict[str, float]) -> EpochRecord:
+    return dataclasses.replace(record, metrics={**record.metrics, **metrics})
+
+
+def _encoder(model: Finetuned, trial: Trial, workplace: Workplace) -> PreTrainedModel:
+    from carryover.engine.handover import with_weights
+
+    pretrained = workplace.subjects.encoder(trial)
+    if model.finetuning is None:
+        return pretrained
+    weights = model.weights
+    if weights is None:
+        saved = encoders.load(workplace.setup.encoders, model.finetuning)
+        if saved is None:
+            raise CarryoverError("its finetuned model is no longer on the disk: run the study again")
+        weights = saved[0]
+    return with_weights(pretrained, weights)
+
+
+@contextlib.contextmanager
+def _features_of(model: Finetuned, trial: Trial, cache: Path | None) -> Iterator[Path | None]:
+    """Where a model's word vectors are kept while it is asked: corpora with the same words share them."""
+    folder = cache and cache / "words" / f"{trial.model_fingerprint}-{model.name}"
+    try:
+        yield folder
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)

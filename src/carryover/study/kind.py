@@ -1,0 +1,78 @@
+"""What all kinds of experiment have in common, whatever they do to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, PlainValidator
+
+from carryover.study.sections import CountPerSize, Section, Sizes, as_tuple
+from carryover.trial import Probe
+
+SHARED_KEYS = ("train_sizes", "trials", "epochs", "lr", "recipe", "keep_layer_norm", "reinit_lr_factor")
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A point of an experiment, before it is known what the model is trained on."""
+
+    condition: str
+    x: float
+    order: tuple[int, ...] | None = None  # None: the pretrained layers as they are
+    reinit: tuple[int, ...] = ()
+    is_baseline: bool = False
+    probe: Probe | None = None  # in place of finetuning
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A value that a model of this depth has no room for."""
+
+    key: str
+    given: object
+    allowed: str
+
+
+class ExperimentKind(Section):
+    train_sizes: Sizes | None = Field(
+        default=None, description="In place of the study's and the tasks'.", examples=[[500]]
+    )
+    trials: CountPerSize | None = Field(default=None, description="In place of the study's.", examples=[10])
+
+    @classmethod
+    def key_order(cls) -> list[str]:
+        """Its own first, then those that experiments share."""
+        return sorted(cls.model_fields, key=lambda key: key in SHARED_KEYS)
+
+    def misfits(self, depth: int) -> Iterator[Misfit]:
+        yield from ()
+
+    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+        """All points for a model of this depth, baselines first. Only for depths without misfits."""
+        raise NotImplementedError
+
+    def words(self) -> str:
+        raise NotImplementedError
+
+
+def all_or_numbers(lowest: int) -> PlainValidator:
+    def check(value: Any) -> Literal["all"] | tuple[int, ...]:
+        if value == "all":
+            return "all"
+        numbers = as_tuple(value)
+        if numbers and all(isinstance(n, int) and not isinstance(n, bool) and n >= lowest for n in numbers):
+            return numbers
+        raise ValueError(f'allowed: "all", or a list of whole numbers of {lowest} or more, such as [1, 6]')
+
+    return PlainValidator(check)
+
+
+def layer_run(first: int, last: int) -> tuple[int, ...]:
+    return tuple(range(first, last + 1))
+
+
+def listed(numbers: tuple[Any, ...] | list[Any], last_word: str = "and") -> str:
+    *others, last = (str(n) for n in numbers)
+    return f"{', '.join(others)} {last_word} {last}" if others else last
