@@ -102,14 +102,20 @@ def test_models_are_listed():
 
 
 def test_plan_counts_without_writing_anything():
-    output = call("plan", "mine.toml", "--sizes", "16,40", "--max-stack", "5", "--device", "cpu").output
+    output = call(
+        "plan", "mine.toml", "--sizes", "16,40", "--max-stack", "5", "--device", "cpu", "--no-measure"
+    ).output
     rows = [line.split() for line in output.splitlines()]
     assert ["fake-org/fake", "builtin:sentiment", "40", "15", "150", "3"] in rows
     assert ["fake-org/fake", "builtin:sentiment", "16", "15", "60", "3"] in rows
     assert ["in", "all", "30", "210", "6"] in rows
+    assert "time  unknown: it was not measured" in output
     assert [path.name for path in Path.cwd().iterdir()] == ["mine.toml"]
     call("run", "mine.toml")
-    assert "15 of 30 trials are done in mine" in call("plan", "mine.toml", "--sizes", "16,40").output
+    assert (
+        "15 of 30 trials are done in mine"
+        in call("plan", "mine.toml", "--sizes", "16,40", "--no-measure").output
+    )
 
 
 def test_a_study_runs_into_a_folder_of_its_name_and_goes_on_from_there():

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from carryover import __version__
-from carryover.cli import claims, looking, running
+from carryover.cli import claims, looking, planning, running
 from carryover.cli.show import complain
 from carryover.trial import CarryoverError
 
@@ -56,7 +56,7 @@ app = typer.Typer(
 app.command("models", rich_help_panel="Before a study")(looking.models)
 app.command("presets", rich_help_panel="Before a study")(looking.presets)
 app.command("new", rich_help_panel="Before a study")(looking.new)
-app.command("plan", rich_help_panel="Before a study")(running.plan)
+app.command("plan", rich_help_panel="Before a study")(planning.plan)
 app.command("run", rich_help_panel="A study")(running.run)
 app.command("status", rich_help_panel="A study")(looking.status)
 app.command("report", rich_help_panel="Its results")(looking.report)

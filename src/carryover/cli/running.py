@@ -1,4 +1,4 @@
-"""`carryover plan` and `carryover run`: which study is meant, how it is changed, what is shown in the end."""
+"""`carryover run`: which study is meant, how it is changed, what is shown in the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carryover.cli.progress import Onlooker
-from carryover.cli.show import console, counted, duration, messages, table
+from carryover.cli.show import console, counted, duration, messages
 from carryover.runs.folder import DATABASE, STUDY_FILE
 from carryover.trial import CarryoverError
 
@@ -63,52 +63,6 @@ MaxStack = Annotated[
 class Chosen:
     study: Study
     folder: Path
-
-
-def plan(
-    study: StudyName,
-    folder: Folder = None,
-    model: Models = None,
-    data: Data = None,
-    recipe: Recipe = None,
-    trials: Trials = None,
-    sizes: Sizes = None,
-    tasks: Tasks = None,
-    device: Device = None,
-    workers: Workers = None,
-    max_stack: MaxStack = None,
-) -> None:
-    """Show what a study would run, and check it: models, data and settings. Trains nothing."""
-    from carryover.runs import machine
-    from carryover.runs.means import choose_means
-    from carryover.runs.plan import make_stacks, plan_rows
-    from carryover.runs.store import Store
-    from carryover.runs.subjects import Subjects
-    from carryover.study.describe import describe_study
-    from carryover.study.expand import expand
-
-    chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks)
-    subjects = Subjects(cache=None)
-    points = expand(chosen.study, subjects)
-    means = choose_means(machine.choose_devices(device), workers, max_stack)
-    wanted = list({point.trial.id: point.trial for point in points}.values())
-    stacks = make_stacks(wanted, subjects.stack_key, means.max_stack, max(1, means.workers))
-    out = console()
-    out.print(describe_study(chosen.study), soft_wrap=True, markup=False, highlight=False)
-    out.print()
-    numbers = ("examples", "trials", "steps", "stacks")
-    shown = table("model", "task", *numbers, right=numbers)
-    for row in plan_rows(stacks):
-        shown.add_row(
-            row.model, row.task, *(f"{n:,}" for n in (row.train_size, row.trials, row.steps, row.stacks))
-        )
-    steps = sum(stack.steps for stack in stacks)
-    shown.add_row("in all", "", "", f"{len(wanted):,}", f"{steps:,}", f"{len(stacks):,}", style="bold")
-    out.print(shown)
-    if (database := chosen.folder / DATABASE).is_file():
-        with Store.read(database) as store:
-            done = len(store.ids("done") & {trial.id for trial in wanted})
-        out.print(f"{done:,} of {len(wanted):,} trials are done in {chosen.folder}", soft_wrap=True)
 
 
 def run(

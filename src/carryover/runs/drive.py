@@ -11,7 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
+from carryover.engine.outcome import EngineSettings, checkpoint_file
+from carryover.runs.encoders import keep_only
 from carryover.runs.events import (
     EpochDone,
     Note,
@@ -23,11 +26,12 @@ from carryover.runs.events import (
     StepsDone,
     TrialDone,
     TrialFailed,
+    TrialsDone,
     WorkerEvent,
     WorkerNote,
 )
 from carryover.runs.executors import Executor
-from carryover.runs.plan import Stack, even_chunks, memory_key, steps_of
+from carryover.runs.plan import Stack, cut, memory_key, total_steps
 from carryover.runs.rows import Outcome
 from carryover.runs.store import Store
 from carryover.trial import Trial
@@ -36,13 +40,24 @@ LIVES = 2  # worker processes that a stack may cost
 
 
 class Driver:
-    def __init__(self, store: Store, run_id: int, stacks: Sequence[Stack], on_event: OnEvent) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run_id: int,
+        stacks: Sequence[Stack],
+        on_event: OnEvent,
+        checkpoints: Path | None = None,
+        encoders: Path | None = None,
+    ) -> None:
         counts = store.counts()
         self.store = store
         self.run_id = run_id
         self.on_event = on_event
+        self.settings = EngineSettings(checkpoint_folder=checkpoints)
         self.waiting = deque(stacks)
         self.under_way: dict[int, Stack] = {}
+        self.ended: dict[int, set[str]] = {}  # ids of trials that came to their end before their stack did
+        self.encoders = encoders
         self.next_number = 1 + max((stack.number for stack in stacks), default=0)
         self.ran = 0  # trials that came to their end
         self.done, self.failed = counts.done, counts.failed
@@ -65,21 +80,41 @@ class Driver:
             case StepsDone(number, steps):
                 self.steps_open[number] = steps
                 self._tell_progress()
+            case TrialsDone(number, outcomes):
+                self._put_away(self.under_way[number], outcomes, share=1 / len(outcomes))
+                self.ended.setdefault(number, set()).update(outcome.trial_id for outcome in outcomes)
+                self._tell_progress()
             case StackDone(number, outcomes):
                 self._close(self.under_way.pop(number), outcomes)
             case StackFailed(number, error, out_of_memory):
-                stack = self.under_way.pop(number)
+                stack = self._rest(number)
                 if out_of_memory:
                     self._out_of_memory(stack, error)
                 else:
                     self._failed(stack, error)
             case StackLost(number, reason, log):
-                self._lost(self.under_way.pop(number), reason, log)
+                self._lost(self._rest(number), reason, log)
             case WorkerNote(text):
                 self.on_event(Note(text))
 
+    def _rest(self, number: int) -> Stack:
+        """The stack that was under way, with those of its trials that did not come to their end before."""
+        stack, ended = self.under_way.pop(number), self.ended.pop(number, set())
+        self.steps_closed += total_steps(t for t in stack.trials if t.id in ended)
+        left = tuple(trial for trial in stack.trials if trial.id not in ended)
+        return dataclasses.replace(stack, trials=left) if ended else stack
+
     def _close(self, stack: Stack, outcomes: Sequence[Outcome]) -> None:
-        self.store.finish(outcomes, share=1 / len(stack.trials))
+        self._put_away(stack, outcomes, share=1 / len(stack.trials))
+        self.ended.pop(stack.number, None)
+        self.steps_closed += stack.steps
+        self._forget_open(stack)
+        self._forget_encoders()
+
+    def _put_away(self, stack: Stack, outcomes: Sequence[Outcome], share: float) -> None:
+        self.store.finish(outcomes, share)
+        if (saved := checkpoint_file(self.settings, stack.trials)) is not None:
+            saved.unlink(missing_ok=True)  # not before: a run killed in between would have neither
         trials = {trial.id: trial for trial in stack.trials}
         for outcome in outcomes:
             trial = trials[outcome.trial_id]
@@ -89,17 +124,21 @@ class Driver:
             else:
                 metrics = outcome.epochs[-1].metrics if outcome.epochs else {}
                 self.on_event(TrialDone(trial, dict(metrics)))
-        self._forget_open(stack)
+
+    def _forget_encoders(self) -> None:
+        """Finetuned models that no question is left for go; not before the answers are in results.db."""
+        if self.encoders is not None:
+            keep_only(self.encoders, [*self.waiting, *self.under_way.values()])
 
     def _failed(self, stack: Stack, error: str) -> None:
-        if len(stack.trials) > 1:
+        if stack.models > 1:
             first_line = error.partition("\n")[0]
             self.on_event(
                 Note(
                     f"a stack of {len(stack.trials)} trials failed ({first_line}): it is run again in halves"
                 )
             )
-            self._split(stack, (len(stack.trials) + 1) // 2)
+            self._split(stack, (stack.models + 1) // 2)
         else:
             self._fail(stack, error)
 
@@ -145,7 +184,7 @@ class Driver:
         self.waiting.extendleft(reversed(self._pieces(stack, most)))
 
     def _pieces(self, stack: Stack, most: int) -> list[Stack]:
-        chunks = even_chunks(stack.trials, most)
+        chunks = cut(stack.trials, most)
         slots = None if stack.slots is None else min(stack.slots, most)
         first, self.next_number = self.next_number, self.next_number + len(chunks)
         return [Stack(first + place, tuple(chunk), slots, stack.lost) for place, chunk in enumerate(chunks)]
@@ -155,13 +194,14 @@ class Driver:
         for trial in stack.trials:
             self._count(trial, failed=True)
             self.on_event(TrialFailed(trial, error))
+        self.steps_closed += stack.steps
         self._forget_open(stack)
+        self._forget_encoders()
 
     def _count(self, trial: Trial, failed: bool) -> None:
         self.ran += 1
         self.done += not failed
         self.failed += failed
-        self.steps_closed += steps_of(trial)
 
     def _forget_open(self, stack: Stack) -> None:
         self.steps_open.pop(stack.number, None)

@@ -18,21 +18,23 @@ from typing import TYPE_CHECKING, Any
 
 from carryover.runs import machine
 from carryover.runs.drive import Driver
+from carryover.runs.encoders import keep_only
 from carryover.runs.events import Note, OnEvent, RunStarted, RunSummary
-from carryover.runs.executors import Executor, InProcess, WorkerPool, measured_elsewhere
+from carryover.runs.executors import Executor, InProcess, WorkerPool
 from carryover.runs.folder import StudyFolder
+from carryover.runs.forecast import checkpoint_bytes
 from carryover.runs.lock import study_lock
-from carryover.runs.means import Means, choose_means, fitted, kinds_of
-from carryover.runs.plan import with_broken_off
+from carryover.runs.means import Means, choose_means
+from carryover.runs.measuring import fit_memory
+from carryover.runs.plan import Stack, with_broken_off
 from carryover.runs.store import Store
 from carryover.runs.subjects import Subjects, cache_folder
-from carryover.runs.worker import DEFAULT_ENGINE, Measure, Workplace
-from carryover.trial import CarryoverError, Trial
+from carryover.runs.worker import DEFAULT_ENGINE
+from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
     from carryover.study.file import Study
 
-CHECKPOINT_COPIES = 3  # of its weights that a trial saves: themselves and Adam's two moments
 CHECKPOINT_MINUTES = 5.0
 
 
@@ -74,12 +76,13 @@ def run(
             on_event(Note(note))
         with Store.open(place.database, study.name) as store:
             tasks, models = subjects.task_rows(study.tasks), subjects.model_rows(study.models)
+            if study.corpora:
+                tasks = [*tasks, *subjects.corpus_rows(study.corpora)]
             settled = store.ids("done") if retry_failed else store.ids("done", "failed")
             wanted = [point.trial for point in points if point.trial.id not in settled]
             subjects.check(wanted)
-            means = _fit_memory(
-                choose_means(devices, workers, max_stack), wanted, place, engine, subjects, workers
-            )
+            means = choose_means(devices, workers, max_stack)
+            means = fit_memory(means, wanted, engine, subjects, place.logs, fewer_workers=workers is None)
             if means.workers:
                 subjects.let_go()
             place.write_study(study.to_toml())
@@ -90,22 +93,6 @@ def run(
             ran = _train(store, place, means, engine, subjects, on_event, 60 * checkpoint_minutes)
             counts = store.counts()
     return RunSummary(place.path, counts.total, counts.done, counts.failed, ran, time.monotonic() - began)
-
-
-def _fit_memory(
-    means: Means, wanted: list[Trial], place: StudyFolder, engine: str, subjects: Any, workers: int | None
-) -> Means:
-    """Stacks as large as memory allows, found by trying. On a GPU that takes a process of its own, unless all
-    is done in this one; elsewhere this process has model and data at hand already."""
-    if not wanted:
-        return means
-    order = Measure(kinds_of(wanted), means.devices, means.max_stack)
-    setup = means.setups(engine, subjects.catalogue)[0]
-    if means.on_cuda and means.workers:
-        room = measured_elsewhere(setup, order, place.logs)
-    else:
-        room = Workplace(setup, subjects).measure(order)
-    return fitted(means, order.kinds, room, subjects.weights_bytes, fewer_workers=workers is None)
 
 
 def _train(
@@ -136,24 +123,30 @@ def _train(
     if not stacks:
         return 0
     run_id = store.begin_run(machine.this_run(list(means.devices), means.threads))
-    driver = Driver(store, run_id, stacks, on_event)
     outcome = "stopped by an error"
     executor: Executor | None = None
+    ran = 0
     try:
         checkpoints = None
         if checkpoint_seconds:
             saved = [stack for stack in stacks if stack.trials[0].probe is None]  # probes start anew
-            largest = max((len(stack.trials) for stack in saved), default=0)
-            need = subjects.weights_bytes * CHECKPOINT_COPIES * max(1, workers) * largest
+            largest = max((stack.models for stack in saved), default=0)
+            need = checkpoint_bytes(subjects.weights_bytes, largest, workers)
             checkpoints = _room_for_checkpoints(place, need, on_event)
-        setups = means.setups(engine, subjects.catalogue, checkpoints, checkpoint_seconds)[: max(1, workers)]
+        asked = any(stack.trials[0].words is not None for stack in stacks)
+        encoders = _room_for_encoders(place, stacks, subjects.weights_bytes, on_event) if asked else None
+        driver = Driver(store, run_id, stacks, on_event, checkpoints, encoders)
+        setups = means.setups(engine, subjects.catalogue, checkpoints, checkpoint_seconds, encoders)
+        setups = setups[: max(1, workers)]
         if means.workers == 0:
             executor = InProcess(setups[0], driver.handle, subjects)
         else:
             executor = WorkerPool(setups, driver.handle, place.logs)
         driver.drive(executor)
+        ran = driver.ran
         outcome = "complete"
-        shutil.rmtree(place.checkpoints, ignore_errors=True)
+        for finished in (place.checkpoints, place.encoders):
+            shutil.rmtree(finished, ignore_errors=True)
     except KeyboardInterrupt:
         outcome = "interrupted"
         raise
@@ -163,7 +156,7 @@ def _train(
                 executor.close()
             with contextlib.suppress(CarryoverError):  # a full disk: the next run puts the trials right
                 store.end_run(run_id, outcome)
-    return driver.ran
+    return ran
 
 
 def _room_for_checkpoints(place: StudyFolder, need: int, on_event: OnEvent) -> Path | None:
@@ -177,6 +170,19 @@ def _room_for_checkpoints(place: StudyFolder, need: int, on_event: OnEvent) -> P
             " is broken off starts anew"
         )
     )
+    return None
+
+
+def _room_for_encoders(
+    place: StudyFolder, stacks: list[Stack], weights_bytes: int, on_event: OnEvent
+) -> Path | None:
+    """Where finetuned models wait for the questions about words, unless they might fill the disk."""
+    keep_only(place.encoders, stacks)
+    need = weights_bytes * max(1, *(stack.models for stack in stacks)) * 2
+    if shutil.disk_usage(place.path).free > 2 * need:
+        return place.encoders
+    told = f"finetuned models are not saved: they could take {need / 1e9:.0f} GB, too much for this disk"
+    on_event(Note(f"{told}; a run that is broken off finetunes them anew"))
     return None
 
 

@@ -13,13 +13,14 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from carryover.runs.events import Emit, StackDone, StackFailed, StackLost, WorkerEvent
 from carryover.runs.plan import Stack
-from carryover.runs.worker import Measure, Ready, Room, Setup, Workplace
+from carryover.runs.worker import Measure, Ready, Room, Setup, Times, TimeStacks, Workplace
 from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
@@ -123,22 +124,37 @@ class Worker:
 
 def measured_elsewhere(setup: Setup, order: Measure, logs: Path) -> Room:
     """Measure in a process of its own: what it took of the device is free again when it ends."""
-    logs.mkdir(parents=True, exist_ok=True)
-    worker = Worker(setup, logs / "measure.log")
-    try:
-        worker.send(order)
-        while isinstance(answer := worker.connection.recv(), Ready):
-            pass
-    except (EOFError, OSError):
-        raise CarryoverError(
-            f"while it measured what a trial takes, {worker.how_it_died()}\n{worker.last_words()}"
-        ) from None
-    finally:
-        worker.kill()
-    if isinstance(answer, CarryoverError):
-        raise answer
+    (answer,) = asked_elsewhere([setup], order, logs, "measured what a trial takes")
     assert isinstance(answer, Room)
     return answer
+
+
+def asked_elsewhere(
+    setups: Sequence[Setup], order: Measure | TimeStacks, logs: Path, what: str
+) -> list[Room | Times]:
+    """The answers of processes that each get the order, all at the same time, and end when they answered."""
+    logs.mkdir(parents=True, exist_ok=True)
+    workers: list[Worker] = []
+    answers: list[Room | Times] = []
+    try:
+        for place, setup in enumerate(setups):
+            workers.append(Worker(setup, logs / f"measure-{place + 1}.log"))
+            workers[-1].send(order)
+        for worker in workers:
+            try:
+                while isinstance(answer := worker.connection.recv(), Ready):
+                    pass
+            except (EOFError, OSError):
+                raise CarryoverError(
+                    f"while it {what}, {worker.how_it_died()}\n{worker.last_words()}"
+                ) from None
+            if isinstance(answer, CarryoverError):
+                raise answer
+            answers.append(answer)
+    finally:
+        for worker in workers:
+            worker.kill()
+    return answers
 
 
 class WorkerPool:

@@ -6,6 +6,7 @@ and the worker ends at once: nothing trains for nobody.
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import importlib
 import logging
@@ -20,8 +21,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from carryover.engine.need import Need, does_not_fit, is_out_of_memory, release
-from carryover.runs.events import Emit, EpochDone, StackDone, StackFailed, StepsDone, WorkerEvent, WorkerNote
+from carryover.engine.need import Need, Pace, does_not_fit, is_out_of_memory, release
+from carryover.runs.events import (
+    Emit,
+    EpochDone,
+    StackDone,
+    StackFailed,
+    StepsDone,
+    TrialsDone,
+    WorkerEvent,
+    WorkerNote,
+)
 from carryover.runs.plan import Stack
 from carryover.runs.rows import Epoch, Outcome
 from carryover.trial import CarryoverError, Trial
@@ -49,6 +59,7 @@ class Setup:
     catalogue: Catalogue | None = None
     checkpoints: Path | None = None  # where long stacks are saved while they train; None: nowhere
     checkpoint_seconds: float = 300.0
+    encoders: Path | None = None  # where finetuned models wait for questions about words; None: in memory
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,23 @@ class Room:
     free: int | None  # on the device that has the least
 
 
+@dataclass(frozen=True)
+class TimeStacks:
+    """An order: how long do stacks like these take?"""
+
+    stacks: list[Stack]
+    seconds: float  # to find it out, for all of them; the first of each model is timed in any case
+
+
+@dataclass(frozen=True)
+class Times:
+    """The answer; None for a stack that was not timed."""
+
+    paces: list[Pace | None]
+    loading: float  # seconds that models and data took, once a process
+    device: str  # what kind it is, in words
+
+
 class Workplace:
     """One process's engine and subjects, loaded once and kept."""
 
@@ -82,7 +110,9 @@ class Workplace:
         self.setup = setup
         self.engine: Callable[..., list[Any]] = getattr(home, function)
         self.room: Callable[..., Room] | None = getattr(home, f"{function}_room", None)
+        self.times: Callable[..., Times] | None = getattr(home, f"{function}_times", None)
         self._subjects = subjects
+        self.hand_in: Callable[[list[Any]], None] = lambda outcomes: None  # outcomes of a stack that goes on
 
     @property
     def subjects(self) -> Subjects:
@@ -99,10 +129,22 @@ class Workplace:
             return Room([None] * len(order.kinds), None)
         return self.room(order, self)
 
+    def time(self, order: TimeStacks) -> Times:
+        if self.times is None:
+            return Times([None] * len(order.stacks), 0.0, self.setup.device)
+        return self.times(order, self)
+
     def run(self, stack: Stack, emit: Emit) -> None:
         """Train a stack; whatever goes wrong is news, not an exception."""
         told, steps = 0.0, 0
         notes = Notes(emit)
+        ended: list[str] = []
+
+        def hand_in(outcomes: list[Outcome]) -> None:
+            ended.extend(outcome.trial_id for outcome in outcomes)
+            emit(TrialsDone(stack.number, outcomes))
+
+        self.hand_in = hand_in
 
         def on_epoch(trial_id: str, epoch: Epoch) -> None:
             emit(EpochDone(trial_id, epoch))
@@ -117,7 +159,7 @@ class Workplace:
         logging.getLogger("carryover").addHandler(notes)
         try:
             outcomes = self.engine(stack, self, on_epoch=on_epoch, on_steps=on_steps)
-            if sorted(o.trial_id for o in outcomes) != sorted(stack.trial_ids):
+            if sorted([*ended, *(o.trial_id for o in outcomes)]) != sorted(stack.trial_ids):
                 raise RuntimeError("the engine did not give one outcome for each trial of the stack")
         except Exception as error:
             end: WorkerEvent = StackFailed(stack.number, error_text(error), is_out_of_memory(error))
@@ -150,6 +192,10 @@ def train_stack(stack: Stack, workplace: Workplace, on_epoch: OnEpoch, on_steps:
 
     setup, trials = workplace.setup, stack.trials
     torch.set_num_threads(setup.threads)
+    if trials[0].words is not None:
+        from carryover.runs.word_stack import answer_stack
+
+        return answer_stack(stack, workplace, on_steps)
     if setup.device.startswith("cuda") and trials[0].probe is None:
         start_compiler()  # while model and data are read
     encoder = workplace.subjects.encoder(trials[0])
@@ -171,8 +217,10 @@ def train_stack(stack: Stack, workplace: Workplace, on_epoch: OnEpoch, on_steps:
         )
     settings = EngineSettings(
         slots=stack.slots,
+        alike=stack.alike,
         checkpoint_folder=setup.checkpoints,
         checkpoint_seconds=setup.checkpoint_seconds,
+        keep_checkpoint=True,  # the driver deletes it when the outcomes are in results.db
     )
     return list(
         finetune(
@@ -196,7 +244,9 @@ def train_stack_room(order: Measure, workplace: Workplace) -> Room:
     torch.set_num_threads(workplace.setup.threads)
     device, needs = workplace.setup.device, list[Need | None]()
     for trial in order.kinds:
-        if trial.probe is not None:  # the same few batches of states, however many probes read them
+        if trial.words is not None:
+            trial = dataclasses.replace(trial, words=None)
+        if trial.probe is not None or not trial.train_size:  # the same few batches of states for all probes
             needs.append(None)
             continue
         encoder, data = workplace.subjects.encoder(trial), workplace.subjects.data(trial)
@@ -214,6 +264,48 @@ def train_stack_room(order: Measure, workplace: Workplace) -> Room:
             needs.append(None)
     found = [free for name in order.devices if (free := free_memory(name)) is not None]
     return Room(needs, min(found, default=None))
+
+
+def train_stack_times(order: TimeStacks, workplace: Workplace) -> Times:
+    """How long the real engine takes, one stack after another while there is time."""
+    import torch
+
+    from carryover.engine.outcome import EngineSettings
+    from carryover.engine.timing import measure_pace
+    from carryover.probes.timing import measure_pace as measure_probes
+
+    setup, subjects = workplace.setup, workplace.subjects
+    torch.set_num_threads(setup.threads)
+    paces, loading, seen = list[Pace | None](), 0.0, set[tuple[str, bool]]()
+    deadline = time.monotonic() + order.seconds
+    for left, stack in zip(range(len(order.stacks), 0, -1), order.stacks, strict=True):
+        trial, remaining = stack.trials[0], deadline - time.monotonic()
+        if trial.words is not None:  # no part of it stands for the whole
+            paces.append(None)
+            continue
+        sort = (trial.model_fingerprint, trial.probe is None)
+        if remaining < 0 and sort in seen:
+            paces.append(None)
+            continue
+        seen.add(sort)
+        began = time.monotonic()
+        encoder, data = subjects.encoder(trial), subjects.data(trial)
+        loading += time.monotonic() - began
+        try:
+            if trial.probe is not None:
+                pace = measure_probes(stack.trials, encoder, data, setup.device)
+            else:
+                settings = EngineSettings(slots=stack.slots, alike=stack.alike)
+                pace = measure_pace(
+                    stack.trials, encoder, data, setup.device, settings, max(0.0, remaining) / left
+                )
+            paces.append(pace)
+        except Exception as error:  # training will meet it and tell it of the trials concerned
+            log.warning("%s on %s could not be timed: %s", trial.model, trial.task, error)
+            paces.append(None)
+        release()
+    on_cuda = setup.device.startswith("cuda")
+    return Times(paces, loading, torch.cuda.get_device_name(setup.device) if on_cuda else setup.device)
 
 
 def error_text(error: BaseException) -> str:
@@ -249,9 +341,10 @@ def serve(connection: Connection, leave: Callable[[], Any]) -> None:
     workplace = Workplace(setup)
     connection.send(Ready())
     while (order := orders.get()) is not None:
-        if isinstance(order, Measure):
+        if isinstance(order, Measure | TimeStacks):
             try:
-                connection.send(workplace.measure(order))
+                known = workplace.measure(order) if isinstance(order, Measure) else workplace.time(order)
+                connection.send(known)
             except CarryoverError as error:
                 connection.send(error)
         else:
