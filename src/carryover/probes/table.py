@@ -54,7 +54,7 @@ class WordTable:
 
     def checked(self, neurons: np.ndarray) -> np.ndarray:
         """The same neurons, once they are known to be the model's, each named once."""
-        found = np.asarray(neurons, np.int64)
+        found = np.ascontiguousarray(neurons, np.int64)
         if found.ndim != 1 or len(found) == 0:
             raise CarryoverError("a probe needs at least one neuron, in a list of their numbers")
         if found.min() < 0 or found.max() >= self.neurons:
