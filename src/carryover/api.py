@@ -11,9 +11,11 @@ from carryover.runs import execute
 from carryover.runs.events import OnEvent, RunEvent, RunSummary
 from carryover.runs.export import epochs_frame, points_frame
 from carryover.runs.folder import StudyFolder, find_folder
+from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from carryover.analysis.incremental import Curve
     from carryover.study.file import Study
@@ -55,12 +57,48 @@ class Results:
         having = points.loc[points["condition"] == baseline, "experiment"].unique()
         return against(points[points["experiment"].isin(having)], baseline)
 
+    def claims(self, margin: float = 0.01) -> pd.DataFrame:
+        """The papers' claims held against these results: one row a test, with the verdict of its claim.
+        `margin`: what hardly matters, in units of the metric."""
+        from carryover.analysis.claims import Limits, as_table, study_claims
+
+        return as_table(study_claims(self.folder, Limits(margin=margin)))
+
+    def layers(self) -> pd.DataFrame:
+        """What each layer's pretrained weights were worth, by each experiment that tells: one row a layer, with
+        its 95% interval, the paired trials behind it and a p value that is adjusted within the curve."""
+        from carryover.analysis.worth import layer_values
+
+        return layer_values(self._finished())
+
+    def figure(self, name: str, overlay: bool = False) -> Figure:
+        """A figure of the report by its name, for a notebook: "incremental", "layers", "weight_change" ..."""
+        from carryover.report.gallery import draw_named
+
+        return draw_named(self.folder, name, overlay)
+
+    def figures(self) -> list[str]:
+        """The names that `figure` takes for this study."""
+        from carryover.report.gallery import figure_names
+
+        return figure_names(self.folder)
+
+    def question(self) -> str:
+        """What the study asks, in a few sentences; empty where its study file is gone."""
+        from carryover.study.describe import describe_study
+        from carryover.study.file import load_study
+
+        try:
+            return describe_study(load_study(StudyFolder(self.folder).study_file))
+        except (CarryoverError, OSError):  # of another version, or edited since: the results stand
+            return ""
+
     def report(self, overlay: bool = False) -> Path:
         """Writes report.html, figures/ and its tables into the folder; gives the path of the page.
         `overlay` draws the papers' curves beside these, where task and size are the same."""
         from carryover.report.build import write_report
 
-        return write_report(self.folder, overlay=overlay)
+        return write_report(self.folder, overlay=overlay, words=self.question())
 
     def _finished(self) -> pd.DataFrame:
         from carryover.analysis.frame import finished, load_points

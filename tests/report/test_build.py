@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 from html.parser import HTMLParser
 
@@ -9,21 +12,25 @@ import pandas as pd
 import pytest
 from synthetic_results import incremental, lifelike, localized, permutation, write_results
 
-from carryover.report.build import _threads, write_report
+from carryover.report.build import page as page_alone
+from carryover.report.build import write_report
+from carryover.report.facts import _threads
+from carryover.report.page import json_for_html
 from carryover.trial import CarryoverError
 
 
 class Page(HTMLParser):
-    """Text, tags and addresses of a page; fails where tags are not closed in order."""
+    """Text, tags, data and addresses of a page; fails where tags are not closed in order."""
 
-    VOID = ("meta", "br", "img", "source")
+    VOID = ("meta", "br", "img", "input")
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.addresses, self.words = [], [], [], []
+        self.open, self.tags, self.addresses, self.words, self.inside = [], [], [], [], []
         self.feed(text)
         assert self.open == []
         self.text = re.sub(r"\s+", " ", " ".join(self.words))
+        self.data = json.loads(self.inside[1])
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
@@ -35,7 +42,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if not self.open or self.open[-1] != "style":
+        if self.open and self.open[-1] in ("style", "script"):
+            self.inside.append(data)
+        else:
             self.words.append(data)
 
 
@@ -51,22 +60,63 @@ def full(tmp_path_factory):
 
 def test_everything_is_written_and_nothing_is_left_over(full):
     folder, _ = full
-    names = ["incremental", "localized", "permutation"]
+    names = ["incremental", "localized", "permutation", "layers"]
+    names += ["layers_block_reinitialized", "layers_block_preserved"]
     files = {f"{name}.{ending}" for name in names for ending in ("png", "svg", "pdf")}
     assert {path.name for path in (folder / "figures").iterdir()} == files
     assert not list(folder.glob("*.part"))
 
 
 def test_the_page_needs_nothing_but_itself(full):
+    folder, page = full
+    assert page.tags.count("script") == 2  # its data and its own
+    beside = ("figures/", "summary.csv", "claims.csv", "#")
+    assert [address for address in page.addresses if not address.startswith(beside)] == []
+    assert (folder / "report.html").stat().st_size < 500_000
+
+
+def test_the_policy_lets_in_the_pages_own_style_and_script_alone(full):
+    folder, page = full
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1].replace("&#39;", "'")
+    style, _, script = page.inside
+    for kind, inside in (("style", style), ("script", script)):
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert "connect-src 'none'" in policy
+    assert not re.search(r"<[^>]* (style|on\w+)=", text.partition("<script")[0])
+
+
+def test_the_charts_have_the_numbers_of_the_summary(full):
+    folder, page = full
+    table = pd.read_csv(folder / "summary.csv", keep_default_na=False)
+    chart = page.data["charts"]["incremental"]
+    task, size = [dim["values"] for dim in chart["dims"][:2]]
+    for mark in chart["marks"]:
+        if mark["kind"] != "line":
+            continue
+        mine = table[
+            (table.experiment == "incremental")
+            & (table.task == task[mark["dims"][0]])
+            & (table.train_size == int(size[mark["dims"][1]].replace(",", "")))
+        ].sort_values("x")
+        shown = pd.DataFrame(mark["rows"], columns=["x", "mean", "low", "high", "sd", "n"])
+        for column in shown:
+            assert list(shown[column]) == pytest.approx(list(mine[column].astype(float)), rel=1e-4)
+        assert len(mark["trials"]) == 4 * 7
+    assert chart["hidden"] == []  # overlay was asked for
+    assert set(page.data["charts"]) == {"incremental", "localized", "permutation"}
+    assert [p["source"][:9] for p in page.data["layers"]] == ["What each", "What is l", "What a bl"]
+
+
+def test_figures_say_in_words_what_they_show(full):
     _, page = full
-    assert "script" not in page.tags
-    loaded = [
-        address
-        for address in page.addresses
-        if not address.startswith(("figures/", "summary.csv", "claims.csv"))
-    ]
-    assert len(loaded) == 6  # three figures, light and dark
-    assert all(address.startswith("data:image/svg+xml;base64,") for address in loaded)
+    told = page.data["charts"]["incremental"]["panels"][0]["alt"]
+    first = page.data["charts"]["incremental"]["marks"][0]["rows"]
+    assert told.startswith("SST-2: accuracy against pretrained layers kept (k). 500 examples: from ")
+    assert f"from {first[0][1]:.3f} at 0 to {first[-1][1]:.3f} at 6" in told
+    assert "can be told from zero" in page.data["layers"][0]["alt"]
 
 
 def test_the_page_says_what_was_asked_and_how_it_was_made(full):
@@ -142,9 +192,30 @@ def test_a_study_under_way_says_so_and_shows_its_failures(tmp_path):
     assert "12 of 21 trials finished, 3 failed, 6 still to come" in page.text
     assert "so far" in page.text
     assert page.text.count("<script>alert('loss')</script> & more") == 3
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 2
     assert "i" not in page.tags
     assert "no pair of finished trials" in page.text
+
+
+def test_data_cannot_end_the_element_they_stand_in():
+    wild = {"</script><script>alert(1)</script>": ["<!--", "&amp;", "\u2028"], "n": [1.5, None]}
+    text = json_for_html(wild)
+    assert json.loads(text) == wild
+    assert not set("<>&\u2028") & set(text)
+    with pytest.raises(ValueError, match="JSON"):
+        json_for_html(float("nan"))
+
+
+def test_names_from_data_are_nowhere_markup(tmp_path):
+    name = "<script>alert(1)</script></script><img src=x onerror=alert(1)>"
+    folder = write_results(
+        tmp_path, incremental((name,), (500, 900), models=(name, "other")), lifelike(6), name=name
+    )
+    page = Page(write_report(folder).read_text(encoding="utf-8"))
+    assert page.tags.count("script") == 2
+    assert "img" not in page.tags
+    assert name in page.text
+    assert page.data["charts"]["incremental"]["panels"][0]["title"] == name
 
 
 def test_a_metric_that_is_no_number_is_left_out_and_told(tmp_path):
@@ -176,6 +247,20 @@ def test_nothing_finished_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(CarryoverError, match="nothing has finished"):
         write_report(folder)
     assert {path.name for path in folder.iterdir()} <= {"results.db", "results.db-wal", "results.db-shm"}
+    alone = Page(page_alone(folder, live="0"))  # what `watch` shows until the first trial is done
+    assert "0 of 21 trials finished" in alone.text
+    assert alone.data["charts"] == {}
+
+
+def test_the_page_by_itself_is_the_same_and_writes_nothing(full, tmp_path):
+    folder = write_results(tmp_path, incremental(), lifelike(6))
+    before = {path.name for path in folder.iterdir()} | {"results.db-wal", "results.db-shm"}
+    alone = Page(page_alone(folder, live="7", words="What do layers carry over?"))
+    assert {path.name for path in folder.iterdir()} <= before
+    written = Page(write_report(folder).read_text(encoding="utf-8"))
+    assert alone.data == written.data
+    assert "What do layers carry over?" in alone.text
+    assert not any(address.startswith("figures/") for address in alone.addresses)
 
 
 def test_reads_what_the_real_store_writes(tmp_path):
@@ -209,7 +294,7 @@ def test_the_page_has_the_claims_that_were_asked_and_table_1(full):
     assert set(claims.loc[claims.claim == "T3", "claim_verdict"]) == {"not asked for"}
     assert (claims.claim == "T1").sum() == 4
     assert "Claims of the papers" in page.text
-    assert "Not asked for: T2, T3, T5, T6, T7, S1, S2;" in page.text
+    assert "Not asked for: T2, T3, T5, T6, T7, S1, S2" in page.text
     assert "SST-2, CoLA" in page.text
     assert "0.74 (p=0.02)" in page.text  # published Spearman
     assert "published for BERT-Base: Tamkin et al. 2020" in page.text
@@ -221,4 +306,6 @@ def test_further_figures_stand_in_the_section_they_belong_to(tmp_path):
     page = Page(write_report(folder).read_text(encoding="utf-8"))
     assert (folder / "figures" / "weight_change.png").is_file()
     assert "Weight change" in page.text
-    assert "published" not in page.text
+    assert "published for BERT-Base" not in page.text  # not asked for, but one switch away
+    assert "Published curves can be switched on." in page.text
+    assert page.data["charts"]["incremental"]["hidden"] == ["published: Tamkin et al. 2020"]

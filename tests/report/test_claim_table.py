@@ -28,7 +28,8 @@ def test_fits_the_width_and_cuts_nothing(folder, width):
     text = console.export_text()
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
-    assert text.count("not asked for") == 8
+    others = [claim for claim in study_claims(folder) if claim.verdict == "not asked for"]
+    assert text.count("not asked for") == len(others) >= 8
     assert "[bold]CoLA" in text
     assert "95% interval" in " ".join(text.split())
 
@@ -52,7 +53,8 @@ def test_the_command_prints_all_three_forms(folder):
 
     assert "T1" in asked()
     records = json.loads(asked("--format", "json"))
-    assert [record["id"] for record in records] == ["T1", "T2", "T3", "T4", "T5", "T6", "T7", "S1", "S2"]
+    assert [record["id"] for record in records] == [claim.id for claim in study_claims(folder)]
+    assert {"T1", "T2", "T3", "T4", "T5", "T6", "T7", "S1", "S2"} <= {record["id"] for record in records}
     assert len(records[0]["tests"]) == 4
     table = pd.read_csv(io.StringIO(asked("--format", "csv", "--margin", "0.02")))
     assert (table.claim == "T1").sum() == 4

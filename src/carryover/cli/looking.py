@@ -129,11 +129,11 @@ def report(
     ] = False,
 ) -> None:
     """Write the report of a study: its page, figures and tables. Works while the study runs, too."""
-    from carryover.report.build import write_report
+    from carryover.api import load
     from carryover.report.terminal import summary_table
 
     found = find_folder(folder)
-    written = write_report(found.path, overlay)
+    written = load(found.path).report(overlay)
     out = console()
     out.print(summary_table(found.path))
     out.print(Text(f"wrote {written}"), soft_wrap=True)

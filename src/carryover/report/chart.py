@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from carryover.report.labels import condition_name, number, short_names, size_name
+from carryover.report.labels import CONDITIONS, condition_name, number, short_names, size_name
 from carryover.report.layout import Mark, Panel, PanelFigure, range_of
 from carryover.report.style import DARK, LIGHT, dark_twin
 
@@ -123,7 +123,7 @@ def _mark(
         "panel": place,
         "kind": mark.kind,
         "dims": [list(named[name]).index(stands[name]) if name in stands else -1 for name in dims],
-        "label": ", ".join(words) or mark.name or "mean",
+        "label": ", ".join(words) or mark.name or _alone(mark),
         "colour": [colour, dark_twin(colour)],
         "single": [look.get("single", colour), dark_twin(look.get("single", colour))],
         "dash": _dash(look),
@@ -138,6 +138,12 @@ def _mark(
         "trials": [] if trials is None else _triples(trials),
         "outline": [[_short(height), _short(width)] for height, width in mark.outline],
     }
+
+
+def _alone(mark: Mark) -> str:
+    """What a line is called where it is the only one of its panel."""
+    key = (str(mark.about.get("experiment", "")), str(mark.about.get("condition", "")))
+    return condition_name(*key) if key[1] or key in CONDITIONS else "mean"
 
 
 def _in_legend(name: str, text: str) -> str:

@@ -29,16 +29,19 @@ PROBED = "probe of layer k, frozen model"
 
 def draw(points: pd.DataFrame, experiment: str, theme: Theme = LIGHT, overlay: bool = False) -> Figure:
     """The figure of one experiment, from finished points; `overlay` sets published curves beside ours."""
-    chosen = points[points["experiment"] == experiment]
     with theme.applied():
-        if experiment == "incremental":
-            probing = points[points["experiment"] == "probing"]
-            figure = draw_incremental(chosen, experiment, theme, probing, overlay)
-        elif experiment == "permutation":
-            figure = draw_permutations(chosen, experiment, theme)
-        else:
-            figure = draw_conditions(chosen, experiment, theme, overlay)
-        return laid_out(figure)
+        return laid_out(paint(points, experiment, theme, overlay))
+
+
+def paint(points: pd.DataFrame, experiment: str, theme: Theme = LIGHT, overlay: bool = False) -> Figure:
+    """The same before its panels are placed, which takes longest; inside `theme.applied()`."""
+    chosen = points[points["experiment"] == experiment]
+    if experiment == "incremental":
+        probing = points[points["experiment"] == "probing"]
+        return draw_incremental(chosen, experiment, theme, probing, overlay)
+    if experiment == "permutation":
+        return draw_permutations(chosen, experiment, theme)
+    return draw_conditions(chosen, experiment, theme, overlay)
 
 
 def laid_out(figure: Figure) -> Figure:

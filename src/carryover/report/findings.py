@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from carryover.analysis.claims import FAILS, HOLDS, NOT_ASKED, OPEN, Claim
 from carryover.analysis.contrasts import ALL, BASELINES, NONE, against, permutation_cost
 from carryover.analysis.frame import CURVE
 from carryover.analysis.incremental import Curve, curves, layer_worth
@@ -14,6 +16,8 @@ from carryover.analysis.intervals import PairedDifference
 from carryover.analysis.walk import each_group, each_row
 from carryover.report.labels import (
     condition_name,
+    experiment_name,
+    in_order,
     listing,
     metric_name,
     number,
@@ -59,6 +63,80 @@ def incremental_findings(points: pd.DataFrame) -> list[Finding]:
     if len(named) <= MOST_ITEMS:
         found += [Finding(about, tuple(sentences)) for about, sentences in named.items()]
     return found
+
+
+def headlines(points: pd.DataFrame, claims: Sequence[Claim]) -> list[str]:
+    """What the whole study found, in a few sentences, from finished points."""
+    told = []
+    found = incremental_findings(points) if (points["experiment"] == "incremental").any() else []
+    if found and (found[0].about == "Overall" or len(found) == 1):
+        told.append(" ".join(found[0].sentences[:1]))
+    steps = layer_worth(points)
+    tested = steps[steps["p"].notna()] if len(steps) else steps
+    if len(tested):
+        told.append(_steps_overall(tested, short_names(points["task"])))
+    for experiment in in_order(points["experiment"]):
+        told += _experiment_overall(points[points["experiment"] == experiment], experiment)
+    asked = [claim for claim in claims if claim.verdict != NOT_ASKED]
+    verdicts = {verdict: [c.id for c in asked if c.verdict == verdict] for verdict in (HOLDS, FAILS, OPEN)}
+    words = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are left open by these data"}
+    named = [f"{listing(ids)} {_number(words[v], len(ids))}" for v, ids in verdicts.items() if ids]
+    if named:
+        told.append(f"Of the papers' claims that this study bears on, {'; '.join(named)}.")
+    return told
+
+
+def _number(words: str, count: int) -> str:
+    """hold -> holds, and so on, of one."""
+    return (
+        {"hold": "holds", "do not hold": "does not hold"}.get(words, words.replace("are ", "is "))
+        if count == 1
+        else words
+    )
+
+
+def _steps_overall(tested: pd.DataFrame, tasks: dict[str, str]) -> str:
+    clear = tested[tested["p_adjusted"] < SIGNIFICANT]
+    start = f"Of {len(tested)} steps from one k to the next, "
+    if clear.empty:
+        return f"{start}none can be told from zero after correction for several comparisons."
+    most = max(each_row(clear), key=lambda step: abs(step.mean))
+    where = f"{tasks[most.task]} at {size_name(most.train_size)} examples"
+    first, last = most.from_k + 1, most.to_k
+    layers = f"layer {first}" if first == last else f"layers {first} to {last}"
+    return (
+        f"{start}{len(clear)} can be told from zero after correction within their curve; the largest is that of "
+        f"{layers} on {where}{f', {most.variant}' if most.variant else ''}: {number(most.mean, signed=True)} "
+        f"(95% interval {number(most.low, signed=True)} to {number(most.high, signed=True)}, {most.n} paired trials)."
+    )
+
+
+def _experiment_overall(rows: pd.DataFrame, experiment: str) -> list[str]:
+    name = experiment_name(experiment)
+    if experiment == "permutation":
+        costs = [permutation_cost(curve) for _, curve in each_group(rows, CURVE)]
+        known = [cost for cost in costs if cost is not None and cost.n > 1]
+        worse = sum(cost.high < 0 for cost in known)
+        what = "curve" if len(known) == 1 else "curves"
+        return (
+            [
+                f"{name}: worse than the original order in {worse} of {len(known)} {what} (95% interval below zero)."
+            ]
+            if known
+            else []
+        )
+    if experiment == "incremental" or not (rows["condition"] == ALL).any():
+        return []
+    table = against(rows[~rows["condition"].str.startswith("block preserved")], ALL)
+    tested = table[table["p"].notna()] if len(table) else table
+    if tested.empty:
+        return []
+    clear = tested[tested["p_adjusted"] < SIGNIFICANT]
+    below = int((clear["mean"] < 0).sum())
+    return [
+        f"{name}: {below} of {len(tested)} points lie below all layers pretrained, and {len(clear) - below} above, "
+        "after correction within their curve."
+    ]
 
 
 def gain_table(points: pd.DataFrame) -> list[dict[str, str]]:

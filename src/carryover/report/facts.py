@@ -1,0 +1,98 @@
+"""What the page says about the study itself: what it asked, how far it is, what made it, what failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from carryover.analysis.frame import StudyFacts
+from carryover.analysis.walk import each_row
+from carryover.report.labels import experiment_name, in_order, metric_name, short_names, size_name
+
+MOST_FAILURES = 50
+
+
+def progress(facts: StudyFacts) -> dict[str, Any]:
+    done, total = facts.counts["done"], facts.total
+    open_ones = facts.counts["pending"] + facts.counts["running"]
+    text = f"{done:,} of {total:,} trials finished"
+    if facts.counts["failed"]:
+        text += f", {facts.counts['failed']:,} failed"
+    if open_ones:
+        text += f", {open_ones:,} still to come. This is a report of what there is so far"
+    return {"text": f"{text}.", "share": done / max(1, total), "partial": open_ones > 0}
+
+
+def asked(points: pd.DataFrame) -> list[tuple[str, str]]:
+    """What the study compares, as its points tell: names and what was asked of them."""
+    models = points.drop_duplicates("model_fingerprint")
+    tasks = points.drop_duplicates("task")
+    short = short_names(points["task"])
+    cell = ["experiment", "condition", "x", "model", "task", "train_size", "recipe"]
+    trials = points.groupby(cell)["seed"].nunique()
+    found = [
+        ("Models", ", ".join(f"{m.model} ({m.depth:.0f} layers)" for m in each_row(models))),
+        ("Tasks", ", ".join(f"{short[t.task]} ({metric_name(t.metric)})" for t in each_row(tasks))),
+        ("Training examples", ", ".join(size_name(size) for size in sorted(set(points["train_size"])))),
+        ("Experiments", ", ".join(experiment_name(e).lower() for e in in_order(points["experiment"]))),
+        ("Re-initialisation", ", ".join(dict.fromkeys(points.loc[~points["untouched"], "recipe"])) or "none"),
+        ("Head", ", ".join(dict.fromkeys(points["head"]))),
+        ("Trials a point", _span(trials)),
+        ("Epochs", _span(points["epochs"].dropna())),
+    ]
+    variants = [variant for variant in dict.fromkeys(points.get("variant", ())) if variant]
+    found += [("Compared besides", "; ".join(variants))] if variants else []
+    return [(name, text) for name, text in found if text]
+
+
+def study_file(folder: Path) -> str | None:
+    path = folder / "study.toml"
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
+def run_facts(runs: pd.DataFrame) -> list[dict[str, str]]:
+    return [
+        {
+            "started": f"{run.started:%Y-%m-%d %H:%M} UTC",
+            "took": duration((run.finished - run.started).total_seconds()) if pd.notna(run.finished) else "",
+            "outcome": run.outcome or "running",
+            "device": f"{run.device}{_threads(run.threads)}",
+            "versions": ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items())),
+            "commit": run.git_commit or "",
+            "command": run.command or "",
+        }
+        for run in each_row(runs)
+    ]
+
+
+def failures(trials: pd.DataFrame) -> dict[str, Any]:
+    failed = trials[trials["status"] == "failed"]
+    shown = failed.head(MOST_FAILURES).to_dict("records")
+    return {"shown": shown, "left_out": len(failed) - len(shown)}
+
+
+def without_value(points: pd.DataFrame) -> int:
+    """Trials that ended well but whose metric is no number: a correlation with a constant, say."""
+    silent = points[(points["status"] == "done") & points["value"].isna()]
+    return int(silent["trial_id"].nunique())
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def _span(values: pd.Series) -> str:
+    if values.empty:
+        return ""
+    least, most = int(values.min()), int(values.max())
+    return str(most) if least == most else f"{least} to {most}"
+
+
+def _threads(number: float) -> str:
+    return "" if pd.isna(number) else ", 1 thread" if number == 1 else f", {number:.0f} threads"

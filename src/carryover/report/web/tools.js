@@ -1,0 +1,110 @@
+// What charts, the layer picture and tables share: making nodes, themes, switches, tooltips, files to save.
+"use strict";
+
+const SVG = "http://www.w3.org/2000/svg";
+const dataOf = (document) => JSON.parse(document.getElementById("data").textContent);
+
+// Text only ever goes in as text: nothing from the data is read as markup.
+function make(space, name, attributes, parent, text) {
+  const node = space ? document.createElementNS(space, name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
+  }
+  if (text !== undefined) node.textContent = text;
+  if (parent) parent.append(node);
+  return node;
+}
+const svg = (name, attributes, parent, text) => make(SVG, name, attributes, parent, text);
+const html = (name, attributes, parent, text) => make(null, name, attributes, parent, text);
+
+const darkAsked = matchMedia("(prefers-color-scheme: dark)");
+const printing = matchMedia("print");
+function isDark() {
+  if (printing.matches) return false;
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : darkAsked.matches;
+}
+
+const minus = (text) => text.replace("-", "\u2212");
+const number = (value) => (value === null || value === undefined ? "" : minus(value.toFixed(3)));
+const signed = (value, digits = 1) => {
+  const rounded = Number(value.toFixed(digits)) + 0;
+  return minus((rounded < 0 ? "" : "+") + rounded.toFixed(digits));
+};
+
+// A group of switches; `change` is told which value is now on or off.
+function switches(parent, label, values, isOn, change) {
+  const group = html("fieldset", {}, parent);
+  html("legend", {}, group, label);
+  for (const value of values) {
+    const line = html("label", {}, group);
+    const box = html("input", { type: "checkbox" }, line);
+    box.checked = isOn(value);
+    box.addEventListener("change", () => change(value, box.checked));
+    line.append(value);
+  }
+}
+
+function choice(parent, label, values, current, change) {
+  const line = html("label", {}, parent);
+  line.append(label);
+  const box = html("select", {}, line);
+  values.forEach((value, place) => html("option", { value: place, selected: place === current }, box, value));
+  box.addEventListener("change", () => change(Number(box.value)));
+}
+
+class Tip {
+  constructor(figure) {
+    this.figure = figure;
+    this.node = html("div", { class: "tip", role: "status", hidden: true }, figure);
+  }
+  show(title, lines, clientX, clientY) {
+    this.node.replaceChildren();
+    html("strong", {}, this.node, title);
+    for (const line of lines) html("div", {}, this.node, line);
+    this.node.hidden = false;
+    const around = this.figure.getBoundingClientRect();
+    const x = clientX - around.left, y = clientY - around.top, width = this.node.offsetWidth;
+    this.node.style.left = `${Math.max(4, Math.min(x - width / 2, around.width - width - 4))}px`;
+    const above = y - this.node.offsetHeight - 14;
+    this.node.style.top = `${above > 0 ? above : y + 18}px`;
+  }
+  hide() { this.node.hidden = true; }
+}
+
+// A spreadsheet takes text that begins so for a formula: a quote before it makes it text again.
+function field(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number") return String(value);
+  const safe = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}
+const csv = (rows) => rows.map((row) => row.map(field).join(",")).join("\r\n") + "\r\n";
+
+function save(name, content, type) {
+  const address = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+  const link = html("a", { href: address, download: name }, document.body);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 10000);
+}
+
+const svgText = (node) => new XMLSerializer().serializeToString(node);
+
+function savePicture(name, node) {
+  const width = Number(node.getAttribute("width")), height = Number(node.getAttribute("height"));
+  const image = new Image();
+  image.onload = () => {
+    const canvas = html("canvas", { width: 2 * width, height: 2 * height });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    canvas.toBlob((blob) => save(name, blob));
+  };
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svgText(node))}`;
+}
+
+function saves(parent, named) {
+  const line = html("div", { class: "saves" }, parent);
+  for (const [text, action] of named) {
+    html("button", { type: "button" }, line, text).addEventListener("click", action);
+  }
+}
