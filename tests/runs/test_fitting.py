@@ -13,8 +13,8 @@ from carryover.engine.need import Need, is_out_of_memory
 from carryover.runs import means as means_module
 from carryover.runs.drive import Driver
 from carryover.runs.events import Note, StackFailed
-from carryover.runs.executors import measured_elsewhere
-from carryover.runs.means import PROCESS_BYTES, choose_means, fitted, kinds_of
+from carryover.runs.executors import Place, measured_elsewhere
+from carryover.runs.means import PROCESS_BYTES, choose_means, fitted, fitted_to_each, kinds_of
 from carryover.runs.plan import Stack, make_stacks, memory_key
 from carryover.runs.rows import Counts
 from carryover.runs.store import Store
@@ -58,6 +58,20 @@ def test_a_gpu_gets_stacks_that_fit_each_kind_by_itself():
     assert (means.workers, means.size_for(small), means.size_for(other)) == (1, 64, 9)
     two = fitted(choose_means(["cuda"], 2, None), kinds, room, 0, fewer_workers=False)
     assert (two.workers, two.size_for(small), two.size_for(other)) == (2, 44, 4)
+
+
+def test_gpus_of_different_sizes_get_stacks_of_their_own_size():
+    small, large = make_trial(), fakes.Trial(**(vars(make_trial()) | {"task_fingerprint": "long texts"}))
+    means = choose_means(["cuda:0", "cuda:1"], None, None)
+    needs = [Need(2 * GB, GB), Need(20 * GB, 8 * GB)]
+    one, two = Room(needs, 100 * GB), Room(needs, 10 * GB)
+    mixed = fitted_to_each(means, [small, large], [one, two])
+    assert (mixed.size_for(small), mixed.size_for(large)) == (64, 9)
+    first, second = mixed.sizes_by_worker()
+    assert (first(small), first(large), second(small), second(large)) == (64, 9, 8, 0)
+    assert fitted_to_each(means, [small, large], [one, one]).sizes_by_worker() is None
+    with pytest.raises(CarryoverError, match=r"one trial needs 20.00 GB, and 9.00 GB may be used on cuda:0"):
+        fitted_to_each(means, [small, large], [two, two])
 
 
 def test_on_cpu_there_are_as_many_workers_as_memory_has_room_for():
@@ -113,9 +127,9 @@ def test_what_a_gpu_needs_is_measured_in_a_process_of_its_own(tmp_path, monkeypa
     setup = Setup("meter:engine", "cuda", 1)
 
     def measured(most):
-        return measured_elsewhere(setup, Measure([make_trial()], ("cuda",), most), tmp_path / "logs")
+        return measured_elsewhere([setup] * 2, Measure([make_trial()], (), most), tmp_path / "logs")
 
-    assert measured(5) == Room([Need(1, 2)], 99)
+    assert measured(5) == [Room([Need(1, 2)], 99)] * 2
     with pytest.raises(CarryoverError, match="the worker process ended with exit code 7"):
         measured(13)
     with pytest.raises(CarryoverError, match="does not fit"):
@@ -156,12 +170,12 @@ class Recorder:
     """An executor that runs what fits and notes the sizes it was given."""
 
     def __init__(self, fits: int) -> None:
-        self.fits, self.sizes = fits, []
+        self.fits, self.sizes, self.workers = fits, [], 1
 
-    def has_room(self):
-        return True
+    def free(self):
+        return [Place(0)]
 
-    def start(self, stack):
+    def start(self, stack, place):
         self.sizes.append(stack.size)
         if stack.size > self.fits:
             self.driver.handle(StackFailed(stack.number, "MemoryError", out_of_memory=True))
@@ -198,6 +212,63 @@ def test_slots_are_not_filled_up_again_to_the_size_that_failed(tmp_path):
     assert own[:2] == [14, 7]
     assert set(own[2:]) == {4}
     assert others == [12, 6]  # another kind: it finds its own size, and its six trials run once
+
+
+class TwoSizes(Recorder):
+    """A worker whose memory holds four trials and one that holds none of one kind, two of the other."""
+
+    def __init__(self):
+        super().__init__(fits=4)
+        self.workers, self.given = 2, []
+
+    def free(self):
+        def few(trial):
+            return 0 if trial.task_fingerprint == "other" else 2
+
+        return [Place(1, few), Place(0, lambda trial: 4)]
+
+    def start(self, stack, place):
+        self.given.append((place.number, len(stack.trials), stack.trials[0].task_fingerprint))
+        super().start(stack, place)
+
+
+def test_a_worker_gets_only_what_its_own_memory_holds(tmp_path):
+    points = fakes.make_points(seeds=range(2))  # 10 trials
+    other = [fakes.Trial(**(vars(make_trial(seed)) | {"task_fingerprint": "other"})) for seed in range(6)]
+    asked = [*points, *(fakes.Point("x", "", 0.0, trial) for trial in other)]
+    with Store.create(tmp_path / "results.db", "s") as store:
+        store.set_points(asked, [], [])
+        run_id = store.begin_run(means_module.machine.this_run(["cpu"], 1))
+        trials = [p.trial for p in asked]
+        stacks = make_stacks(trials, lambda trial: (stack_key(trial), trial.task_fingerprint), 4)
+        driver = Driver(store, run_id, stacks, lambda event: None)
+        executor = TwoSizes()
+        executor.driver = driver
+        driver.drive(executor)
+        assert store.counts() == Counts(done=16)
+    at_small = [(size, kind) for place, size, kind in executor.given if place == 1]
+    assert at_small
+    assert max(size for size, _ in at_small) <= 2
+    assert all(kind != "other" for _, kind in at_small)
+    assert max(size for place, size, _ in executor.given if place == 0) > 2
+
+
+def test_a_trial_that_no_worker_can_hold_fails_and_the_others_run(tmp_path):
+    class Small(TwoSizes):
+        def free(self):
+            return [Place(n, lambda trial: int(trial.task_fingerprint != "other")) for n in (0, 1)]
+
+    trials = [make_trial(), fakes.Trial(**(vars(make_trial()) | {"task_fingerprint": "other"}))]
+    with Store.create(tmp_path / "results.db", "s") as store:
+        store.set_points([fakes.Point("x", "", 0.0, trial) for trial in trials], [], [])
+        run_id = store.begin_run(means_module.machine.this_run(["cpu"], 1))
+        stacks = [Stack(n, (trial,)) for n, trial in enumerate(trials)]
+        driver = Driver(store, run_id, stacks, lambda event: None)
+        executor = Small()
+        executor.driver = driver
+        driver.drive(executor)
+        assert store.counts() == Counts(done=1, failed=1)
+        assert "does not fit into the memory of any worker" in store.failures()[0].error
 
 
 def test_a_last_trial_with_many_slots_runs_again_without_them(tmp_path):

@@ -20,6 +20,7 @@ from carryover.runs.measuring import _mean, fit_memory, time_stacks
 from carryover.runs.plan import Stack, make_stacks, time_key
 from carryover.runs.store import Store
 from carryover.runs.subjects import Subjects
+from carryover.runs.waiting import Waiting
 from carryover.runs.worker import DEFAULT_ENGINE
 from carryover.study.expand import expand
 from carryover.trial import CarryoverError, Probe
@@ -44,7 +45,7 @@ def test_the_makespan_is_that_of_handing_out_one_after_another():
     workers = [paces, fast, paces]
     busy = [5.0, 5.0, 5.0]
     seen = [False, False, False]
-    for stack in stacks:
+    for stack in iter(Waiting(stacks, 3).take, None):
         place = busy.index(min(busy))
         seconds = stack_seconds(stack, workers[place], first=not seen[place])
         busy[place] += seconds

@@ -1,15 +1,14 @@
 """The driver: hands out stacks, writes what comes back, and decides what becomes of a stack that went wrong.
 
 A stack that fails is run again in halves, and those in halves, until the culprit is alone and fails alone:
-the others keep training together. A stack whose worker died runs once more elsewhere before it is halved.
-A stack that ran out of memory is halved as well, and all stacks of its kind that are still to come are cut
+the others keep training together. A stack whose worker died runs again elsewhere, `retries` times, before it
+is halved. A stack that ran out of memory is halved as well, and all stacks of its kind that are still to come are cut
 down to a size that has not failed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,13 +29,14 @@ from carryover.runs.events import (
     WorkerEvent,
     WorkerNote,
 )
-from carryover.runs.executors import Executor
+from carryover.runs.executors import Executor, Place
 from carryover.runs.plan import Stack, cut, memory_key, total_steps
 from carryover.runs.rows import Outcome
 from carryover.runs.store import Store
+from carryover.runs.waiting import Waiting
 from carryover.trial import Trial
 
-LIVES = 2  # worker processes that a stack may cost
+RETRIES = 2  # of a stack whose worker died, before it is taken apart
 
 
 class Driver:
@@ -48,13 +48,15 @@ class Driver:
         on_event: OnEvent,
         checkpoints: Path | None = None,
         encoders: Path | None = None,
+        retries: int = RETRIES,
     ) -> None:
         counts = store.counts()
         self.store = store
         self.run_id = run_id
         self.on_event = on_event
         self.settings = EngineSettings(checkpoint_folder=checkpoints)
-        self.waiting = deque(stacks)
+        self.retries = retries
+        self.waiting = Waiting(stacks)
         self.under_way: dict[int, Stack] = {}
         self.ended: dict[int, set[str]] = {}  # ids of trials that came to their end before their stack did
         self.encoders = encoders
@@ -65,13 +67,35 @@ class Driver:
         self.steps_open: dict[int, int] = {}  # of stacks under way
 
     def drive(self, executor: Executor) -> None:
+        self.waiting.workers = executor.workers
         while self.waiting or self.under_way:
-            while self.waiting and executor.has_room():
-                stack = self.waiting.popleft()
-                self.store.start(stack.trial_ids, self.run_id)
-                self.under_way[stack.number] = stack
-                executor.start(stack)
+            free = executor.free()
+            started = [self._start_at(place, executor) for place in free if self.waiting]
+            if self.waiting and not any(started) and not self.under_way and len(free) == executor.workers:
+                self._fits_nowhere()
             executor.pump()
+
+    def _start_at(self, place: Place, executor: Executor) -> bool:
+        stack = self.waiting.take(lambda stack: place.most(stack) > 0)
+        if stack is None:
+            return False
+        if (most := place.most(stack)) < stack.size:  # its memory holds fewer than that of others
+            stack, *rest = self._pieces(stack, most)
+            self.waiting.first(*rest)
+        self._begin(stack)
+        executor.start(stack, place)
+        return True
+
+    def _begin(self, stack: Stack) -> None:
+        self.store.start(stack.trial_ids, self.run_id)
+        self.under_way[stack.number] = stack
+
+    def _fits_nowhere(self) -> None:
+        stack = self.waiting.take()
+        assert stack is not None
+        self._begin(stack)
+        del self.under_way[stack.number]
+        self._fail(stack, "one trial does not fit into the memory of any worker: use a larger device")
 
     def handle(self, event: WorkerEvent) -> None:
         match event:
@@ -158,30 +182,34 @@ class Driver:
 
     def _cut_down(self, failed: Stack, most: int) -> None:
         """Stacks to come that take memory like the failed one get at most so many trials and slots."""
-        kind, before = memory_key(failed.trials[0]), list(self.waiting)
-        self.waiting.clear()
-        for stack in before:
-            if memory_key(stack.trials[0]) == kind and stack.size > most:
-                self.waiting.extend(self._pieces(stack, most))
-            else:
-                self.waiting.append(stack)
+        kind = memory_key(failed.trials[0])
+
+        def pieces(stack: Stack) -> list[Stack]:
+            too_large = memory_key(stack.trials[0]) == kind and stack.size > most
+            return self._pieces(stack, most) if too_large else [stack]
+
+        self.waiting.cut(pieces)
 
     def _lost(self, stack: Stack, reason: str, log: str) -> None:
         stack = dataclasses.replace(stack, lost=stack.lost + 1)
-        if stack.lost < LIVES:
+        if not stack.trials:  # all of them had come to their end
+            self._forget_open(stack)
+        elif stack.lost <= self.retries:
             self.on_event(Note(f"{reason}; its {_trials(stack)} will be run again"))
             self._forget_open(stack)
-            self.waiting.appendleft(stack)
+            self.waiting.first(stack)
         elif stack.size > 1:
             self.on_event(Note(f"{reason}, again; its {_trials(stack)} are run again in halves"))
             self._split(stack, (stack.size + 1) // 2)  # most often it was memory
         else:
-            self._fail(stack, f"{reason}, and so did the one before that ran this trial\n{log}".strip())
+            self._fail(
+                stack, f"{reason}, and so did {stack.lost - 1} before that ran this trial\n{log}".strip()
+            )
 
     def _split(self, stack: Stack, most: int) -> None:
         """Run a stack again, first of all, in pieces of at most so many trials."""
         self._forget_open(stack)
-        self.waiting.extendleft(reversed(self._pieces(stack, most)))
+        self.waiting.first(*self._pieces(stack, most))
 
     def _pieces(self, stack: Stack, most: int) -> list[Stack]:
         chunks = cut(stack.trials, most)

@@ -141,7 +141,7 @@ def _train(
         if means.workers == 0:
             executor = InProcess(setups[0], driver.handle, subjects)
         else:
-            executor = WorkerPool(setups, driver.handle, place.logs)
+            executor = WorkerPool(setups, driver.handle, place.logs, means.sizes_by_worker())
         driver.drive(executor)
         ran = driver.ran
         outcome = "complete"

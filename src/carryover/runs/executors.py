@@ -1,4 +1,4 @@
-"""Two ways to train stacks, behind one small interface: in this process, or in N worker processes.
+"""Who trains stacks, behind one small interface: this process, or N worker processes (ray_pool.py: a cluster).
 
 Workers are plain `python -c` processes joined to the driver by one socket each, not multiprocessing's own:
 a script that calls `carryover.run` then needs no `if __name__ == "__main__"`, a worker killed in the middle
@@ -14,12 +14,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from carryover.runs.events import Emit, StackDone, StackFailed, StackLost, WorkerEvent
-from carryover.runs.plan import Stack
+from carryover.runs.plan import SizeFor, Stack
 from carryover.runs.worker import Measure, Ready, Room, Setup, Times, TimeStacks, Workplace
 from carryover.trial import CarryoverError
 
@@ -32,10 +33,25 @@ STILLBIRTHS_IN_A_ROW = 3
 LOG_LINES_SHOWN = 12
 
 
-class Executor(Protocol):
-    def has_room(self) -> bool: ...
+@dataclass(frozen=True)
+class Place:
+    """A worker that is free."""
 
-    def start(self, stack: Stack) -> None:
+    number: int
+    size_for: SizeFor | None = None  # trials of a kind that its own memory holds; None: as planned
+
+    def most(self, stack: Stack) -> int:
+        return stack.size if self.size_for is None else min(stack.size, self.size_for(stack.trials[0]))
+
+
+class Executor(Protocol):
+    @property
+    def workers(self) -> int:
+        """How many stacks may train at once."""
+
+    def free(self) -> list[Place]: ...
+
+    def start(self, stack: Stack, place: Place) -> None:
         """Begin a stack; its news go to the `emit` that the executor was made with."""
 
     def pump(self) -> None:
@@ -48,14 +64,16 @@ class Executor(Protocol):
 class InProcess:
     """Stacks train here, one after another: `start` returns when its stack has come to its end."""
 
+    workers = 1
+
     def __init__(self, setup: Setup, emit: Emit, subjects: Subjects | None = None) -> None:
         self.workplace = Workplace(setup, subjects)
         self.emit = emit
 
-    def has_room(self) -> bool:
-        return True
+    def free(self) -> list[Place]:
+        return [Place(0)]
 
-    def start(self, stack: Stack) -> None:
+    def start(self, stack: Stack, place: Place) -> None:
         self.workplace.run(stack, self.emit)
 
     def pump(self) -> None:
@@ -122,11 +140,10 @@ class Worker:
         return f"the worker process {cause}"
 
 
-def measured_elsewhere(setup: Setup, order: Measure, logs: Path) -> Room:
-    """Measure in a process of its own: what it took of the device is free again when it ends."""
-    (answer,) = asked_elsewhere([setup], order, logs, "measured what a trial takes")
-    assert isinstance(answer, Room)
-    return answer
+def measured_elsewhere(setups: Sequence[Setup], order: Measure, logs: Path) -> list[Room]:
+    """Measure in processes of their own: what they took of their devices is free again when they end."""
+    answers = asked_elsewhere(setups, order, logs, "measured what a trial takes")
+    return [answer for answer in answers if isinstance(answer, Room)]
 
 
 def asked_elsewhere(
@@ -160,43 +177,47 @@ def asked_elsewhere(
 class WorkerPool:
     """Stacks train in worker processes, which start when they are first needed and are kept."""
 
-    def __init__(self, setups: list[Setup], emit: Emit, logs: Path) -> None:
+    def __init__(
+        self, setups: list[Setup], emit: Emit, logs: Path, sizes: Sequence[SizeFor] | None = None
+    ) -> None:
+        """`sizes`: of the stacks that each one's memory holds, where their devices differ."""
         self.setups = setups
+        self.sizes = sizes
         self.emit = emit
         self.logs = logs
-        self.workers: dict[int, Worker] = {}  # by place; a place is empty until used, and after a death
+        self.running: dict[int, Worker] = {}  # by place; a place is empty until used, and after a death
         self.deaths_in_a_row = 0
         self.stillbirths_in_a_row = 0
         logs.mkdir(parents=True, exist_ok=True)
 
-    def _free_place(self) -> int | None:
-        idle = [place for place, worker in self.workers.items() if worker.stack is None]
-        vacant = [place for place in range(len(self.setups)) if place not in self.workers]
-        return next(iter(idle + vacant), None)
+    @property
+    def workers(self) -> int:
+        return len(self.setups)
 
-    def has_room(self) -> bool:
-        return self._free_place() is not None
+    def free(self) -> list[Place]:
+        """Those that have started before the others: they have their model already."""
+        idle = [number for number, worker in self.running.items() if worker.stack is None]
+        vacant = [number for number in range(len(self.setups)) if number not in self.running]
+        return [Place(number, self.sizes[number] if self.sizes else None) for number in idle + vacant]
 
-    def start(self, stack: Stack) -> None:
-        place = self._free_place()
-        assert place is not None
-        self._start_at(place, stack)
+    def start(self, stack: Stack, place: Place) -> None:
+        self._start_at(place.number, stack)
 
     def _start_at(self, place: int, stack: Stack) -> None:
-        if place not in self.workers:
-            self.workers[place] = Worker(self.setups[place], self.logs / f"worker-{place + 1}.log")
-        worker = self.workers[place]
+        if place not in self.running:
+            self.running[place] = Worker(self.setups[place], self.logs / f"worker-{place + 1}.log")
+        worker = self.running[place]
         worker.stack = stack
         worker.send(stack)
 
     def pump(self) -> None:
-        busy = {worker.connection: place for place, worker in self.workers.items()}
+        busy = {worker.connection: place for place, worker in self.running.items()}
         for connection in wait(list(busy), timeout=PATIENCE):
             assert isinstance(connection, Connection)
             self._read(busy[connection])
 
     def _read(self, place: int) -> None:
-        worker = self.workers[place]
+        worker = self.running[place]
         try:
             news: WorkerEvent | Ready = worker.connection.recv()
         except (EOFError, OSError):
@@ -212,7 +233,7 @@ class WorkerPool:
         self.emit(news)
 
     def _bury(self, place: int) -> None:
-        worker = self.workers.pop(place)
+        worker = self.running.pop(place)
         reason, log = worker.how_it_died(), worker.last_words()
         worker.connection.close()
         if not worker.ready:
@@ -239,6 +260,6 @@ class WorkerPool:
             self._start_at(place, stack)
 
     def close(self) -> None:
-        for worker in self.workers.values():
+        for worker in self.running.values():
             worker.kill()
-        self.workers.clear()
+        self.running.clear()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from carryover.engine.need import Pace
 from carryover.runs.plan import Stack, time_key
+from carryover.runs.waiting import Waiting
 from carryover.trial import Trial
 
 Paces = Mapping[Hashable, Pace]
@@ -42,7 +43,7 @@ class Disk:
 def time_of(stacks: Sequence[Stack], workers: Sequence[Paces], start: float, before: float = 0.0) -> Span:
     """Until the last of these workers is done; `before`: what the driver does before the first stack.
 
-    Stacks go, in their order, each to the worker that is free first, as the driver hands them out.
+    Each stack goes to the worker that is free first, in the order in which the driver hands them out.
     """
     made = [before + makespan(stacks, workers, start, bound) for bound in (-1, 0, 1)]
     return Span(made[0] * SOONER, made[1], made[2] * LATER)
@@ -51,8 +52,8 @@ def time_of(stacks: Sequence[Stack], workers: Sequence[Paces], start: float, bef
 def makespan(stacks: Sequence[Stack], workers: Sequence[Paces], start: float, bound: int = 0) -> float:
     free = [(start, place) for place in range(len(workers))]
     seen: list[set[Hashable]] = [set() for _ in workers]
-    end = 0.0
-    for stack in stacks:
+    end, waiting = 0.0, Waiting(stacks, len(workers))
+    while (stack := waiting.take()) is not None:
         now, place = heapq.heappop(free)
         shape = (time_key(stack.trials[0]), stack.size)
         done = now + stack_seconds(stack, workers[place], shape not in seen[place], bound)

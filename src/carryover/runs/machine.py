@@ -31,13 +31,14 @@ def usable_cores() -> int:
 
 
 def choose_devices(asked: str | None) -> list[str]:
-    """`cpu`, `cuda`, `cuda:1`, `cuda:0,cuda:1`; None takes a GPU where there is one."""
+    """`cpu`, `cuda`, `cuda:1`, `cuda:0,cuda:1`; None takes every GPU that torch sees, else the CPU."""
     if asked == "cpu":
         return ["cpu"]
     import torch
 
     if asked is None:
-        return ["cuda" if torch.cuda.is_available() else "cpu"]
+        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return [f"cuda:{n}" for n in range(there)] if there > 1 else ["cuda" if there else "cpu"]
     from carryover.engine.finetune import checked_device  # the engine knows what it can train on
 
     devices = [name.strip() for name in asked.split(",")]

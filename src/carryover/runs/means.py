@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from carryover.engine.need import does_not_fit
 from carryover.runs import machine
-from carryover.runs.plan import memory_key
+from carryover.runs.plan import SizeFor, memory_key
 from carryover.runs.subjects import Catalogue
 from carryover.runs.worker import Room, Setup
 from carryover.trial import Trial
@@ -30,15 +31,28 @@ class Means:
     threads: int  # of each process
     max_stack: int
     sizes: Mapping[Hashable, int] = field(default_factory=dict)  # by memory_key: what memory leaves of it
+    each: tuple[Mapping[Hashable, int], ...] = ()  # the same by device, where devices differ; 0: not even one
 
     @property
     def on_cuda(self) -> bool:
         return self.devices[0].startswith("cuda")
 
     def size_for(self, trial: Trial) -> int:
+        return self._size(trial, self.sizes)
+
+    def sizes_by_worker(self) -> list[SizeFor] | None:
+        """Of the stacks that each worker's memory holds; None where all are alike."""
+        if not self.each:
+            return None
+        return [
+            functools.partial(self._size, sizes=self.each[place % len(self.each)])
+            for place in range(self.workers)
+        ]
+
+    def _size(self, trial: Trial, sizes: Mapping[Hashable, int]) -> int:
         if trial.probe is not None:
             return MOST_PROBES
-        return min(self.max_stack, self.sizes.get(memory_key(trial), self.max_stack))
+        return min(self.max_stack, sizes.get(memory_key(trial), self.max_stack))
 
     def setups(
         self,
@@ -102,3 +116,25 @@ def fitted(
             workers = min(means.workers, sharing * len(means.devices))
             return dataclasses.replace(means, workers=workers, threads=_threads(workers), sizes=sizes)
     raise AssertionError("the last round returns or raises")
+
+
+def fitted_to_each(means: Means, kinds: Sequence[Trial], rooms: Sequence[Room]) -> Means:
+    """The means with stacks that fit into the memory of each device by itself, where devices differ.
+
+    A device that holds no trial of a kind is not given any. CarryoverError if none holds one.
+    """
+    sharing = math.ceil(max(1, means.workers) / len(means.devices))
+    each: list[dict[Hashable, int]] = [{} for _ in rooms]
+    for place, trial in enumerate(kinds):
+        for sizes, room in zip(each, rooms, strict=True):
+            need = room.needs[place]
+            if need is not None and room.free is not None:
+                sizes[memory_key(trial)] = need.fits(room.free / sharing, means.max_stack)
+        if not any(sizes.get(memory_key(trial), 1) for sizes in each):
+            largest = max(rooms, key=lambda room: room.free or 0)
+            need, free = largest.needs[place], (largest.free or 0) / sharing
+            device = means.devices[rooms.index(largest)]
+            raise does_not_fit(None if need is None else need.first, free, trial, device)
+    largest_of = {kind: max(sizes.get(kind, 0) for sizes in each) for sizes in each for kind in sizes}
+    differ = any(sizes != largest_of for sizes in each)
+    return dataclasses.replace(means, sizes=largest_of, each=tuple(each) if differ else ())

@@ -11,7 +11,7 @@ from typing import Any
 
 from carryover.engine.need import Pace
 from carryover.runs.executors import asked_elsewhere, measured_elsewhere
-from carryover.runs.means import Means, fitted, kinds_of
+from carryover.runs.means import Means, fitted, fitted_to_each, kinds_of
 from carryover.runs.plan import Stack, steps_of, time_key
 from carryover.runs.worker import Measure, Times, TimeStacks, Workplace
 from carryover.trial import Trial
@@ -40,13 +40,16 @@ def fit_memory(
     is done in this one; elsewhere this process has model and data at hand already."""
     if not wanted:
         return means
-    order = Measure(kinds_of(wanted), means.devices, means.max_stack)
-    setup = means.setups(engine, subjects.catalogue)[0]
+    kinds, setups = kinds_of(wanted), means.setups(engine, subjects.catalogue)
     if means.on_cuda and means.workers:
-        room = measured_elsewhere(setup, order, logs)
+        order = Measure(kinds, (), means.max_stack)
+        rooms = measured_elsewhere(setups[: len(means.devices)], order, logs)
+        if len(rooms) > 1:
+            return fitted_to_each(means, kinds, rooms)
+        (room,) = rooms
     else:
-        room = Workplace(setup, subjects).measure(order)
-    return fitted(means, order.kinds, room, subjects.weights_bytes, fewer_workers)
+        room = Workplace(setups[0], subjects).measure(Measure(kinds, means.devices, means.max_stack))
+    return fitted(means, kinds, room, subjects.weights_bytes, fewer_workers)
 
 
 def time_stacks(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections import Counter
@@ -34,7 +35,7 @@ class Stack:
     lost: int = 0
     alike: int = 1
 
-    @property
+    @functools.cached_property
     def steps(self) -> int:
         return total_steps(self.trials)
 
@@ -129,8 +130,8 @@ def make_stacks(
     """Stacks of trials with one key, at most `max_stack` in each, none larger than a worker's fair share.
     With `fill` the stacks of one key are filled up to the size of the largest.
 
-    Low seeds come first, so that every curve has one trial at each of its points before any has two. Among
-    stacks that begin with the same seed the longest comes first: no worker is left alone with it at the end.
+    Low seeds come first, so that every curve has one trial at each of its points before any has two; among
+    stacks that begin with the same seed, the longest. waiting.py tells when this order is left.
     """
     groups: dict[Hashable, list[Trial]] = {}
     for trial in sorted(trials, key=lambda trial: trial.seed):

@@ -72,7 +72,7 @@ class Measure:
     """An order: what does a trial of each of these kinds take, and what is free?"""
 
     kinds: list[Trial]
-    devices: tuple[str, ...]
+    devices: tuple[str, ...]  # none named: the worker's own
     most: int  # trials that shall share a stack
 
 
@@ -262,7 +262,7 @@ def train_stack_room(order: Measure, workplace: Workplace) -> Room:
             # training will meet the same error and tell it of the trials concerned
             log.warning("what %s on %s takes could not be measured: %s", trial.model, trial.task, error)
             needs.append(None)
-    found = [free for name in order.devices if (free := free_memory(name)) is not None]
+    found = [free for name in order.devices or (device,) if (free := free_memory(name)) is not None]
     return Room(needs, min(found, default=None))
 
 
