@@ -85,13 +85,13 @@ def test_a_stack_takes_no_more_memory_than_measured_and_not_far_less():
     torch.cuda.reset_peak_memory_stats()
     assert all(outcome.error is None for outcome in finetune(stack, model, data, device="cuda"))
     taken = torch.cuda.max_memory_reserved() - before
-    assert 0.4 * expected < taken < 1.1 * expected
+    assert 0.4 * expected < taken < 1.25 * expected
 
 
 def test_running_out_of_memory_is_known_as_such_and_leaves_room_for_a_smaller_stack():
     release()
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 300e6) / total)
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 900e6) / total)
     config = tf.BertConfig(vocab_size=120, hidden_size=512, num_hidden_layers=4, num_attention_heads=8,
                            intermediate_size=2048, max_position_embeddings=66)  # fmt: skip
     model, data = tf.BertModel(config, add_pooling_layer=False).cuda().eval(), tiny_task()

@@ -99,6 +99,14 @@ def test_a_trial_is_the_same_alone_and_in_any_slot_with_dropout(family):
     assert (without - together[:3]).abs().max() > 1e-3
 
 
+def test_shuffled_and_plain_layers_share_a_stack():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    pair = [trial(0), trial(0, surgery=Surgery(order=(3, 1, 2)))]
+    for outcome, one in zip(finetune(pair, encoder, data), pair, strict=True):
+        [alone] = finetune([one], encoder, data)
+        assert outcome.epochs[-1].dev_loss == pytest.approx(alone.epochs[-1].dev_loss, abs=1e-4)
+
+
 def test_mean_and_pooler_heads_share_a_stack():
     encoder, data = tiny_encoder("bert"), tiny_task()
     trials = [trial(0, "mean"), trial(1, "pooler"), trial(2, "mean", lr=1e-3)]
@@ -265,3 +273,7 @@ def test_bad_input_is_refused_before_any_work():
             finetune([trial(0)], encoder, data, device="cuda")
     assert stack_key(trial(0)) == stack_key(trial(1, lr=1.0, surgery=Surgery(reinit=(1,))))
     assert stack_key(trial(0)) != stack_key(trial(0, surgery=Surgery(order=(1, 2))))
+    shuffled, shorter = (trial(0, surgery=Surgery(order=order)) for order in ((3, 1, 2), (1, 2)))
+    assert stack_key(trial(0), "bert", depth=3) == stack_key(shuffled, "bert", depth=3)
+    assert stack_key(trial(0), "bert", depth=3) != stack_key(shorter, "bert", depth=3)
+    assert stack_key(trial(0), "modernbert", depth=3) != stack_key(shuffled, "modernbert", depth=3)

@@ -10,7 +10,10 @@ import pandas as pd
 
 def each_row(frame: pd.DataFrame) -> Iterator[Any]:
     """Each row with its columns as attributes."""
-    yield from frame.itertuples(index=False)
+    if frame.shape[1]:
+        yield from frame.itertuples(index=False)
+    else:  # pandas before 3.1 gives no row of a frame without columns
+        yield from ((),) * len(frame)
 
 
 def each_group(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:

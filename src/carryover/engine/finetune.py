@@ -40,7 +40,9 @@ def stack_key(trial: Trial, family: str | None = None, depth: int | None = None)
         trial.model_fingerprint,
         trial.task_fingerprint,
         trial.train_size,
-        order if layers_differ or order is None else len(order),  # where layers differ in kind, their order is the architecture
+        order
+        if layers_differ or order is None
+        else len(order),  # where layers differ in kind, their order is the architecture
         (training.epochs, training.batch_size, training.max_length, training.dropout, training.evaluate),
         (training.betas, training.eps, training.clip_norm, training.warmup, training.schedule),
     )
@@ -118,15 +120,15 @@ def finetune(
     return outcomes
 
 
-def check_stackable(
-    trials: Sequence[Trial], family: str | None = None, depth: int | None = None
-) -> None:
+def check_stackable(trials: Sequence[Trial], family: str | None = None, depth: int | None = None) -> None:
     if not trials:
         raise CarryoverError("a stack needs at least one trial, got none")
     if any(trial.probe is not None for trial in trials):
         raise CarryoverError("a probe of a frozen model is not finetuned: carryover.probes.run trains probes")
     if any(trial.words is not None for trial in trials):
-        raise CarryoverError("a question about words is asked of a finetuned model: finetune `trial.finetuning`")
+        raise CarryoverError(
+            "a question about words is asked of a finetuned model: finetune `trial.finetuning`"
+        )
     first = stack_key(trials[0], family, depth)
     for trial in trials[1:]:
         if stack_key(trial, family, depth) != first:

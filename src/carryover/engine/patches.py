@@ -7,6 +7,7 @@ original does, with each weight taken per trial.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -63,6 +64,18 @@ def _patch_mpnet(encoder: Any, context: StackContext, sites: SiteCounter) -> Non
         return bias.expand(-1, batch, -1, -1, -1).reshape(x.shape[0], -1, length, length)
 
     encoder.encoder.compute_position_bias = MethodType(compute_position_bias, encoder.encoder)
+
+
+class _OncePerLength:
+    """Keeps what depends on lengths alone. Making it copies from the host, which a captured step may not."""
+
+    def __init__(self) -> None:
+        self.made: dict[Any, Tensor] = {}
+
+    def get(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
 
 
 # ---------------------------------------------------------------------------------------------------- XLNet
@@ -164,6 +177,20 @@ def _patch_xlnet(encoder: Any, context: StackContext, sites: SiteCounter) -> Non
     in_turn = _DropoutInTurn(encoder.dropout.p, context, sites)
     encoder.dropout = in_turn
     encoder.register_forward_pre_hook(lambda *_: setattr(in_turn, "called", 0))
+    encode, made = encoder.relative_positional_encoding, _OncePerLength()
+
+    def relative_positional_encoding(qlen: int, klen: int, bsz: int, **_: Any) -> Tensor:
+        places = made.get((qlen, klen), lambda: encode(qlen, klen).to(encoder.device))  # (2L, 1, H)
+        return places.expand(-1, bsz, -1)
+
+    encoder.relative_positional_encoding = relative_positional_encoding
+    forward = encoder.forward
+
+    def forward_on_device(*args: Any, **kwargs: Any) -> Any:
+        with torch.device(encoder.device):  # what it makes on the way, some releases would make on the CPU
+            return forward(*args, **kwargs)
+
+    encoder.forward = forward_on_device
     encoder.mask_emb.requires_grad_(False)  # used in pretraining only; never receives a gradient
 
 
@@ -205,6 +232,12 @@ def _patch_deberta_v2(encoder: Any, context: StackContext, sites: SiteCounter) -
             score = score + by_place.gather(-1, (span - relative).clamp(0, span * 2 - 1)).mT / scale
         return score
 
+    relative, made = encoder.encoder.get_rel_pos, _OncePerLength()
+
+    def get_rel_pos(hidden: Tensor, query: Any = None, given: Any = None) -> Tensor:
+        return made.get((hidden.shape[1], hidden.device), lambda: relative(hidden, query, given))
+
+    encoder.encoder.get_rel_pos = get_rel_pos
     for layer in encoder.encoder.layer:
         attention = layer.attention.self
         if not attention.relative_attention:

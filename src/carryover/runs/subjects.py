@@ -267,6 +267,13 @@ class Subjects:
             self.encoder(trial)
             self.data(trial)
 
+    def tokenised(self) -> dict[tuple[str, str, int], TokenisedTask]:
+        """What `check` tokenised, by task, model and longest input."""
+        return dict(self._data)
+
+    def corpora(self) -> dict[str, Corpus]:
+        return dict(self._corpora)
+
     def let_go(self) -> None:
         """Free what was loaded, when the training is done elsewhere."""
         self._encoders.clear()
