@@ -143,7 +143,7 @@ def test_the_shared_keys_are_those_that_experiments_share():
         assert own[0] == "kind"
         others = [set(other.key_order()) for kind, other in KINDS.items() if kind != name]
         # layers: of single_layer, probing and word_probing; the others: their defaults differ
-        assert set(own) - {"kind"} & set.union(*others) <= {"layers", "l1", "l2", "shares"}
+        assert set(own) - {"kind"} & set.union(*others) <= {"layers", "keep", "l1", "l2", "shares"}
     assert set(SHARED) & set(KINDS["probing"].key_order()) == {"train_sizes", "trials", "lr"}
     assert set(SHARED) - set(KINDS["prune"].key_order()) == {"recipe", "keep_layer_norm", "reinit_lr_factor"}
 

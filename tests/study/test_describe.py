@@ -42,7 +42,7 @@ def test_what_an_experiment_changes_is_said():
 def test_every_preset_can_be_said_in_words(name):
     text = describe_study(load_preset(name))
     assert text.endswith(".")
-    assert 100 < len(text) < 1000
+    assert 100 < len(text) < 300 * len(load_preset(name).experiments) + 700
 
 
 def test_a_study_of_probes_finetunes_nothing():

@@ -22,6 +22,12 @@ def points_of(facts: FakeFacts | None = None, **settings) -> list[Point]:
     return expand(a_study(**settings), facts or FakeFacts())
 
 
+def test_training_longer_is_looked_at_after_every_epoch():
+    points = points_of(experiments=["incremental", "epochs"], training={"epochs": 3, "evaluate": "end"})
+    told = {(p.experiment, p.trial.training.epochs, p.trial.training.evaluate) for p in points}
+    assert told == {("incremental", 3, "end"), ("epochs", 10, "every epoch")}
+
+
 def message_of(facts: FakeFacts, **settings) -> str:
     with pytest.raises(StudyError) as caught:
         points_of(facts, **settings)

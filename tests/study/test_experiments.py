@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 
 from carryover.study.errors import StudyError
-from carryover.study.experiments import Incremental, Localized, Permutation, Probing, Prune, SingleLayer
+from carryover.study.experiments import (
+    Epochs,
+    Incremental,
+    Localized,
+    Permutation,
+    Probing,
+    Prune,
+    SingleLayer,
+)
 from carryover.trial import Probe
 from study.facts import a_study
 
@@ -16,6 +24,24 @@ def test_incremental_keeps_the_first_k(depth):
     for a in made:
         assert set(a.reinit) == {layer for layer in range(1, depth + 1) if layer > a.x}
     assert made[-1].reinit == ()
+
+
+@pytest.mark.parametrize(("depth", "kept"), [(1, [0, 1]), (2, [0, 1, 2]), (6, [0, 3, 6]), (12, [0, 6, 12])])
+def test_half_and_depth_are_those_of_the_model(depth, kept):
+    experiment = Incremental(keep=[0, "half", "depth"])
+    assert not list(experiment.misfits(depth))
+    assert [a.x for a in experiment.arrangements(depth)] == kept
+    assert [a.x for a in Epochs().arrangements(depth)] == kept
+
+
+def test_words_that_keep_does_not_know_are_refused():
+    with pytest.raises(StudyError, match='or "half" or "depth"'):
+        a_study(experiments=[{"kind": "incremental", "keep": ["most"]}])
+
+
+def test_a_correlation_needs_three_orders():
+    with pytest.raises(StudyError, match=r"permutations = 1.*3"):
+        a_study(experiments=[{"kind": "permutation", "permutations": 1}])
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

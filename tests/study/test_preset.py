@@ -20,10 +20,22 @@ AT_DEPTH_12 = {
     "tamkin2020/keep-layer-norm": (13 + 12) * 3 * 3,
     "tamkin2020/epochs": 3 * 3 * 2 * 3,
     "tamkin2020/probing": 12 * 8 * 3,
+    "tamkin2020/all": (
+        13 * (50 + 3 + 3) * 2
+        + 13 * (50 + 3)  # incremental
+        + 12 * 8 * 3
+        + (2 * 10 + 2) * 10 * 3
+        + (10 + 2 * 3) * 3
+        + (12 + 2) * 3 * 3  # probing to single_layer
+        + 2 * 12 * 3 * 3
+        + 3 * 3 * 2 * 3  # 5x lr, layer norms kept, epochs
+    ),
+    "singh2020/fractions": 13 * (3 + 3 + 4),
+    "singh2020/weight-change": 3 * 3,
     "singh2020/probing-by-removal": 12 * 1 * 3,
     "durrani2021/pruning": 3 * 3 * 3 * 3,
 }
-NEED_12_LAYERS = {"tamkin2020/epochs", "durrani2021/pruning"}
+NEED_12_LAYERS = {"durrani2021/pruning"}
 
 
 def test_the_presets_and_their_descriptions():

@@ -17,6 +17,8 @@ WHAT = {
     "single_layer": "One layer is re-initialised and the whole model is finetuned.",
     "permutation": "The pretrained layers are put in a random order and the whole model is finetuned. The "
     "shape beside the circles is a kernel density estimate.",
+    "epochs": "The first k layers keep their pretrained weights, all above are re-initialised, and the whole "
+    "model is finetuned for longer. Shown is the end of training.",
     "prune": "Layers are dropped and the model that is left is finetuned.",
     "probing": "The model stays as it was pretrained; a linear classifier is trained on the states of one "
     "layer, and stops by examples held out from its training set.",

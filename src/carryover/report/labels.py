@@ -19,6 +19,7 @@ EXPERIMENTS = {
     "localized": "Localized re-initialisation",
     "single_layer": "One layer re-initialised",
     "permutation": "Layer permutations",
+    "epochs": "Epoch by epoch",
     "prune": "Dropped layers",
     "probing": "Probes of the frozen model",
 }
@@ -27,6 +28,7 @@ X_AXES = {
     "localized": "first layer of the block",
     "single_layer": "layer re-initialised",
     "permutation": "training examples",
+    "epochs": "pretrained layers kept (k)",
     "prune": "layers dropped",
     "probing": "layer probed (0: embeddings)",
 }

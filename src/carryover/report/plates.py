@@ -63,7 +63,9 @@ def plates(
     overlay: bool = False,
 ) -> list[Plate]:
     """From finished points, `load_epochs` and `load_weight_change`."""
-    found = list(_incremental(points[points["experiment"] == "incremental"], epochs, overlay))
+    found = list(_incremental(points[points["experiment"] == "incremental"], overlay))
+    for experiment in ("incremental", "epochs"):
+        found += _epochs(points[points["experiment"] == experiment], experiment, epochs)
     if weights is not None and not weights.empty:
         moved = movement(points, weights)
         if not moved.empty:
@@ -71,7 +73,7 @@ def plates(
     return found
 
 
-def _incremental(rows: pd.DataFrame, epochs: pd.DataFrame | None, overlay: bool) -> Iterator[Plate]:
+def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[Plate]:
     if rows.empty:
         return
     if not many_trials(rows).empty:
@@ -85,13 +87,17 @@ def _incremental(rows: pd.DataFrame, epochs: pd.DataFrame | None, overlay: bool)
         told = "The same curves by the share of its training set that a task was given."
         paint = partial(_draw_shares, rows, overlay)
         yield Plate("fractions", "incremental", "By share of the training set", told, paint)
-    if epochs is not None and rows["epochs"].max() >= LEAST_EPOCHS:
+
+
+def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) -> Iterator[Plate]:
+    if epochs is not None and not rows.empty and rows["epochs"].max() >= LEAST_EPOCHS:
         curves = epoch_curves(rows, epochs)
         told = (
             "After every epoch: the metric above, the loss on the evaluation set below, with no, half and all of "
             f"the layers pretrained. {INTERVALS}"
         )
-        yield Plate("epochs", "incremental", "Epoch by epoch", told, partial(draw_epochs, curves))
+        key = "epochs" if experiment == "incremental" else "every_epoch"
+        yield Plate(key, experiment, "Epoch by epoch", told, partial(draw_epochs, curves))
 
 
 def _weights(points: pd.DataFrame, moved: pd.DataFrame) -> Plate:

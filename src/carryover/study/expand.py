@@ -12,7 +12,7 @@ from typing import Protocol
 
 from carryover.study.corpus import CorpusSpec
 from carryover.study.errors import Problem, shown
-from carryover.study.experiments import Experiment, Permutation, Probing, Prune
+from carryover.study.experiments import Epochs, Experiment, Permutation, Probing, Prune
 from carryover.study.file import Study
 from carryover.study.kind import Arrangement
 from carryover.study.linguistic import PRETRAINED, LinguisticKind
@@ -122,6 +122,8 @@ def _points(
             training = Training(max_length=study.training.max_length)  # all else is the probe's own
         else:
             training = study.training.at(size, experiment.epochs, experiment.lr, lr_factors)
+            if isinstance(experiment, Epochs):
+                training = dataclasses.replace(training, evaluate="every epoch")
         for i in range(_trials(study, experiment, made).at(size)):
             trial = dataclasses.replace(
                 plain,

@@ -14,15 +14,17 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from carryover.study.errors import close_match, one_of, refuse
 from carryover.study.kind import Arrangement, ExperimentKind, Misfit, all_or_numbers, layer_run, listed
 from carryover.study.linguistic import NeuronRanking, Selectivity, WordProbing
-from carryover.study.sections import Count, CountPerSize, Number, as_tuple, at_least_one
+from carryover.study.sections import Count, CountPerSize, Number, PerSize, as_tuple, at_least_one
 from carryover.trial import Pooling, Probe, Recipe
 
+LEAST_ORDERS = 3  # a correlation over fewer has no p value
 ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"
 
 Recipes = Annotated[tuple[Recipe, ...], BeforeValidator(at_least_one)]
 Flags = Annotated[tuple[Annotated[bool, Field(strict=True)], ...], BeforeValidator(at_least_one)]
 Factors = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], BeforeValidator(at_least_one)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(as_tuple)]
+Keep = Annotated[Literal["all"] | tuple[int | str, ...], all_or_numbers(0, "half", "depth")]
 PROBE = Probe(layer=0)  # where the defaults of a probing experiment come from
 
 
@@ -50,22 +52,41 @@ class Incremental(_Reinitialising):
     """Keep the first k pretrained layers and re-initialise the rest."""
 
     kind: Literal["incremental"] = "incremental"
-    keep: Annotated[Literal["all"] | tuple[int, ...], all_or_numbers(lowest=0)] = Field(
-        default="all", description='The values of k: "all" for 0 to the depth of the model, or a list.'
+    keep: Keep = Field(
+        default="all",
+        description='The values of k: "all" for 0 to the depth of the model, or a list of numbers, "half" and "depth".',
     )
 
     def misfits(self, depth: int) -> Iterator[Misfit]:
         for k in self.keep if self.keep != "all" else ():
-            if k > depth:
+            if isinstance(k, int) and k > depth:
                 yield Misfit("keep", k, f"0 to {depth} layers can be kept")
 
     def arrangements(self, depth: int) -> Iterator[Arrangement]:
-        for k in range(depth + 1) if self.keep == "all" else self.keep:
+        named: dict[int | str, int] = {"half": depth // 2, "depth": depth}
+        kept = range(depth + 1) if self.keep == "all" else [named.get(k, k) for k in self.keep]
+        for k in dict.fromkeys(map(int, kept)):
             yield Arrangement("", k, reinit=layer_run(k + 1, depth))
 
     def words(self) -> str:
         values = "every k" if self.keep == "all" else f"k = {listed(self.keep)}"
         return f"keep the first k pretrained layers and re-initialise the rest, for {values}"
+
+
+class Epochs(Incremental):
+    """Does training longer close the gap? The metric and the loss after each epoch, for a few values of k."""
+
+    kind: Literal["epochs"] = "epochs"  # type: ignore[assignment]
+    keep: Keep = Field(
+        default=(0, "half", "depth"),
+        description='The values of k: "all" for 0 to the depth of the model, or a list of numbers, "half" and "depth".',
+    )
+    epochs: CountPerSize | None = Field(
+        default=PerSize(10), description="Passes over the subset.", examples=[10]
+    )
+
+    def words(self) -> str:
+        return f"{super().words()}, and look at every epoch"
 
 
 class Localized(_Reinitialising):
@@ -126,8 +147,9 @@ class Permutation(_Reinitialising):
     """Shuffle the pretrained layers; nothing is re-initialised but in a baseline."""
 
     kind: Literal["permutation"] = "permutation"
-    permutations: Count = Field(
-        default=10, description="How many orders; the nth is the same for every task and study."
+    permutations: Annotated[int, Field(strict=True, ge=LEAST_ORDERS)] = Field(
+        default=10,
+        description="How many orders; tasks are correlated over them. The nth is the same for every task and study.",
     )
     baseline_trials: CountPerSize | None = Field(
         default=None,
@@ -271,6 +293,7 @@ KINDS: dict[str, type[ExperimentKind]] = {
     "localized": Localized,
     "single_layer": SingleLayer,
     "permutation": Permutation,
+    "epochs": Epochs,
     "prune": Prune,
     "probing": Probing,
     "word_probing": WordProbing,
@@ -296,6 +319,7 @@ Experiment = Annotated[
         Localized,
         SingleLayer,
         Permutation,
+        Epochs,
         Prune,
         Probing,
         WordProbing,

@@ -57,14 +57,20 @@ class ExperimentKind(Section):
         raise NotImplementedError
 
 
-def all_or_numbers(lowest: int) -> PlainValidator:
-    def check(value: Any) -> Literal["all"] | tuple[int, ...]:
+def all_or_numbers(lowest: int, *words: str) -> PlainValidator:
+    def fits(value: Any) -> bool:
+        return value in words or (isinstance(value, int) and not isinstance(value, bool) and value >= lowest)
+
+    def check(value: Any) -> Literal["all"] | tuple[int | str, ...]:
         if value == "all":
             return "all"
-        numbers = as_tuple(value)
-        if numbers and all(isinstance(n, int) and not isinstance(n, bool) and n >= lowest for n in numbers):
-            return numbers
-        raise ValueError(f'allowed: "all", or a list of whole numbers of {lowest} or more, such as [1, 6]')
+        values = as_tuple(value)
+        if values and all(map(fits, values)):
+            return values
+        also = "".join(f' or "{word}"' for word in words)
+        raise ValueError(
+            f'allowed: "all", or a list of whole numbers of {lowest} or more{also}, such as [1, 6]'
+        )
 
     return PlainValidator(check)
 
