@@ -90,7 +90,10 @@ def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[Plate]:
 
 
 def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) -> Iterator[Plate]:
-    if epochs is not None and not rows.empty and rows["epochs"].max() >= LEAST_EPOCHS:
+    if epochs is None or rows.empty:
+        return
+    recorded = epochs.loc[epochs["trial_id"].isin(rows["trial_id"]), "epoch"].nunique()
+    if recorded >= LEAST_EPOCHS:
         curves = epoch_curves(rows, epochs)
         told = (
             "After every epoch: the metric above, the loss on the evaluation set below, with no, half and all of "
