@@ -331,12 +331,23 @@ def test_s1_and_s2_on_weights_that_moved(study):
 def test_a_small_study_is_asked_for_what_it_lacks(tmp_path):
     folder = write_results(tmp_path, incremental(depth=2, trials=1), lambda p: 0.5 + 0.1 * p.x, depth=2)
     found = study_claims(folder)
-    assert [claim.id for claim in found] == ["T1", "T2", "T3", "T4", "T5", "T6", "T7", "S1", "S2"]
+    assert [claim.id for claim in found] == [
+        "T1",
+        "T2",
+        "T3",
+        "T4",
+        "T5",
+        "T6",
+        "T7",
+        "S1",
+        "S2",
+        *"D1 D2 D3 D4".split(),
+    ]
     assert {claim.verdict for claim in found} == {NOT_ASKED}
     assert all("run" in claim.details for claim in found)
     records = json.loads(json.dumps(as_records(found), allow_nan=False))
     assert records[0]["p"] is None
-    assert as_table(found).claim_verdict.tolist() == [NOT_ASKED] * 9
+    assert as_table(found).claim_verdict.tolist() == [NOT_ASKED] * 13
 
 
 def test_p_values_are_adjusted_within_a_claim_and_every_test_is_in_the_table(study):

@@ -26,14 +26,15 @@ POINTS = """
 WITH last AS (SELECT trial_id, MAX(epoch) AS epoch FROM epochs GROUP BY trial_id)
 SELECT p.experiment, p.condition, p.x, t.model, t.model_fingerprint, t.task, t.task_fingerprint, t.train_size,
        t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor, t.id AS trial_id, t.status, t.error,
-       k.metric, score.value AS value, dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
-       t.seconds, m.depth, k.train_rows, t.trial_json
+       COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric) AS metric, score.value AS value, dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
+       t.seconds, m.depth, m.family, k.train_rows, t.trial_json
 FROM points p
 JOIN trials t ON t.id = p.trial_id
 LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
 LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
 LEFT JOIN last ON last.trial_id = t.id AND t.status = 'done'
-LEFT JOIN epochs score ON score.trial_id = t.id AND score.epoch = last.epoch AND score.metric = k.metric
+LEFT JOIN epochs score ON score.trial_id = t.id AND score.epoch = last.epoch
+    AND score.metric = COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric)
 LEFT JOIN epochs dev ON dev.trial_id = t.id AND dev.epoch = last.epoch AND dev.metric = 'dev_loss'
 LEFT JOIN epochs train ON train.trial_id = t.id AND train.epoch = last.epoch AND train.metric = 'train_loss'
 ORDER BY p.rowid  -- the order of the study file
@@ -91,7 +92,23 @@ def load_points(folder: Path) -> pd.DataFrame:
     points["order"] = pd.Series([tuple(t["surgery"]["order"] or ()) for t in trials], dtype=object)
     points["untouched"] = pd.Series([not layers for layers in points["reinit"]], dtype=bool)
     points["training"] = pd.Series([_settings(t["training"]) for t in trials], dtype=object)
+    asked = [
+        t.get("words") or {} for t in trials
+    ]  # of trials that ask about words; others have none of these
+    points["finetuned_on"] = pd.Series(
+        [t["task"] if w else "" for t, w in zip(trials, asked, strict=True)], dtype=object
+    )
+    points["neurons"] = pd.Series([w.get("neurons", "") for w in asked], dtype=object)
+    points["share"] = pd.Series([w.get("share") for w in asked], dtype=float)
+    points["ranking"] = pd.Series([w.get("ranking", "") for w in asked], dtype=object)
     return points
+
+
+def load_points_metric(folder: Path, points: pd.DataFrame, metric: str) -> pd.Series:
+    """Another metric of the last epoch of each point's trial, as `points` has them; NaN where there is none."""
+    epochs = load_epochs(folder)
+    epochs = epochs[epochs["metric"] == metric].sort_values("epoch").drop_duplicates("trial_id", keep="last")
+    return points["trial_id"].map(epochs.set_index("trial_id")["value"])
 
 
 def load_epochs(folder: Path) -> pd.DataFrame:

@@ -3,7 +3,8 @@
     for claim in study_claims(folder):
         print(claim.id, claim.verdict, claim.effect, claim.low, claim.high, claim.p)
 
-T1 to T7 are from Tamkin et al. 2020, S1 and S2 from Singh & Giovanardi; the words are ours.
+T1 to T7 are from Tamkin et al. 2020, S1 and S2 from Singh & Giovanardi, D1 to D4 from Durrani et al. 2021; the words
+are ours.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from carryover.analysis.claims.claim import FAILS, HOLDS, NOT_ASKED, OPEN, Claim, Limits, Test
+from carryover.analysis.claims.linguistic import d1, d2, d3, d4
 from carryover.analysis.claims.orders import t4
 from carryover.analysis.claims.places import t3, t5
 from carryover.analysis.claims.settings import t6, t7
@@ -38,7 +40,8 @@ def claims(
         pd.DataFrame(columns=["trial_id", "name", "layer", "kind", "value"]) if weights is None else weights
     )
     found = [test(points, limits) for test in (t1, t2, t3, t4, t5, t6, t7)]
-    return found + [test(points, weights, limits) for test in (s1, s2)]
+    found += [test(points, weights, limits) for test in (s1, s2)]
+    return found + [test(points, limits) for test in (d1, d2, d3, d4)]
 
 
 def study_claims(folder: Path, limits: Limits | None = None) -> list[Claim]:
