@@ -27,7 +27,7 @@ from torch import Tensor
 from carryover import draws
 from carryover.probes.problems import Bundle, FittedProbe, ProbeTraining, Problem, bundled, layer_problems
 from carryover.probes.scoring import accuracies, code_lengths, tag_accuracies
-from carryover.probes.table import WordTable, matrix_precision, pick
+from carryover.probes.table import WordTable, gathered, matrix_precision
 from carryover.trial import CarryoverError
 
 __all__ = [
@@ -101,6 +101,7 @@ class _Run:
         self.l1, self.l2 = (
             self._penalty([[value(problems[p]) for p in b.places] for b in group]) for value in _LAMBDAS
         )
+        self.states: Tensor | None = None
         self.loss = torch.zeros(len(group), self.width, device=device)
 
     def _penalty(self, values: list[list[float]]) -> Tensor | None:
@@ -121,12 +122,15 @@ class _Run:
 
     def _blocks(self, orders: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(states (U, b, d), labels (U, b, G)) of the next rows of every seed's order, some batches at once."""
-        device, d = self.table.device, len(self.group[0].neurons)
+        device, d, batch = self.table.device, len(self.group[0].neurons), self.training.batch_size
         row_bytes = 4 * (len(self.seeds) * self.table.neurons + len(self.group) * d)
-        batches = max(1, BLOCK_BYTES[device.type] // (row_bytes * self.training.batch_size))
-        for rows in orders.split(batches * self.training.batch_size, 1):  # (S, b)
+        size = min(max(1, BLOCK_BYTES[device.type] // (row_bytes * batch)) * batch, len(self.rows))
+        if self.states is None:
+            self.states = torch.empty(len(self.group), size, d, device=device)  # once: new pages cost time
+        for rows in orders.split(size, 1):  # (S, b)
             found = [self.table.rows(mine) for mine in rows]
-            states = torch.stack([pick(found[self.seeds.index(b.seed)], b.neurons) for b in self.group])
+            mine = [found[self.seeds.index(bundle.seed)] for bundle in self.group]
+            states = gathered(mine, [bundle.neurons for bundle in self.group], self.states)
             marks = self.labels[:, rows.to(device)]  # (tasks, S, b)
             yield states, marks[self.task_of, self.seed_of[:, None]].transpose(1, 2)  # (U, b, G)
 

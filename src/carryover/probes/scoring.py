@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from carryover.probes.problems import Bundle, FittedProbe, bundled
-from carryover.probes.table import WordTable, matrix_precision, pick
+from carryover.probes.table import WordTable, gathered, matrix_precision
 from carryover.trial import CarryoverError
 
 ROWS = 4096  # that are scored at once
@@ -127,7 +127,7 @@ def _group_total(
         for start in range(0, n, size):
             part = slice(start, start + size) if which is None else which[start : start + size]
             found = table.rows(part)
-            states = torch.stack([pick(found, bundle.neurons) for bundle in group])  # (U, b, d)
+            states = gathered([found] * len(group), [bundle.neurons for bundle in group])  # (U, b, d)
             outputs = torch.baddbmm(bias, states, weight).unflatten(-1, (width, -1))  # (U, b, G, C)
             marks = labels[:, part][task_of].transpose(1, 2)  # (U, b, G)
             more = tally(outputs, marks)

@@ -8,7 +8,7 @@ the host, in its file, and its rows travel in blocks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -68,7 +68,7 @@ class WordTable:
         return found
 
     def rows(self, which: Tensor | slice) -> Tensor:
-        """(b, D) float32 on the device."""
+        """(b, D) on the device, in the precision of the table."""
         found = (
             self.flat[which]
             if isinstance(which, slice)
@@ -76,7 +76,7 @@ class WordTable:
         )
         if self.device.type == "cuda" and not found.is_cuda:
             found = found.pin_memory()
-        return found.to(self.device, non_blocking=True).float()
+        return found.to(self.device, non_blocking=True)
 
     def narrowed(self, neurons: np.ndarray) -> WordTable:
         """A table of these neurons alone, in this order, numbered anew from 0."""
@@ -103,9 +103,14 @@ def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def pick(states: Tensor, neurons: np.ndarray) -> Tensor:
-    """(b, D) -> (b, d); neurons in a row are a view."""
-    first, last = int(neurons[0]), int(neurons[-1])
-    if last - first == len(neurons) - 1 and (np.diff(neurons) == 1).all():
-        return states[:, first : last + 1]
-    return states.index_select(1, torch.from_numpy(neurons).to(states.device))
+def gathered(rows: Sequence[Tensor], neurons: Sequence[np.ndarray], out: Tensor | None = None) -> Tensor:
+    """(U, b, d) float32: of each (b, D) the columns of its neurons; into the memory of `out` where it is given."""
+    shape = (len(rows), len(rows[0]), len(neurons[0]))
+    room = torch.empty(shape, device=rows[0].device) if out is None else out[:, : shape[1]]
+    for place, states, mine in zip(room, rows, neurons, strict=True):
+        first, last = int(mine[0]), int(mine[-1])
+        if last - first == len(mine) - 1 and (np.diff(mine) == 1).all():
+            place.copy_(states[:, first : last + 1])
+        else:
+            place.copy_(states.index_select(1, torch.from_numpy(mine).to(states.device)))
+    return room
