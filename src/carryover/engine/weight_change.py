@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from carryover.engine.stack_run import StackRun
 
 DIRECTIONS = 8  # vectors that the iteration for the spectral norm turns at once
-ROUNDS = 12
+ROUNDS, ROUNDS_BETWEEN = 12, 2
 EPSILON, TINY = 1e-13, 1e-300  # of squared lengths: what counts as none
 
 
@@ -48,17 +48,19 @@ def spectral_norm(matrices: Tensor) -> Tensor:
 
     A decomposition of every matrix of every trial would take longer than training them.
     """
-    finite = torch.linalg.vector_norm(matrices, dim=(1, 2)).isfinite()  # (T,)
-    if not finite.all():
-        matrices = torch.where(finite[:, None, None], matrices, 0.0)
+    length = torch.linalg.vector_norm(matrices, dim=(1, 2))  # (T,)
+    finite = length.isfinite()
+    scale = torch.where(finite & (length > 0), length, 1.0)
+    matrices = torch.where(finite[:, None, None], matrices, 0.0) / scale[:, None, None]
     columns = matrices.shape[2]
     width = min(DIRECTIONS, *matrices.shape[1:])
     basis = normal(0, "spectral", (columns, width), 1.0, matrices.device).expand(len(matrices), -1, -1)
-    for _ in range(ROUNDS):
-        image = _orthonormal(torch.bmm(matrices, basis))  # (T, rows, width)
-        basis = _orthonormal(torch.bmm(matrices.mT, image))  # (T, columns, width)
+    for done in range(1, ROUNDS + 1):
+        basis = torch.bmm(matrices.mT, torch.bmm(matrices, basis))  # (T, columns, width)
+        if done % ROUNDS_BETWEEN == 0:  # before the directions fall together
+            basis = _orthonormal(basis)
     largest = torch.linalg.eigvalsh(_gram(torch.bmm(matrices, basis)))[:, -1]
-    return torch.where(finite, largest.clamp(min=0).sqrt().to(matrices.dtype), torch.nan)
+    return torch.where(finite, largest.clamp(min=0).sqrt().to(matrices.dtype) * scale, torch.nan)
 
 
 def _orthonormal(vectors: Tensor) -> Tensor:
