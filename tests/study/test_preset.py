@@ -34,8 +34,14 @@ AT_DEPTH_12 = {
     "singh2020/weight-change": 3 * 3,
     "singh2020/probing-by-removal": 12 * 1 * 3,
     "durrani2021/pruning": 3 * 3 * 3 * 3,
+    # corpora x questions x (pretrained and 6 tasks) x trials x models
+    "durrani2021/layers": 5 * 13 * 7 * 3 * 3,
+    "durrani2021/neurons": 3 * (1 + 13 + 1) * 7 * 3 * 3,
+    "durrani2021/top-bottom": 3 * (1 + 3) * 7 * 3 * 3,
+    "durrani2021/selectivity": 3 * (2 + 2) * 1 * 3 * 3,
+    "durrani2021/all": (5 * 13 * 7 + 3 * (1 + 3 + 13 + 1) * 7 + 3 * (2 + 2) + 6 * 3) * 3 * 3,
 }
-NEED_12_LAYERS = {"durrani2021/pruning"}
+NEED_12_LAYERS = {"durrani2021/pruning", "durrani2021/all"}
 
 
 def test_the_presets_and_their_descriptions():

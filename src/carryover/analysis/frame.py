@@ -26,7 +26,8 @@ POINTS = """
 WITH last AS (SELECT trial_id, MAX(epoch) AS epoch FROM epochs GROUP BY trial_id)
 SELECT p.experiment, p.condition, p.x, t.model, t.model_fingerprint, t.task, t.task_fingerprint, t.train_size,
        t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor, t.id AS trial_id, t.status, t.error,
-       COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric) AS metric, score.value AS value, dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
+       COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric) AS metric, score.value AS value,
+       dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
        t.seconds, m.depth, m.family, k.train_rows, t.trial_json
 FROM points p
 JOIN trials t ON t.id = p.trial_id
