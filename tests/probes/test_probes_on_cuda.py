@@ -9,6 +9,8 @@ from tiny import FAMILIES, tiny_encoder, tiny_task
 
 from carryover.probes import linear
 from carryover.probes.features import extract
+from carryover.probes.linear import Job, Table, fit
+from carryover.probes.replay import WORTH_CAPTURING
 from carryover.probes.run import run
 from carryover.trial import Probe, Trial
 
@@ -20,6 +22,21 @@ def test_states(family):
     encoder, split = tiny_encoder(family), tiny_task().train
     here = np.array(extract(encoder, split, 0))
     np.testing.assert_allclose(extract(encoder, split, 0, device="cuda"), here, atol=1e-4, rtol=1e-3)
+
+
+def test_replayed_steps_train_the_same_probes():
+    rng = np.random.default_rng(0)
+    states, labels = rng.normal(size=(3000, 2, 16)).astype(np.float32), rng.integers(0, 3, 3000)
+    labels[states[:, 1, 0] > 0] = 0
+    jobs = [
+        Job(Probe(layer, max_epochs=3, lr=1e-2), seed, np.arange(3000)) for layer in (0, 1) for seed in (0, 1)
+    ]
+    assert 2700 // 8 > WORTH_CAPTURING
+    here, there = (fit(Table(states, device), labels, jobs, n_outputs=3) for device in ("cpu", "cuda"))
+    for one, other in zip(here, there, strict=True):
+        assert one.epoch == other.epoch
+        assert other.train_loss == pytest.approx(one.train_loss, abs=1e-3)
+        torch.testing.assert_close(other.weight, one.weight, atol=5e-3, rtol=0)
 
 
 @pytest.mark.parametrize("fits", [True, False])

@@ -27,6 +27,7 @@ from carryover import draws
 from carryover.data.batches import epoch_order
 from carryover.data.tasks import Kind
 from carryover.models.head import CLASSIFIER_SD
+from carryover.probes.replay import run_steps
 from carryover.trial import CarryoverError, Probe
 
 BETAS, EPS = (0.9, 0.999), 1e-8
@@ -209,13 +210,34 @@ class _Batch:
         )
         order = torch.from_numpy(np.stack(list(orders.values()))).to(device)  # (seeds, n)
         total = torch.zeros(len(self.alive), device=device)
-        for start in range(0, order.shape[1], batch):
-            rows = order[:, start : start + batch][of_probe]  # (P, B)
-            total += self._step(self._take(rows), self.labels[rows])
+        start = self._replayed(order, of_probe, total, batch) if self.table.flat.is_cuda else 0
+        for first in range(start, order.shape[1], batch):
+            rows = order[:, first : first + batch][of_probe]  # (P, B)
+            self.steps += 1
+            parts = 1 - BETAS[0] ** self.steps, math.sqrt(1 - BETAS[1] ** self.steps)
+            total += self._step(self._take(rows), self.labels[rows], *parts)
         self.train_loss = (total / math.ceil(order.shape[1] / batch)).cpu()  # (P,)
 
-    def _step(self, states: Tensor, labels: Tensor) -> Tensor:
-        """AdamW on the mean loss of each probe's batch; gives those losses (P,)."""
+    def _replayed(self, order: Tensor, of_probe: Tensor, total: Tensor, batch: int) -> int:
+        """All full batches of the epoch; returns where they end."""
+        steps, offsets = order.shape[1] // batch, torch.arange(batch, device=order.device)
+
+        def step(place: Tensor, number: Tensor) -> None:
+            rows = order.index_select(1, place + offsets)[of_probe]
+            parts = (1 - BETAS[0] ** number).float(), (1 - BETAS[1] ** number).sqrt().float()
+            total.add_(self._step(self._take(rows), self.labels[rows], *parts))
+
+        run_steps(step, steps, batch, self.steps, order.device)
+        self.steps += steps
+        return steps * batch
+
+    def _step(
+        self, states: Tensor, labels: Tensor, first_part: float | Tensor, second_part: float | Tensor
+    ) -> Tensor:
+        """AdamW on the mean loss of each probe's batch; gives those losses (P,).
+
+        The parts are how much of its moments Adam has seen: 1 - beta1^t, and the root of 1 - beta2^t.
+        """
         outputs = _outputs(self.theta, states)  # (P, B, C)
         batch_losses = losses(outputs, labels, self.kind).mean(1)
         if self.kind == "regression":
@@ -224,12 +246,11 @@ class _Batch:
             slope = outputs.softmax(-1) - F.one_hot(labels, outputs.shape[-1])
         slope = slope / labels.shape[1]
         gradient = torch.cat([states.transpose(1, 2) @ slope, slope.sum(1, keepdim=True)], 1)  # as theta
-        self.steps += 1
         self.first.lerp_(gradient, 1 - BETAS[0])
         self.second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-        spread = self.second.sqrt().div_(math.sqrt(1 - BETAS[1] ** self.steps)).add_(EPS)
+        spread = self.second.sqrt().div_(second_part).add_(EPS)
         self.theta[:, :-1].mul_(1 - self.decay)  # the bias is not decayed
-        self.theta.sub_(self.first.div(spread).mul_(self.lr / (1 - BETAS[0] ** self.steps)))
+        self.theta.sub_(self.first.div(spread).mul_(self.lr / first_part))
         return batch_losses
 
     def judge(self, epoch: int) -> None:
