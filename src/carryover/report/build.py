@@ -31,6 +31,7 @@ from carryover.report.layers import Picture, draw_layers, file_names, picture_da
 from carryover.report.page import render
 from carryover.report.plates import plates
 from carryover.report.sections import Section, Shown, claims_shown, section
+from carryover.report.style import LIGHT
 from carryover.report.tables import summary
 
 
@@ -57,7 +58,9 @@ def write_report(folder: Path, overlay: bool = False, words: str = "") -> Path:
     as_table(found.claims).to_csv(folder / "claims.csv", index=False)
     for part in found.sections:
         for shown in part.figures:
-            save(laid_out(shown.figure), folder / "figures", shown.key)
+            with LIGHT.applied():  # whose letters the panels make room for
+                laid_out(shown.figure)
+            save(shown.figure, folder / "figures", shown.key)
     for name, picture in file_names(found.layers).items():
         save(draw_layers(picture), folder / "figures", name)
     target = folder / "report.html"
