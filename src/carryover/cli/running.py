@@ -77,10 +77,26 @@ def run(
     device: Device = None,
     workers: Workers = None,
     max_stack: MaxStack = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on", help="Where to train: this (machine), ray (on this machine) or ray://HOST:PORT."
+        ),
+    ] = "this",
     checkpoint_minutes: Annotated[
         float,
         typer.Option("--checkpoint-minutes", help="How often stacks under way are saved; 0: never."),
     ] = 5.0,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option("--checkpoints", help="Where stacks under way are saved. By default in the folder."),
+    ] = None,
+    retries: Annotated[
+        int,
+        typer.Option(
+            "--retries", help="How often a stack whose worker died is run again before it is split."
+        ),
+    ] = 2,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try the trials again that failed in an earlier run.")
     ] = False,
@@ -99,7 +115,10 @@ def run(
                 device=device,
                 workers=workers,
                 max_stack=max_stack,
+                on=on,
                 checkpoint_minutes=checkpoint_minutes,
+                checkpoints=checkpoints,
+                retries=retries,
                 retry_failed=retry_failed,
                 on_event=onlooker,
             )

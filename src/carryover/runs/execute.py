@@ -8,16 +8,18 @@ Everything that can be wrong with the study, its data and its models is found be
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from carryover.runs import machine
-from carryover.runs.drive import Driver
+from carryover.runs.drive import RETRIES, Driver
 from carryover.runs.encoders import keep_only
 from carryover.runs.events import Note, OnEvent, RunStarted, RunSummary
 from carryover.runs.executors import Executor, InProcess, WorkerPool
@@ -27,9 +29,10 @@ from carryover.runs.lock import study_lock
 from carryover.runs.means import Means, choose_means
 from carryover.runs.measuring import fit_memory
 from carryover.runs.plan import Stack, with_broken_off
+from carryover.runs.ray_pool import RayPool, all_here, checked_ray, ray_at
 from carryover.runs.store import Store
 from carryover.runs.subjects import Subjects, cache_folder
-from carryover.runs.worker import DEFAULT_ENGINE
+from carryover.runs.worker import DEFAULT_ENGINE, Setup
 from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
@@ -45,7 +48,10 @@ def run(
     device: str | None = None,
     workers: int | None = None,
     max_stack: int | None = None,
+    on: str = "this",
     checkpoint_minutes: float = CHECKPOINT_MINUTES,
+    checkpoints: Path | str | None = None,
+    retries: int = RETRIES,
     retry_failed: bool = False,
     on_event: OnEvent = lambda event: None,
     engine: str = DEFAULT_ENGINE,
@@ -55,7 +61,9 @@ def run(
     wrong, KeyboardInterrupt (on SIGINT and SIGTERM) with everything in order for the next run.
 
     `workers`: processes; 0 trains in this one; None is one a core, or one a GPU.
-    `checkpoint_minutes`: how often a stack under way is saved; 0 saves none.
+    `on`: "this" machine, "ray" (a Ray of its own) or "ray://HOST:PORT" (a cluster).
+    `checkpoint_minutes`: how often a stack under way is saved; 0 saves none. `checkpoints`: where to.
+    `retries`: how often a stack whose worker died runs again before it is taken apart.
     `engine` ("module:function") and `subjects` are there to be replaced in tests.
     """
     from carryover.study.expand import expand
@@ -63,8 +71,9 @@ def run(
     began = time.monotonic()
     place = StudyFolder(Path(folder))
     place.check_free_for(study.name)
-    _check_numbers(workers, max_stack, checkpoint_minutes)
-    devices = machine.choose_devices(device)
+    _check_numbers(workers, max_stack, checkpoint_minutes, retries)
+    address = None if on == "this" else checked_ray(on, device)
+    devices = machine.choose_devices(device) if on == "this" else []
     subjects = subjects or Subjects(cache_folder(place.path))
     points = expand(study, subjects)
     if not points:
@@ -81,18 +90,56 @@ def run(
             settled = store.ids("done") if retry_failed else store.ids("done", "failed")
             wanted = [point.trial for point in points if point.trial.id not in settled]
             subjects.check(wanted)
-            means = choose_means(devices, workers, max_stack)
-            means = fit_memory(means, wanted, engine, subjects, place.logs, fewer_workers=workers is None)
-            if means.workers:
-                subjects.let_go()
-            place.write_study(study.to_toml())
-            store.set_points(points, tasks, models)
-            store.set_notes(notes)
-            if retry_failed:
-                store.retry_failed()
-            ran = _train(store, place, means, engine, subjects, on_event, 60 * checkpoint_minutes)
+            saving = Saving(60 * checkpoint_minutes, None if checkpoints is None else Path(checkpoints))
+            with contextlib.ExitStack() as open_until_done:
+                pool: RayPool | None = None
+                if on == "this":
+                    means = choose_means(devices, workers, max_stack)
+                    means = fit_memory(means, wanted, engine, subjects, place.logs, workers is None)
+                elif wanted:
+                    ray = open_until_done.enter_context(ray_at(address))
+                    saving = _saving_on_ray(saving, all_here(ray), place, on_event)
+                    setup = Setup(engine, "", 1, None, saving.folder, saving.seconds)
+                    pool = RayPool(
+                        ray, device, workers, max_stack, wanted, subjects, setup, place.path, on_event
+                    )
+                    open_until_done.callback(pool.close)
+                    means = pool.means()
+                else:
+                    means = choose_means(["cpu"], workers, max_stack)
+                if means.workers:
+                    subjects.let_go()
+                place.write_study(study.to_toml())
+                store.set_points(points, tasks, models)
+                store.set_notes(notes)
+                if retry_failed:
+                    store.retry_failed()
+                ran = _train(store, place, means, engine, subjects, on_event, saving, retries, pool)
             counts = store.counts()
     return RunSummary(place.path, counts.total, counts.done, counts.failed, ran, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """How often stacks under way are saved, and where to."""
+
+    seconds: float  # 0: never
+    folder: Path | None = None  # None: in the study's folder; on Ray, on each machine's own disk
+
+
+def _saving_on_ray(saving: Saving, here: bool, place: StudyFolder, on_event: OnEvent) -> Saving:
+    if not saving.seconds or saving.folder is not None:
+        return saving
+    if here:
+        return dataclasses.replace(saving, folder=place.checkpoints)
+    on_event(
+        Note(
+            "checkpoints stay on the disk of the machine that trains: a stack goes on from there when its"
+            " worker died, but starts anew when the machine is gone. --checkpoints FOLDER saves them where"
+            " all machines can read"
+        )
+    )
+    return saving
 
 
 def _train(
@@ -102,7 +149,9 @@ def _train(
     engine: str,
     subjects: Any,
     on_event: OnEvent,
-    checkpoint_seconds: float,
+    saving: Saving,
+    retries: int,
+    pool: RayPool | None,
 ) -> int:
     key, workers = subjects.stack_key, max(1, means.workers)
     stacks = with_broken_off(
@@ -110,35 +159,32 @@ def _train(
     )
     workers = min(means.workers, len(stacks))
     counts = store.counts()
-    started = RunStarted(
-        place.path,
-        counts.total,
-        counts.done,
-        sum(s.steps for s in stacks),
-        len(stacks),
-        workers,
-        means.devices,
-    )
-    on_event(started)
+    devices = tuple(pool.device_names()) if pool is not None else means.devices
+    steps = sum(stack.steps for stack in stacks)
+    on_event(RunStarted(place.path, counts.total, counts.done, steps, len(stacks), workers, devices))
     if not stacks:
         return 0
-    run_id = store.begin_run(machine.this_run(list(means.devices), means.threads))
+    run_id = store.begin_run(machine.this_run(list(devices), means.threads, named=pool is not None))
     outcome = "stopped by an error"
     executor: Executor | None = None
     ran = 0
     try:
-        checkpoints = None
-        if checkpoint_seconds:
+        checkpoints, encoders = saving.folder, None
+        if saving.seconds and pool is None:
             saved = [stack for stack in stacks if stack.trials[0].probe is None]  # probes start anew
             largest = max((stack.models for stack in saved), default=0)
             need = checkpoint_bytes(subjects.weights_bytes, largest, workers)
-            checkpoints = _room_for_checkpoints(place, need, on_event)
+            checkpoints = _room_for_checkpoints(saving.folder or place.checkpoints, need, on_event)
         asked = any(stack.trials[0].words is not None for stack in stacks)
-        encoders = _room_for_encoders(place, stacks, subjects.weights_bytes, on_event) if asked else None
-        driver = Driver(store, run_id, stacks, on_event, checkpoints, encoders)
-        setups = means.setups(engine, subjects.catalogue, checkpoints, checkpoint_seconds, encoders)
+        if pool is None and asked:
+            encoders = _room_for_encoders(place, stacks, subjects.weights_bytes, on_event)
+        driver = Driver(store, run_id, stacks, on_event, checkpoints, encoders, retries)
+        setups = means.setups(engine, subjects.catalogue, checkpoints, saving.seconds, encoders)
         setups = setups[: max(1, workers)]
-        if means.workers == 0:
+        if pool is not None:
+            pool.emit = driver.handle
+            executor = pool
+        elif means.workers == 0:
             executor = InProcess(setups[0], driver.handle, subjects)
         else:
             executor = WorkerPool(setups, driver.handle, place.logs, means.sizes_by_worker())
@@ -147,6 +193,8 @@ def _train(
         outcome = "complete"
         for finished in (place.checkpoints, place.encoders):
             shutil.rmtree(finished, ignore_errors=True)
+        if pool is not None:
+            pool.clean()
     except KeyboardInterrupt:
         outcome = "interrupted"
         raise
@@ -159,11 +207,12 @@ def _train(
     return ran
 
 
-def _room_for_checkpoints(place: StudyFolder, need: int, on_event: OnEvent) -> Path | None:
+def _room_for_checkpoints(folder: Path, need: int, on_event: OnEvent) -> Path | None:
     """Where long stacks are saved, unless they might fill the disk. An old one goes when the new one is
     there, and half of the disk stays free."""
-    if shutil.disk_usage(place.path).free > 4 * need:
-        return place.checkpoints
+    folder.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(folder).free > 4 * need:
+        return folder
     on_event(
         Note(
             f"no checkpoints: they could take {2 * need / 1e9:.0f} GB, too much for this disk; a stack that"
@@ -186,13 +235,17 @@ def _room_for_encoders(
     return None
 
 
-def _check_numbers(workers: int | None, max_stack: int | None, checkpoint_minutes: float) -> None:
+def _check_numbers(
+    workers: int | None, max_stack: int | None, checkpoint_minutes: float, retries: int
+) -> None:
     if workers is not None and workers < 0:
         raise CarryoverError(f"workers = {workers}: give 0 (train in this process) or more")
     if max_stack is not None and max_stack < 1:
         raise CarryoverError(f"max_stack = {max_stack}: give 1 (each trial by itself) or more")
     if not checkpoint_minutes >= 0:
         raise CarryoverError(f"checkpoint_minutes = {checkpoint_minutes}: give 0 (save nothing) or more")
+    if retries < 0:
+        raise CarryoverError(f"retries = {retries}: give 0 or more")
 
 
 @contextlib.contextmanager

@@ -85,11 +85,12 @@ def git_commit() -> str | None:
     return None
 
 
-def this_run(devices: list[str], threads: int) -> RunRow:
+def this_run(devices: list[str], threads: int, named: bool = False) -> RunRow:
+    """`named`: the devices are in words already, since they are not of this machine."""
     return RunRow(
         host=socket.gethostname(),
         pid=os.getpid(),
-        device=", ".join(map(device_name, devices)),
+        device=", ".join(devices if named else map(device_name, devices)),
         threads=threads,
         versions=versions(),
         git_commit=git_commit(),
