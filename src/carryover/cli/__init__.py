@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from carryover import __version__
-from carryover.cli import claims, looking, planning, running
+from carryover.cli import claims, compare, looking, planning, running, watch
 from carryover.cli.show import complain
 from carryover.trial import CarryoverError
 
@@ -59,8 +59,10 @@ app.command("new", rich_help_panel="Before a study")(looking.new)
 app.command("plan", rich_help_panel="Before a study")(planning.plan)
 app.command("run", rich_help_panel="A study")(running.run)
 app.command("status", rich_help_panel="A study")(looking.status)
+app.command("watch", rich_help_panel="A study")(watch.watch)
 app.command("report", rich_help_panel="Its results")(looking.report)
 app.command("claims", rich_help_panel="Its results")(claims.claims)
+app.command("compare", rich_help_panel="Its results")(compare.compare)
 app.command("export", rich_help_panel="Its results")(looking.export)
 
 

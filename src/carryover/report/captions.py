@@ -22,6 +22,14 @@ WHAT = {
     "prune": "Layers are dropped and the model that is left is finetuned.",
     "probing": "The model stays as it was pretrained; a linear classifier is trained on the states of one "
     "layer, and stops by examples held out from its training set.",
+    "word_probing": "A linear classifier of words' tags is trained on the states of one layer, of the model as it was "
+    "pretrained and of the model finetuned on a task.",
+    "neurons": "A linear classifier of words' tags is trained on all neurons of all layers, and anew on the top, the "
+    "bottom or random ones alone.",
+    "neuron_spread": "How many of the neurons that say most of a word's tag lie in each layer.",
+    "smallest_set": "How many of all neurons a classifier needs, the best first, to be about as accurate as with all.",
+    "selectivity": "Accuracy less that on a control task, in which every word type has one random tag.",
+    "description_length": "How many times shorter the tags are by the classifier's online code than by a uniform code.",
 }
 
 
@@ -41,7 +49,7 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
         told.append(
             "Broken lines are the model with all or with none of its layers pretrained, with their 95% band."
         )
-    if chosen["train_size"].nunique() == 1:
+    if chosen["train_size"].nunique() == 1 and chosen["train_size"].iloc[0]:
         told.append(f"{size_name(chosen['train_size'].iloc[0])} training examples.")
     elif experiment == "incremental":
         told.append("The more examples, the stronger the colour.")

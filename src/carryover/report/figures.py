@@ -18,6 +18,7 @@ from carryover.analysis.contrasts import BASELINES
 from carryover.analysis.walk import each_group
 from carryover.report.labels import condition_name, size_name, x_axis
 from carryover.report.layout import layer_ticks, legend_below, limit_y, make_panels, name_x
+from carryover.report.linguistic import LINGUISTIC, draw_words
 from carryover.report.marks import Shown, baselines, line, look, probe_look, with_baselines, with_trials
 from carryover.report.overlay import draw_published, with_published
 from carryover.report.permutations import draw_permutations
@@ -41,6 +42,8 @@ def paint(points: pd.DataFrame, experiment: str, theme: Theme = LIGHT, overlay: 
         return draw_incremental(chosen, experiment, theme, probing, overlay)
     if experiment == "permutation":
         return draw_permutations(chosen, experiment, theme)
+    if experiment in LINGUISTIC:
+        return draw_words(chosen, experiment, theme, overlay)
     return draw_conditions(chosen, experiment, theme, overlay)
 
 

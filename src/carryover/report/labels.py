@@ -13,6 +13,9 @@ METRICS = {
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
     "distance": "distance moved",
+    "spread": "share of the top neurons",
+    "neurons": "share of all neurons",
+    "compression": "compression",
 }
 EXPERIMENTS = {
     "incremental": "Incremental re-initialisation",
@@ -22,6 +25,12 @@ EXPERIMENTS = {
     "epochs": "Epoch by epoch",
     "prune": "Dropped layers",
     "probing": "Probes of the frozen model",
+    "word_probing": "What layers know of words",
+    "neurons": "Top, bottom and random neurons",
+    "neuron_spread": "Where the top neurons lie",
+    "smallest_set": "Smallest set of neurons",
+    "selectivity": "Selectivity: against a control task",
+    "description_length": "Description length",
 }
 X_AXES = {
     "incremental": "pretrained layers kept (k)",
@@ -31,6 +40,12 @@ X_AXES = {
     "epochs": "pretrained layers kept (k)",
     "prune": "layers dropped",
     "probing": "layer probed (0: embeddings)",
+    "word_probing": "layer probed (0: embeddings)",
+    "neurons": "finetuned on",
+    "neuron_spread": "layer (0: embeddings)",
+    "smallest_set": "finetuned on",
+    "selectivity": "finetuned on",
+    "description_length": "finetuned on",
 }
 CONDITIONS = {
     ("single_layer", ""): "one layer re-initialised",
@@ -61,6 +76,8 @@ def place_name(experiment: str, x: float) -> str:
         "single_layer": "layer {:g}",
         "prune": "{:g} layers dropped",
         "probing": "layer {:g}",
+        "word_probing": "layer {:g}",
+        "neuron_spread": "layer {:g}",
     }
     return pattern.get(experiment, "x = {:g}").format(x)
 

@@ -21,7 +21,7 @@ from matplotlib.patches import FancyBboxPatch
 from carryover.analysis.walk import each_group, each_row
 from carryover.analysis.worth import INCREMENTAL, PRESERVED, REDRAWN, SINGLE, ends, layer_values
 from carryover.report.labels import listing, metric_name, short_names, size_name
-from carryover.report.style import DARK, LIGHT, Theme
+from carryover.report.style import LIGHT, Theme
 
 SIGNIFICANT = 0.05
 WORDS = {
@@ -283,7 +283,7 @@ def ink_on(colour: str) -> str:
     """Black or white, whichever stands out more."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "#ffffff" if luminance < 0.18 else DARK.background
+    return "#ffffff" if luminance < 0.179 else "#000000"
 
 
 def span(box: Box) -> str:

@@ -22,6 +22,9 @@ RANGES = {
     "macro_f1": (0.0, 1.0),
     "distance": (0.0, math.inf),
     "dev_loss": (0.0, math.inf),
+    "spread": (0.0, 1.0),
+    "neurons": (0.0, 1.0),
+    "compression": (0.0, math.inf),
 }  # every other metric we know lies in -1 to 1
 MOST_COLUMNS = 4
 

@@ -59,7 +59,7 @@ class Chart {
 
   draw(again = false) {
     const width = this.figure.clientWidth - 2 * parseFloat(getComputedStyle(this.figure).paddingLeft);
-    if (width <= 0 || (!again && width === this.width)) return;
+    if (!(width > 0) || (!again && width === this.width)) return;
     this.width = width;
     this.tip.hide();
     const marks = this.visible(), theme = this.theme();

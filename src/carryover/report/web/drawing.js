@@ -111,7 +111,7 @@ class Drawing {
   listen() {
     this.node.addEventListener("pointermove", (event) => this.ask(event));
     this.node.addEventListener("pointerdown", (event) => this.ask(event));
-    this.node.addEventListener("pointerleave", () => this.leave());
+    this.node.addEventListener("pointerleave", (event) => lifted(event) || this.leave());
     this.node.addEventListener("focus", () => this.node.matches(":focus-visible") && this.walk(0, 0));
     this.node.addEventListener("blur", () => this.leave());
     this.node.addEventListener("keydown", (event) => {

@@ -54,7 +54,7 @@ class Layers {
 
   draw(again = false) {
     const width = this.figure.clientWidth - 2 * parseFloat(getComputedStyle(this.figure).paddingLeft);
-    if (width <= 0 || (!again && width === this.width)) return;
+    if (!(width > 0) || (!again && width === this.width)) return;
     this.width = width;
     this.tip.hide();
     const picture = this.picture();
@@ -119,24 +119,22 @@ class Layers {
     const shape = { x: x + 2, y: top, width: cell - 4, height, rx: 5 };
     const group = svg("g", {}, node);
     svg("rect", { ...shape, fill: colour, stroke: clear ? theme.muted : "none" }, group);
-    if (!clear) svg("rect", { ...shape, fill: hatch }, group);
+    if (!clear) svg("rect", { ...shape, fill: hatch, "pointer-events": "none" }, group);
     const words = cell >= 84 && half !== null ? `${signed(mean)} \u00b1${half.toFixed(1)}` : signed(mean);
     const ink = inkOn(colour);
-    const label = text(middle, top + height / 2 + 4, words, { fill: ink, "font-weight": clear ? 700 : 400 });
+    const label = text(middle, top + height / 2 + 4, words, { fill: ink, "font-weight": clear ? 700 : 400, "pointer-events": "none" });
     if (!clear) {
       const wide = words.length * 6 + 4;
-      label.before(svg("rect", { x: middle - wide / 2, y: top + height / 2 - 7, width: wide, height: 14, rx: 3, fill: colour }));
+      label.before(svg("rect", { x: middle - wide / 2, y: top + height / 2 - 7, width: wide, height: 14, rx: 3, fill: colour, "pointer-events": "none" }));
     }
     const name = first === last ? `layer ${first}` : `layers ${first} to ${last}`;
     const lines = [`worth ${signed(mean, 2)} points (${stack.metric} \u00d7 100)`];
     lines.push(half === null ? "one pair of trials, hence no interval" : `95% interval: ${signed(mean - half, 2)} to ${signed(mean + half, 2)}`);
     lines.push(`n = ${n} paired trials`, clear ? "told from zero (adjusted p below 0.05)" : "cannot be told from zero");
     const show = (event) => this.tip.show(`${stack.task} \u00b7 ${stack.size} examples \u00b7 ${name}`, lines, event.clientX, event.clientY);
-    for (const one of [group, label]) {
-      one.addEventListener("pointermove", show);
-      one.addEventListener("pointerdown", show);
-      one.addEventListener("pointerleave", () => this.tip.hide());
-    }
+    group.addEventListener("pointermove", show);
+    group.addEventListener("pointerdown", show);
+    group.addEventListener("pointerleave", (event) => lifted(event) || this.tip.hide());
   }
 
   whole() {
@@ -171,5 +169,5 @@ function shade(share, [harms, nothing, helps]) {
 }
 function inkOn(colour) {
   const [r, g, b] = rgb(colour).map((value) => value / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b < 0.18 ? "#ffffff" : "#171b22";
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b < 0.179 ? "#ffffff" : "#000000";
 }

@@ -71,6 +71,11 @@ class Tip {
   }
   hide() { this.node.hidden = true; }
 }
+// A finger leaves as it lifts: what it asked for stays until it taps elsewhere.
+document.addEventListener("pointerdown", (event) => {
+  for (const tip of document.querySelectorAll(".tip")) if (!tip.parentNode.contains(event.target)) tip.hidden = true;
+});
+const lifted = (event) => event.pointerType === "touch";
 
 // A spreadsheet takes text that begins so for a formula: a quote before it makes it text again.
 function field(value) {

@@ -1,0 +1,207 @@
+"""The figures of the experiments on words: layers before and after finetuning, and sets of neurons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedFormatter, FixedLocator
+
+from carryover.analysis.published import published_share, published_words
+from carryover.analysis.walk import each_group
+from carryover.report.labels import short_names, size_name, x_axis
+from carryover.report.layout import (
+    Mark,
+    Panel,
+    PanelFigure,
+    layer_ticks,
+    legend_below,
+    limit_y,
+    make_panels,
+    name_x,
+)
+from carryover.report.marks import Shown, about, line, look, with_trials
+from carryover.report.style import MARKERS, Theme
+
+BY_LAYER = ("word_probing", "neuron_spread")
+BY_MODEL = ("neurons", "smallest_set", "selectivity", "description_length")
+LINGUISTIC = (*BY_LAYER, *BY_MODEL)
+PRETRAINED = "pretrained"
+PUBLISHED = "published: Durrani et al. 2021"
+SETS = ("all neurons", "top", "random", "bottom")  # in the order of what they know
+THEIRS = {
+    ("neurons", "top"): "top",
+    ("neurons", "bottom"): "bottom",
+    ("neurons", "all neurons"): "accuracy all neurons",
+    ("selectivity", "top"): "selectivity selected",
+    ("selectivity", "all neurons"): "selectivity all",
+}
+MOST_NAMES = 3  # on an x axis before they are set aslant
+
+
+def draw_words(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False) -> PanelFigure:
+    if experiment in BY_LAYER:
+        return _by_layer(points, experiment, theme)
+    return _by_model(points, experiment, theme, overlay)
+
+
+def whose(points: pd.DataFrame) -> pd.Series:
+    """The model that was asked: "pretrained", or what it was finetuned on; with the size where there are several."""
+    short = short_names(name for name in points["finetuned_on"] if name)
+    named = points["finetuned_on"].map(lambda name: short[name] if name else PRETRAINED)
+    sizes = points.groupby(["finetuned_on"])["train_size"].transform("nunique")
+    return named.where(sizes == 1, named + ", " + points["train_size"].map(size_name))
+
+
+def aspect(points: pd.DataFrame) -> pd.Series:
+    """Which neurons: what stands behind the name of the model in a condition."""
+    return points["condition"].str.partition(": ")[2]
+
+
+def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigure:
+    """A line a model: before finetuning dark and broken, after finetuning a colour a task (Figures 1 to 4)."""
+    points = points.assign(variant=aspect(points), condition=whose(points))
+    figure, panels = make_panels(points, ["model", "variant"])
+    names = _in_order(points["condition"])
+    looks = {name: _model_look(name, names, theme) for name in names}
+    shown: Shown = {panel.task: [] for panel in panels}
+    few = False
+    for panel in panels:
+        present = [name for name in names if (panel.points["condition"] == name).any()]
+        for place, name in enumerate(present):
+            rows = panel.points[panel.points["condition"] == name]
+            few |= line(
+                panel, rows, (place, len(present)), looks[name], shown, single_trials=len(present) <= 3
+            )
+        layer_ticks(panel.axes, 0, panel.depth)
+    limit_y(panels, shown)
+    name_x(panels, x_axis(experiment))
+    handles: list[Any] = [Line2D([], [], **looks[name]) for name in names]
+    labels = [name if name == PRETRAINED else f"finetuned on {name}" for name in names]
+    with_trials(handles, labels, few, theme)
+    legend_below(figure, handles, labels)
+    return figure
+
+
+def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool) -> PanelFigure:
+    """A mark a set of neurons over the models, before finetuning first (Tables 1, 4, 5 and 7)."""
+    points = points.assign(
+        model_name=whose(points), kept=_set_names(points, experiment), setting=_set_of(points)
+    )
+    models, sets = _in_order(points["model_name"]), _sets_in_order(points)
+    points["x"] = points["model_name"].map({name: float(i) for i, name in enumerate(models)})
+    points["condition"] = points["kept"]
+    figure, panels = make_panels(points.drop(columns=["setting"]), ["model"])
+    looks = {name: _set_look(points[points["kept"] == name], points, theme) for name in sets}
+    shown: Shown = {panel.task: [] for panel in panels}
+    few, beside = False, False
+    for panel in panels:
+        present = [name for name in sets if (panel.points["kept"] == name).any()]
+        for place, name in enumerate(present):
+            rows = panel.points[panel.points["kept"] == name]
+            few |= line(
+                panel, rows, (place, len(present)), looks[name], shown, single_trials=len(present) <= 2
+            )
+            if overlay:
+                beside |= _published(
+                    panel, rows, points.loc[rows.index, "setting"].iloc[0], looks[name], experiment, shown
+                )
+        _name_models(panel, models)
+    limit_y(panels, shown)
+    name_x(panels, x_axis(experiment))
+    handles: list[Any] = [Line2D([], [], **looks[name]) for name in sets]
+    labels = [name or "smallest set" for name in sets]
+    with_trials(handles, labels, few, theme)
+    if beside:
+        handles.append(Line2D([], [], color=theme.ink, **_published_look()))
+        labels.append(PUBLISHED)
+    legend_below(figure, handles, labels)
+    return figure
+
+
+def _published(
+    panel: Panel, rows: pd.DataFrame, which: str, ours: dict[str, Any], experiment: str, shown: Shown
+) -> bool:
+    """Crosses where the paper has a number for this family, property and task."""
+    key = THEIRS.get((experiment, which))
+    found = []
+    for (x, family, task, name, share), _ in each_group(
+        rows, ["x", "family", "task", "finetuned_on", "share"]
+    ):
+        value = published_words(str(family), str(task), str(name)).get(key or "")
+        if value is not None and (pd.isna(share) or share == published_share(str(task))):
+            found.append((x, value))
+    if not found:
+        return False
+    table = pd.DataFrame(found, columns=["x", "mean"])
+    drawn = {"color": ours["color"], **_published_look()}
+    panel.axes.plot(table["x"], table["mean"], zorder=5, **drawn)
+    shown[panel.task] += [(value, value, value) for value in table["mean"]]
+    panel.marks.append(Mark("published", drawn, about(rows), table, None, PUBLISHED))
+    return True
+
+
+def _published_look() -> dict[str, Any]:
+    return {"marker": "x", "linestyle": "", "markersize": 5.5, "markeredgewidth": 1.3}
+
+
+def _model_look(name: str, names: Sequence[str], theme: Theme) -> dict[str, Any]:
+    if name == PRETRAINED:
+        return look(theme, theme.ink, 1, "D")
+    place = [n for n in names if n != PRETRAINED].index(name)
+    return look(theme, theme.conditions[place % len(theme.conditions)], 0, MARKERS[place % len(MARKERS)])
+
+
+def _set_look(rows: pd.DataFrame, points: pd.DataFrame, theme: Theme) -> dict[str, Any]:
+    """A colour and marker a kind of set; the smallest share is filled, others are open. No line: models have no order."""
+    first = rows.iloc[0]
+    kind = SETS.index(first["setting"]) if first["setting"] in SETS else 0
+    shares = sorted(set(points["share"].dropna()))
+    variant = shares.index(first["share"]) if first["share"] in shares else 0
+    if first["ranking"] not in ("", "lca"):
+        variant += len(shares)
+    drawn = look(theme, theme.ink if kind == 0 else theme.conditions[kind - 1], variant, MARKERS[kind])
+    return drawn | {"linestyle": ""}
+
+
+def _name_models(panel: Panel, names: Sequence[str]) -> None:
+    axes = panel.axes
+    axes.xaxis.set_major_locator(FixedLocator(list(range(len(names)))))
+    axes.xaxis.set_major_formatter(FixedFormatter(list(names)))
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    if len(names) > MOST_NAMES:
+        axes.tick_params(axis="x", labelrotation=35)
+        for text in axes.get_xticklabels():
+            text.set_horizontalalignment("right")
+            text.set_rotation_mode("anchor")
+
+
+def _in_order(names: pd.Series) -> list[str]:
+    """Before finetuning first, then in the order of the study."""
+    found = list(dict.fromkeys(names))
+    return sorted(found, key=lambda name: name != PRETRAINED)
+
+
+def _set_of(points: pd.DataFrame) -> pd.Series:
+    return aspect(points).str.partition(",")[0]
+
+
+def _set_names(points: pd.DataFrame, experiment: str) -> pd.Series:
+    """top 5%, bottom 5%, top 5%, probeless ..."""
+    which = aspect(points)
+    if experiment == "smallest_set":
+        return which
+    share = points["share"].map(lambda s: "" if pd.isna(s) else f" {100 * s:.6g}%")
+    parts = which.str.partition(", ")
+    return parts[0] + share + parts[1] + parts[2]
+
+
+def _sets_in_order(points: pd.DataFrame) -> list[str]:
+    found = points.drop_duplicates("kept")
+    order = {name: i for i, name in enumerate(SETS)}
+    rows = zip(found["kept"], found["setting"], found["share"].fillna(1.0), found["ranking"], strict=True)
+    return [
+        kept for kept, *_ in sorted(rows, key=lambda row: (row[3] != "lca", order.get(row[1], 9), -row[2]))
+    ]

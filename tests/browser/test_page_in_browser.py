@@ -1,0 +1,286 @@
+"""The page in a real browser: hover, switches, sorting, saving, dark, phone, paper, wild names, and news while it runs.
+
+Needs Chromium (the Debian package, or any on the PATH) and the playwright package, which drives it; skipped, with
+the reason, where either is missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import socket
+import sqlite3
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
+
+from synthetic_results import incremental, lifelike, localized, permutation, single_layer, write_results
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
+if BROWSER is None:
+    pytest.skip("no Chromium on the PATH (Debian: apt install chromium)", allow_module_level=True)
+
+WILD = "<script>window.hacked = 1</script></script><img src=x onerror='window.hacked=2'>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from carryover.report.build import page
+
+    made = incremental(("SST-2", "CoLA"), (500, 5000), 4, recipes=("as_described", "as_released"))
+    made += localized(("SST-2", "CoLA")) + permutation(permutations=5, trials=2) + single_layer()
+    place = write_results(tmp_path_factory.mktemp("page"), made, lifelike(6), name="a study")
+    (place / "report.html").write_text(page(place), encoding="utf-8")
+    return place
+
+
+@pytest.fixture
+def opened(browser, folder):
+    with opening(browser, folder / "report.html") as page:
+        yield page
+
+
+class opening:
+    """A page of a file or an address; whatever it complains of fails the test."""
+
+    def __init__(self, browser, target, width=1100, **options):
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        self.target = target if isinstance(target, str) else target.as_uri()
+        self.complaints = []
+
+    def __enter__(self):
+        page = self.context.new_page()
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
+        page.on("requestfailed", lambda request: self.complaints.append(request.url))
+        page.goto(self.target)
+        page.wait_for_selector("figure[data-chart=incremental] svg[role=img]")
+        return page
+
+    def __exit__(self, kind, *_):
+        self.context.close()
+        if kind is None:
+            assert self.complaints == []
+
+
+def chart(page, key):
+    return page.locator(f"figure[data-chart={key}]")
+
+
+def test_hover_tells_mean_interval_and_n(opened, folder):
+    from carryover.analysis.frame import finished, load_points
+    from carryover.analysis.intervals import t_interval
+
+    figure = chart(opened, "incremental")
+    figure.scroll_into_view_if_needed()
+    figure.locator("label", has_text="as_released").locator("input").uncheck()
+    panel = figure.locator("svg[role=img]").first
+    box = panel.bounding_box()
+    marks = panel.locator("path[fill]:not([fill=none])").first.bounding_box()  # the first curve's first point
+    opened.mouse.move(marks["x"] + marks["width"] / 2, marks["y"] + marks["height"] / 2)
+    told = figure.locator(".tip").inner_text()
+    points = finished(load_points(folder))
+    mine = points.query("experiment == 'incremental' and task == 'SST-2' and train_size == 500 and x == 0")
+    expected = t_interval(mine[mine["recipe"] == "as_described"]["value"])
+    assert "500 examples" in told
+    assert f"mean accuracy: {expected.mean:.3f}" in told
+    assert f"{expected.low:.3f} to {expected.high:.3f}" in told
+    assert "n = 4" in told
+    opened.mouse.move(box["x"] - 30, box["y"] - 30)
+    assert figure.locator(".tip").is_hidden()
+
+
+def test_the_keyboard_walks_along_a_curve(opened):
+    figure = chart(opened, "incremental")
+    panel = figure.locator("svg[role=img]").first
+    assert "from" in panel.get_attribute("aria-label")
+    figure.locator("input").last.focus()
+    opened.keyboard.press("Tab")  # from the last switch into the first panel
+    assert panel.evaluate("node => node === document.activeElement")
+    first = figure.locator(".tip").inner_text()
+    assert "pretrained layers kept (k): 0" in first
+    opened.keyboard.press("ArrowRight")
+    assert "pretrained layers kept (k): 1" in figure.locator(".tip").inner_text()
+    opened.keyboard.press("ArrowDown")
+    assert figure.locator(".tip").inner_text().splitlines()[0] != first.splitlines()[0]
+    opened.keyboard.press("Escape")
+    assert figure.locator(".tip").is_hidden()
+
+
+def test_switches_take_away_tasks_sizes_recipes_and_trials(opened):
+    figure = chart(opened, "incremental")
+
+    def switch(name):
+        figure.locator("label", has_text=name).locator("input").first.click()
+
+    titles = figure.locator("svg[role=img] text[font-weight='600']")
+    assert titles.all_text_contents() == ["SST-2", "CoLA"]
+    lines = figure.locator("svg[role=img]").first.locator("path[stroke-width='2']")
+    assert lines.count() == 4  # two sizes, two recipes
+    switch("CoLA")
+    assert titles.all_text_contents() == ["SST-2"]
+    switch("5,000")
+    assert lines.count() == 2
+    switch("as_released")
+    assert lines.count() == 1
+    assert figure.locator("circle.trial").count() == 4 * 7  # few: shown at first
+    switch("single trials")
+    assert figure.locator("circle.trial").count() == 0
+    assert figure.locator("svg[role=img] path[stroke-width='1.3'][opacity]").count() == 0
+    switch("published: Tamkin et al. 2020")
+    assert figure.locator("svg[role=img] path[stroke-width='1.3'][opacity]").count() == 1
+    switch("SST-2")
+    assert "Nothing is switched on" in figure.inner_text()
+
+
+def test_the_layer_picture_chooses_and_tells(opened):
+    figure = chart(opened, "layers")
+    numbers = figure.locator("svg g rect:first-child")
+    assert numbers.count() == 4 * 6
+    numbers.first.hover()
+    told = figure.locator(".tip").inner_text()
+    assert "SST-2" in told
+    assert "95% interval" in told
+    figure.locator("select").first.select_option(label="What is lost when this layer alone is re-initialised")
+    assert numbers.count() == 6
+    assert "this one re-initialised" in figure.locator("figcaption").inner_text()
+
+
+def test_tables_sort_both_ways(opened):
+    table = opened.locator("#incremental").locator("xpath=..").locator("table").first
+    head = table.locator("th", has_text="gain").first
+    column = table.locator("thead th").all_inner_texts().index("gain")
+
+    def shown():
+        cells = table.locator(f"tbody tr > :nth-child({column + 1})").all_inner_texts()
+        return [float(text.replace("−", "-")) for text in cells]
+
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert shown() == sorted(shown())
+    head.locator("button").press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert shown() == sorted(shown(), reverse=True)
+
+
+def saved(page, figure, name):
+    with page.expect_download() as waiting:
+        figure.get_by_role("button", name=name, exact=True).click()
+    return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
+
+
+def test_the_data_behind_a_figure_can_be_saved(opened, folder):
+    from carryover.analysis.frame import finished, load_points
+    from carryover.report.tables import summary
+
+    figure = chart(opened, "incremental")
+    name, content = saved(opened, figure, "Points as CSV")
+    assert name == "incremental.csv"
+    rows = list(csv.DictReader(io.StringIO(content.decode())))
+    table = summary(finished(load_points(folder))).query("experiment == 'incremental'")
+    ours = [row for row in rows if not row["curve"].startswith("published")]
+    assert len(ours) == len(table)
+    assert sorted(float(row["mean"]) for row in ours) == pytest.approx(sorted(table["mean"]), abs=1e-5)
+    name, content = saved(opened, figure, "Trials as CSV")
+    assert len(list(csv.reader(io.StringIO(content.decode())))) == 1 + 2 * 2 * 2 * 7 * 4
+    assert saved(opened, figure, "SVG")[1].startswith(b"<svg")
+    assert saved(opened, chart(opened, "layers"), "PNG")[1].startswith(b"\x89PNG")
+    assert b"first layer" in saved(opened, chart(opened, "layers"), "Layers as CSV")[1]
+
+
+def test_dark_by_the_system_and_by_the_button(browser, folder):
+    with opening(browser, folder / "report.html", color_scheme="dark") as page:
+        paint = "getComputedStyle(document.body).backgroundColor"
+        ink = "document.querySelector('figure[data-chart=incremental] svg text').getAttribute('fill')"
+        assert (page.evaluate(paint), page.evaluate(ink)) == ("rgb(15, 18, 23)", "#e8ebf0")
+        page.get_by_role("button", name="Light page").click()
+        assert (page.evaluate(paint), page.evaluate(ink)) == ("rgb(246, 247, 249)", "#1c2430")
+        page.reload()
+        page.wait_for_selector("figure[data-chart=incremental] svg[role=img]")
+        assert page.evaluate(ink) == "#1c2430"  # remembered
+
+
+@pytest.mark.parametrize("width", [360, 768])
+def test_a_phone_scrolls_down_and_not_sideways(browser, folder, width):
+    with opening(browser, folder / "report.html", width, has_touch=True) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        panel = chart(page, "incremental").locator("svg[role=img]").first
+        assert panel.bounding_box()["width"] > 0.6 * min(width, 400)
+        panel.scroll_into_view_if_needed()
+        mark = panel.locator("path[fill]:not([fill=none])").first.bounding_box()
+        page.touchscreen.tap(mark["x"] + 3, mark["y"] + 3)
+        assert "mean" in chart(page, "incremental").locator(".tip").inner_text()
+
+
+def test_on_paper_it_is_light_and_without_switches(browser, folder):
+    with opening(browser, folder / "report.html", color_scheme="dark") as page:
+        page.emulate_media(media="print")
+        page.wait_for_timeout(100)
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        ink = "document.querySelector('figure[data-chart=incremental] svg text').getAttribute('fill')"
+        assert page.evaluate(ink) == "#1c2430"
+        assert page.locator(".controls").first.is_hidden()
+        assert page.locator("nav").is_hidden()
+        assert len(page.pdf()) > 20_000
+
+
+def test_wild_names_do_nothing(browser, tmp_path):
+    from carryover.report.build import page as made_page
+
+    made = incremental((WILD, "=1+1"), (500, 900), models=(WILD, "other"))
+    folder = write_results(tmp_path, made, lambda p: WILD if p.x == 2 else lifelike(6)(p), name=WILD)
+    (folder / "report.html").write_text(made_page(folder), encoding="utf-8")
+    with opening(browser, folder / "report.html") as page:
+        figure = chart(page, "incremental")
+        figure.locator("svg[role=img]").first.hover(position={"x": 80, "y": 150})
+        _, content = saved(page, figure, "Points as CSV")
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("main script, main img").count() == 0
+        assert WILD in page.locator("h1").inner_text()
+        rows = list(csv.DictReader(io.StringIO(content.decode())))
+        assert {row["task"] for row in rows} == {WILD, "'=1+1"}  # text, and not a formula
+
+
+def test_watch_fills_in_while_a_run_writes(browser, tmp_path):
+    from carryover.cli.watch import HOST, make_server, with_pages
+    from carryover.runs.folder import StudyFolder
+
+    folder = write_results(tmp_path / "live", incremental(), lambda p: lifelike(6)(p) if p.x < 3 else None)
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = probe.getsockname()[1]
+    with make_server(StudyFolder(folder), port) as server:
+        with_pages(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with opening(browser, f"http://{HOST}:{port}/") as page:
+            figure = chart(page, "incremental")
+            drawn = figure.locator("svg[role=img] path[stroke-width='1.3']")  # a marker a point
+            assert "9 of 21 trials finished" in page.locator("#status").inner_text()
+            assert drawn.count() == 3
+            figure.locator("label", has_text="single trials").locator("input").uncheck()
+            with sqlite3.connect(folder / "results.db") as db:
+                for (trial,) in db.execute("SELECT id FROM trials WHERE status = 'pending'").fetchall():
+                    db.execute("INSERT INTO epochs VALUES (?, 2, 'accuracy', 0.9)", (trial,))
+                    db.execute("UPDATE trials SET status = 'done' WHERE id = ?", (trial,))
+            deadline = time.monotonic() + 20
+            while drawn.count() < 7 and time.monotonic() < deadline:
+                page.wait_for_timeout(100)
+            assert drawn.count() == 7
+            assert "21 of 21 trials finished" in page.locator("#status").inner_text()
+            assert not figure.locator("label", has_text="single trials").locator("input").is_checked()
+        server.shutdown()
