@@ -11,7 +11,6 @@ from carryover.runs import execute
 from carryover.runs.events import OnEvent, RunEvent, RunSummary
 from carryover.runs.export import epochs_frame, points_frame
 from carryover.runs.folder import StudyFolder, find_folder
-from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,13 +84,9 @@ class Results:
 
     def question(self) -> str:
         """What the study asks, in a few sentences; empty where its study file is gone."""
-        from carryover.study.describe import describe_study
-        from carryover.study.file import load_study
+        from carryover.study.describe import describe_file
 
-        try:
-            return describe_study(load_study(StudyFolder(self.folder).study_file))
-        except (CarryoverError, OSError):  # of another version, or edited since: the results stand
-            return ""
+        return describe_file(StudyFolder(self.folder).study_file)
 
     def report(self, overlay: bool = False) -> Path:
         """Writes report.html, figures/ and its tables into the folder; gives the path of the page.

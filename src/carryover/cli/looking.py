@@ -129,11 +129,12 @@ def report(
     ] = False,
 ) -> None:
     """Write the report of a study: its page, figures and tables. Works while the study runs, too."""
-    from carryover.api import load
+    from carryover.report.build import write_report
     from carryover.report.terminal import summary_table
+    from carryover.study.describe import describe_file
 
     found = find_folder(folder)
-    written = load(found.path).report(overlay)
+    written = write_report(found.path, overlay, describe_file(found.study_file))
     out = console()
     out.print(summary_table(found.path))
     out.print(Text(f"wrote {written}"), soft_wrap=True)

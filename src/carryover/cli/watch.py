@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -194,7 +193,7 @@ def make_server(folder: StudyFolder, port: int | None) -> WatchServer:
         except OSError as error:
             problem = error.strerror
             continue
-        server.onlooker = Onlooker(folder, partial(_page, folder.path))
+        server.onlooker = Onlooker(folder, partial(_page, folder))
         return server
     if port:
         raise CarryoverError(f"--port {port} cannot be used ({problem}): name another, or leave it out")
@@ -219,8 +218,8 @@ def progress_text(now: Status) -> str:
     return f"{text}. The study is complete."
 
 
-def _page(folder: Path, version: str) -> str:
-    from carryover.api import Results
+def _page(folder: StudyFolder, version: str) -> str:
     from carryover.report.build import page
+    from carryover.study.describe import describe_file
 
-    return page(folder, live=version, words=Results(folder).question())
+    return page(folder.path, live=version, words=describe_file(folder.study_file))

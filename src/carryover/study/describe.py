@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from carryover.study.experiments import Experiment, Probing, Prune
-from carryover.study.file import Study
+from carryover.study.file import Study, load_study
 from carryover.study.linguistic import LinguisticKind
 from carryover.study.sections import PerSize, Size
+from carryover.trial import CarryoverError
+
+
+def describe_file(path: Path) -> str:
+    """What the study of a file asks; empty where the file is gone, of another version, or edited into no study."""
+    try:
+        return describe_study(load_study(path))
+    except (CarryoverError, OSError):
+        return ""
 
 
 def describe_study(study: Study) -> str:
