@@ -82,6 +82,38 @@ def published_correlations() -> dict[tuple[frozenset[str], str], tuple[float, st
     }
 
 
+FAMILIES = {"bert": "BERT", "roberta": "RoBERTa", "xlnet": "XLNet"}
+PROPERTIES = {"xpos": "POS", "pos": "POS", "chunk": "chunking", "sem": "SEM"}
+SHORT_TASKS = {"SST-2": "SST", "STS-B": "STS", "": "Base"}
+
+
+def published_words(family: str, corpus: str, finetuned_on: str) -> dict[str, float]:
+    """Durrani et al. 2021, Tables 1, 4, 5 and 7, for a model's family, a corpus and a task ("": none): top, bottom,
+    accuracy all neurons, accuracy selected neurons, selectivity all, selectivity selected; as shares of 1."""
+    model, tags = FAMILIES.get(family), PROPERTIES.get(corpus.rpartition(":")[2])
+    if model is None or tags is None or corpus.startswith("builtin:"):
+        return {}
+    found = _durrani(f"{tags} neurons {model}", SHORT_TASKS.get(finetuned_on, finetuned_on))
+    return found | (_durrani(f"{tags} {model}", "base") if not finetuned_on else {})
+
+
+def published_share(corpus: str) -> float:
+    """Of the neurons, in the sets of the paper: a tenth for chunking, a twentieth for other tags."""
+    return 0.1 if PROPERTIES.get(corpus.rpartition(":")[2]) == "chunking" else 0.05
+
+
+def published_pruning(family: str, task: str) -> dict[str, float]:
+    """Durrani et al. 2021, Tables 2 and 6: none, prune top 6, prune bottom 6; as shares of 1."""
+    return _durrani(f"pruning {FAMILIES[family]}", task) if family in FAMILIES else {}
+
+
+def _durrani(experiment: str, task: str) -> dict[str, float]:
+    rows = published_tables()
+    rows = rows[rows["source"].str.startswith("durrani2021") & (rows["experiment"] == experiment)]
+    rows = rows[rows["task"] == task]
+    return {str(q): float(v) / 100 for q, v in zip(rows["quantity"], rows["value"], strict=True)}
+
+
 def same_size(published: str, train_size: int, train_rows: int | None) -> bool:
     """Whether a published size, a count or a share of the training set, is that of a curve of ours."""
     share = re.fullmatch(r"([\d.]+)%", published)
