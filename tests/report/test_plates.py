@@ -169,3 +169,13 @@ def test_one_size_in_several_variants_takes_colours_for_them(tmp_path):
     figure = draw(points, "incremental")
     assert [t.get_text() for t in figure.legends[0].get_texts()][:2] == ["as_described", "bert_init"]
     assert len({line.get_color() for line in lines(figure) if line.get_marker() in "os"}) == 2
+
+
+@pytest.mark.parametrize(
+    ("share", "whole"), [(1.0, 8551), (0.6, 104743), (10.0, 67349), (100.0, 2490), (25.0, 3668)]
+)
+def test_a_share_is_called_what_the_study_file_called_it(share, whole):
+    from carryover.report.figures import _share
+
+    assert _share(int(share / 100 * whole), whole) == share
+    assert _share(round(share / 100 * whole), whole) == share

@@ -79,7 +79,9 @@ def draw_incremental(
     Probes of the frozen model, where there are any, are a broken line. `shares` names sizes as shares of the
     training set.
     """
-    amount = (points["train_size"] / points["train_rows"]).map(_share) if shares else points["train_size"]
+    amount = points["train_size"]
+    if shares:
+        amount = [_share(*sizes) for sizes in zip(points["train_size"], points["train_rows"], strict=True)]
     points = points.assign(amount=amount)
     figure, panels = make_panels(points, ["model"])
     amounts, variants = sorted(set(points["amount"])), list(dict.fromkeys(points["variant"]))
@@ -162,6 +164,10 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
     return figure
 
 
-def _share(part: float) -> float:
-    """In per cent, to two digits: what a study file's share of a training set comes to."""
-    return float(f"{100 * part:.2g}")
+def _share(size: float, whole: float) -> float:
+    """In per cent: the roundest share of the training set that comes to this size, give or take one example."""
+    for digits in (1, 2, 3):
+        percent = float(f"{100 * size / whole:.{digits}g}")
+        if abs(percent / 100 * whole - size) <= 1:
+            return percent
+    return percent
