@@ -8,6 +8,7 @@ Layers are numbered as in the papers: 1 is the layer just above the embeddings, 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -200,8 +201,7 @@ class Trial:
 
     @property
     def id(self) -> str:
-        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return _id_of(self)
 
     @property
     def finetuning(self) -> Trial | None:
@@ -248,6 +248,12 @@ class Point:
     condition: str  # which curve of the experiment: "", "block reinitialized", ...
     x: float  # where on the curve: layers kept, first layer of the block, number of the permutation, ...
     trial: Trial
+
+
+@functools.lru_cache(maxsize=1 << 18)  # asked for many times, of studies with many trials
+def _id_of(trial: Trial) -> str:
+    text = json.dumps(trial.identity(), sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _without_defaults(value: Any) -> dict[str, Any]:

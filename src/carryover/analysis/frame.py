@@ -130,6 +130,21 @@ def load_weight_change(folder: Path) -> pd.DataFrame:
         return pd.read_sql_query(query, db)
 
 
+def load_change_of_whole_models(folder: Path) -> pd.DataFrame:
+    """The part of `load_weight_change` that claims and figures read: Frobenius norms of models that were finetuned
+    as they were pretrained. All of it would fill the memory where there are many trials."""
+    columns = ["trial_id", "name", "layer", "kind", "value"]
+    whole = (
+        "SELECT id FROM trials WHERE json_extract(trial_json, '$.surgery.reinit') = '[]'"
+        " AND coalesce(json_extract(trial_json, '$.surgery.order'), '[]') = '[]'"
+    )
+    with _reading(folder) as db:
+        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
+            return pd.DataFrame(columns=columns)
+        query = f"SELECT {', '.join(columns)} FROM weight_change WHERE kind = 'frobenius'"
+        return pd.read_sql_query(f"{query} AND trial_id IN {ASKED_FOR} AND trial_id IN ({whole})", db)
+
+
 def load_trials(folder: Path) -> pd.DataFrame:
     """One row per trial with what became of it, whichever points it serves."""
     columns = (

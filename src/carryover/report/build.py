@@ -16,11 +16,11 @@ import pandas as pd
 from carryover.analysis.claims import Claim, as_table, claims
 from carryover.analysis.frame import (
     finished,
+    load_change_of_whole_models,
     load_epochs,
     load_points,
     load_runs,
     load_trials,
-    load_weight_change,
     study_facts,
 )
 from carryover.report import facts
@@ -79,7 +79,7 @@ def page(folder: Path, live: str | None = None, words: str = "", overlay: bool =
 
 
 def _found(folder: Path, done: pd.DataFrame, overlay: bool, files: bool) -> Found:
-    weights = load_weight_change(folder)
+    weights = load_change_of_whole_models(folder)
     further = plates(done, load_epochs(folder), weights, overlay)
     every = [section(done, kind, further, overlay, files) for kind in in_order(done["experiment"])]
     return Found(done, every, claims(done, weights), pictures(done))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from carryover.analysis.frame import finished, load_epochs, load_points, load_weight_change
+from carryover.analysis.frame import finished, load_change_of_whole_models, load_epochs, load_points
 from carryover.report.figures import draw
 from carryover.report.labels import in_order
 from carryover.report.layers import draw_layers, file_names, pictures
@@ -32,7 +32,7 @@ def _gallery(folder: Path, overlay: bool) -> dict[str, Callable[[], Figure]]:
     found: dict[str, Callable[[], Figure]] = {
         kind: partial(draw, points, kind, overlay=overlay) for kind in in_order(points["experiment"])
     }
-    for plate in plates(points, load_epochs(folder), load_weight_change(folder), overlay):
+    for plate in plates(points, load_epochs(folder), load_change_of_whole_models(folder), overlay):
         found[plate.key] = plate.draw
     for name, picture in file_names(pictures(points)).items():
         found[name] = partial(draw_layers, picture)

@@ -23,7 +23,7 @@ from carryover.analysis.claims.places import t3, t5
 from carryover.analysis.claims.settings import t6, t7
 from carryover.analysis.claims.sizes import t1, t2
 from carryover.analysis.claims.weights import s1, s2
-from carryover.analysis.frame import finished, load_points, load_weight_change
+from carryover.analysis.frame import finished, load_change_of_whole_models, load_points
 
 __all__ = [
     "FAILS", "HOLDS", "NOT_ASKED", "OPEN", "Claim", "Limits", "Test", "as_records", "as_table", "claims",
@@ -34,7 +34,7 @@ __all__ = [
 def claims(
     points: pd.DataFrame, weights: pd.DataFrame | None = None, limits: Limits | None = None
 ) -> list[Claim]:
-    """Every claim, from finished points; `weights` as `load_weight_change` gives them."""
+    """Every claim, from finished points; `weights` as `load_change_of_whole_models` gives them."""
     limits = limits or Limits()
     weights = (
         pd.DataFrame(columns=["trial_id", "name", "layer", "kind", "value"]) if weights is None else weights
@@ -45,7 +45,7 @@ def claims(
 
 
 def study_claims(folder: Path, limits: Limits | None = None) -> list[Claim]:
-    return claims(finished(load_points(folder)), load_weight_change(folder), limits)
+    return claims(finished(load_points(folder)), load_change_of_whole_models(folder), limits)
 
 
 def as_records(found: list[Claim]) -> list[dict[str, Any]]:
