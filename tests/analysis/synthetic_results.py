@@ -83,16 +83,18 @@ def write_results(
         if t.id in seen:
             continue
         seen.add(t.id)
-        metric = METRICS.get(t.task, "accuracy")
-        task = (t.task_fingerprint, t.task, "classification", metric, json.dumps([metric, "f1"]), train_rows)
+        of = (t.task_fingerprint, t.task) if t.words is None else (t.words.fingerprint, t.words.corpus)
+        metric = METRICS.get(t.task, "accuracy") if t.words is None else t.words.ask
+        task = (*of, "classification", metric, json.dumps([metric, "f1"]), train_rows)
         db.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", task)
-        model = (t.model_fingerprint, t.model, None, "bert", depth)
+        family = next((f for f in ("roberta", "xlnet") if f in t.model), "bert")
+        model = (t.model_fingerprint, t.model, None, family, depth)
         db.execute("INSERT OR IGNORE INTO models VALUES (?, ?, ?, ?, ?)", model)
         failed = isinstance(result, str)
         status = "failed" if failed else "pending" if result is None else "done"
         factor = dict(t.training.lr_factors).get(depth, 1.0)
         surgery = t.surgery
-        row = (t.id, t.model, t.model_fingerprint, t.task, t.task_fingerprint, t.train_size, t.seed, t.head)
+        row = (t.id, t.model, t.model_fingerprint, of[1], of[0], t.train_size, t.seed, t.head)
         row += (
             surgery.recipe,
             surgery.keep_layer_norm,
@@ -112,6 +114,8 @@ def write_results(
                     "train_loss": 0.9 - value,
                     "seconds": 30.0,
                 }
+                if t.words is not None and t.words.ask in ("selectivity", "compression"):
+                    facts[f"control_{'accuracy' if t.words.ask == 'selectivity' else t.words.ask}"] = 0.5
                 db.executemany(
                     "INSERT INTO epochs VALUES (?, ?, ?, ?)", [(t.id, epoch, m, v) for m, v in facts.items()]
                 )

@@ -28,7 +28,7 @@ SELECT p.experiment, p.condition, p.x, t.model, t.model_fingerprint, t.task, t.t
        t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor, t.id AS trial_id, t.status, t.error,
        COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric) AS metric, score.value AS value,
        dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
-       t.seconds, m.depth, m.family, k.train_rows, t.trial_json
+       control.value AS control, t.seconds, m.depth, m.family, k.train_rows, t.trial_json
 FROM points p
 JOIN trials t ON t.id = p.trial_id
 LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
@@ -38,6 +38,9 @@ LEFT JOIN epochs score ON score.trial_id = t.id AND score.epoch = last.epoch
     AND score.metric = COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric)
 LEFT JOIN epochs dev ON dev.trial_id = t.id AND dev.epoch = last.epoch AND dev.metric = 'dev_loss'
 LEFT JOIN epochs train ON train.trial_id = t.id AND train.epoch = last.epoch AND train.metric = 'train_loss'
+LEFT JOIN epochs control ON control.trial_id = t.id AND control.epoch = last.epoch
+    AND control.metric = 'control_' || CASE json_extract(t.trial_json, '$.words.ask')
+        WHEN 'selectivity' THEN 'accuracy' ELSE json_extract(t.trial_json, '$.words.ask') END
 ORDER BY p.rowid  -- the order of the study file
 """
 
@@ -82,7 +85,7 @@ def load_points(folder: Path) -> pd.DataFrame:
     """One row per point; value and losses are those of the last epoch, and of done trials alone."""
     with _reading(folder) as db:
         points = pd.read_sql_query(POINTS, db)
-    for column in ("value", "dev_loss", "train_loss", "epochs", "seconds"):
+    for column in ("value", "dev_loss", "train_loss", "control", "epochs", "seconds"):
         points[column] = pd.to_numeric(points[column])
     points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
     points["reinit_lr_factor"] = pd.to_numeric(points["reinit_lr_factor"]).astype(float)
@@ -103,13 +106,6 @@ def load_points(folder: Path) -> pd.DataFrame:
     points["share"] = pd.Series([w.get("share") for w in asked], dtype=float)
     points["ranking"] = pd.Series([w.get("ranking", "") for w in asked], dtype=object)
     return points
-
-
-def load_points_metric(folder: Path, points: pd.DataFrame, metric: str) -> pd.Series:
-    """Another metric of the last epoch of each point's trial, as `points` has them; NaN where there is none."""
-    epochs = load_epochs(folder)
-    epochs = epochs[epochs["metric"] == metric].sort_values("epoch").drop_duplicates("trial_id", keep="last")
-    return points["trial_id"].map(epochs.set_index("trial_id")["value"])
 
 
 def load_epochs(folder: Path) -> pd.DataFrame:

@@ -9,6 +9,7 @@ A `Figure` is made directly and never through pyplot, so nothing here touches gl
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -79,7 +80,7 @@ def draw_incremental(
     Probes of the frozen model, where there are any, are a broken line. `shares` names sizes as shares of the
     training set.
     """
-    amount = points["train_size"]
+    amount: Any = points["train_size"]
     if shares:
         amount = [_share(*sizes) for sizes in zip(points["train_size"], points["train_rows"], strict=True)]
     points = points.assign(amount=amount)

@@ -104,17 +104,15 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
             few |= line(
                 panel, rows, (place, len(present)), looks[name], shown, single_trials=len(present) <= 2
             )
-            if overlay:
-                beside |= _published(
-                    panel, rows, points.loc[rows.index, "setting"].iloc[0], looks[name], experiment, shown
-                )
+            which = str(points.loc[rows.index, "setting"].iloc[0])
+            beside |= _published(panel, rows, which, looks[name], experiment, shown, overlay)
         _name_models(panel, models)
     limit_y(panels, shown)
     name_x(panels, x_axis(experiment))
     handles: list[Any] = [Line2D([], [], **looks[name]) for name in sets]
     labels = [name or "smallest set" for name in sets]
     with_trials(handles, labels, few, theme)
-    if beside:
+    if beside and overlay:
         handles.append(Line2D([], [], color=theme.ink, **_published_look()))
         labels.append(PUBLISHED)
     legend_below(figure, handles, labels)
@@ -122,7 +120,13 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
 
 
 def _published(
-    panel: Panel, rows: pd.DataFrame, which: str, ours: dict[str, Any], experiment: str, shown: Shown
+    panel: Panel,
+    rows: pd.DataFrame,
+    which: str,
+    ours: dict[str, Any],
+    experiment: str,
+    shown: Shown,
+    overlay: bool,
 ) -> bool:
     """Crosses where the paper has a number for this family, property and task."""
     key = THEIRS.get((experiment, which))
@@ -137,8 +141,9 @@ def _published(
         return False
     table = pd.DataFrame(found, columns=["x", "mean"])
     drawn = {"color": ours["color"], **_published_look()}
-    panel.axes.plot(table["x"], table["mean"], zorder=5, **drawn)
-    shown[panel.task] += [(value, value, value) for value in table["mean"]]
+    if overlay:
+        panel.axes.plot(table["x"], table["mean"], zorder=5, **drawn)
+        shown[panel.task] += [(value, value, value) for value in table["mean"]]
     panel.marks.append(Mark("published", drawn, about(rows), table, None, PUBLISHED))
     return True
 
@@ -155,7 +160,7 @@ def _model_look(name: str, names: Sequence[str], theme: Theme) -> dict[str, Any]
 
 
 def _set_look(rows: pd.DataFrame, points: pd.DataFrame, theme: Theme) -> dict[str, Any]:
-    """A colour and marker a kind of set; the smallest share is filled, others are open. No line: models have no order."""
+    """A colour and marker a kind of set, open but for the smallest share. No line: models have no order."""
     first = rows.iloc[0]
     kind = SETS.index(first["setting"]) if first["setting"] in SETS else 0
     shares = sorted(set(points["share"].dropna()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -25,6 +25,7 @@ from carryover.report.overlay import overlay_caption
 from carryover.report.plates import Plate
 from carryover.report.style import DARK, LIGHT, Theme
 from carryover.report.tables import Grid, grid
+from carryover.report.word_tables import word_tables
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class TextTable:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: tuple[int, ...]  # the columns that hold words, not numbers
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Section:
     further: list[Shown] = field(default_factory=list)
     gains: TextTable | None = None
     correlations: TextTable | None = None
+    tables: list[TextTable] = field(default_factory=list)
     published: bool = False
 
     @property
@@ -99,6 +102,10 @@ def section(
         ],
         gains=_gains(points) if experiment == "incremental" else None,
         correlations=_correlations(points, published) if permuted else None,
+        tables=[
+            replace(_table(t.label, t.heads, t.rows, set(t.words)), note=t.note)
+            for t in word_tables(points, experiment)
+        ],
         published=permuted and bool(published),
     )
 
