@@ -21,6 +21,7 @@ from carryover.trial import CarryoverError
 
 SCHEMA_VERSION = 1
 DATABASE = "results.db"
+ROWS_AT_ONCE = 50_000
 
 POINTS = """
 WITH last AS (SELECT trial_id, MAX(epoch) AS epoch FROM epochs GROUP BY trial_id)
@@ -81,10 +82,15 @@ class StudyFacts:
         return sum(self.counts.values())
 
 
+def _in_parts(query: str, db: sqlite3.Connection) -> pd.DataFrame:
+    """What the query finds; as rows of Python's it would take ten times the memory of the frame."""
+    return pd.concat(list(pd.read_sql_query(query, db, chunksize=ROWS_AT_ONCE)), ignore_index=True)
+
+
 def load_points(folder: Path) -> pd.DataFrame:
     """One row per point; value and losses are those of the last epoch, and of done trials alone."""
     with _reading(folder) as db:
-        points = pd.read_sql_query(POINTS, db)
+        points = _in_parts(POINTS, db)
     for column in ("value", "dev_loss", "train_loss", "control", "epochs", "seconds"):
         points[column] = pd.to_numeric(points[column])
     points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
@@ -111,7 +117,7 @@ def load_points(folder: Path) -> pd.DataFrame:
 def load_epochs(folder: Path) -> pd.DataFrame:
     """trial_id, epoch, metric, value: the learning curves in long form."""
     with _reading(folder) as db:
-        return pd.read_sql_query(
+        return _in_parts(
             f"SELECT * FROM epochs WHERE trial_id IN {ASKED_FOR} ORDER BY trial_id, epoch, metric", db
         )
 

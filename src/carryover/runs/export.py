@@ -6,12 +6,13 @@ left out. `epochs`: one row a point, trial, epoch and metric.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from carryover.runs.folder import StudyFolder
 from carryover.runs.store import Store
-from carryover.trial import CarryoverError, Trial
+from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,38 +31,52 @@ WHERE t.status = 'done' ORDER BY p.rowid
 EPOCHS = (
     "SELECT trial_id, epoch, metric, value FROM epochs JOIN trials ON id = trial_id WHERE status = 'done'"
 )
+LAST_EPOCHS = """
+WITH last AS (SELECT trial_id, MAX(epoch) AS epoch FROM epochs GROUP BY trial_id)
+SELECT e.trial_id, e.metric, e.value FROM epochs e
+JOIN last ON last.trial_id = e.trial_id AND last.epoch = e.epoch JOIN trials t ON t.id = e.trial_id
+WHERE t.status = 'done' AND e.metric != 'seconds'  -- of one epoch; the trial's own stands in the points
+"""
+ROWS_AT_ONCE = 50_000  # as rows of Python's, all would take ten times the memory of the frame
 
 
 def points_frame(folder: StudyFolder) -> pd.DataFrame:
-    points, epochs = _read(folder)
-    last = epochs[epochs["epoch"] == epochs.groupby("trial_id")["epoch"].transform("max")]
-    last = last[last["metric"] != "seconds"]  # of one epoch; the trial's own stands in the points
+    points, last = _read(folder, LAST_EPOCHS)
     final = last.pivot(index="trial_id", columns="metric", values="value")
     final.columns.name = None
     return points.merge(final, left_on="trial_id", right_index=True, how="left")
 
 
 def epochs_frame(folder: StudyFolder) -> pd.DataFrame:
-    points, epochs = _read(folder)
+    points, epochs = _read(folder, EPOCHS)
     return points.drop(columns="seconds").merge(epochs, on="trial_id")
 
 
-def _read(folder: StudyFolder) -> tuple[pd.DataFrame, pd.DataFrame]:
-    import pandas as pd
-
+def _read(folder: StudyFolder, of_epochs: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     with Store.read(folder.database) as store:
-        points = pd.read_sql_query(POINTS, store.connection)
-        epochs = pd.read_sql_query(EPOCHS, store.connection)
-    trials = [Trial.from_json(text) for text in points.pop("trial_json")]
+        points, epochs = (_in_parts(query, store) for query in (POINTS, of_epochs))
+    facts = [_facts(text) for text in points.pop("trial_json")]
     points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
-    points["order"] = [_listed(trial.surgery.order) for trial in trials]
-    points["reinit"] = [_listed(trial.surgery.reinit) for trial in trials]
-    points["epochs"] = [trial.training.epochs for trial in trials]
-    points["lr"] = [trial.training.lr for trial in trials]
+    for place, column in enumerate(("order", "reinit", "epochs", "lr")):
+        points[column] = [fact[place] for fact in facts]
     return points, epochs
 
 
-def _listed(layers: tuple[int, ...] | None) -> str:
+def _in_parts(query: str, store: Store) -> pd.DataFrame:
+    import pandas as pd
+
+    parts = pd.read_sql_query(query, store.connection, chunksize=ROWS_AT_ONCE)
+    return pd.concat(list(parts), ignore_index=True)
+
+
+def _facts(trial_json: str) -> tuple[str, str, int, float]:
+    """Order, re-initialised layers, epochs and learning rate of a trial."""
+    trial = json.loads(trial_json)
+    surgery, training = trial["surgery"], trial["training"]
+    return _listed(surgery["order"]), _listed(surgery["reinit"]), training["epochs"], training["lr"]
+
+
+def _listed(layers: list[int] | None) -> str:
     return " ".join(map(str, layers or ()))
 
 
