@@ -45,7 +45,18 @@ def answer(results: carryover.Results) -> list[str]:
     for layer in results.contrasts().sort_values("mean").head(3).itertuples():
         sure = "clear" if layer.p_adjusted < 0.05 else "may be chance"
         told.append(f"without what layer {layer.x:g} had learnt: {layer.mean:+.3f} ({sure})")
-    return told
+    return [*told, verdict(results)]
+
+
+def verdict(results: carryover.Results) -> str:
+    """The layers whose step up the curve can be told from chance."""
+    layers = results.layers().query("source == 'incremental' and p_adjusted < 0.05 and mean > 0")
+    named = ", ".join(str(layer) for layer in layers["first"])
+    return (
+        f"these layers matter for my task: {named}"
+        if named
+        else "no single layer stands out: run more trials"
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -63,9 +74,11 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     try:
         results = carryover.run(study_of(asked), asked.folder)
+        results.figure("layers").savefig(asked.folder / "layers.png", dpi=200)
     except carryover.CarryoverError as error:
         raise SystemExit(f"error: {error}") from None
-    print(*answer(results), f"more in {results.report()}", sep="\n")
+    print(*answer(results), f"a picture of the layers: {asked.folder / 'layers.png'}", sep="\n")
+    print(f"more in {results.report()}")
 
 
 if __name__ == "__main__":

@@ -244,7 +244,8 @@ def test_the_example_says_which_layers_matter(tmp_path, monkeypatch):
     assert "accuracy: 0.900 with all 6 layers pretrained" in told[0]
     assert "the first 3 of 6 layers bring 90% of it" in told
     assert re.fullmatch(r"without what layer 2 had learnt: -0\.\d+ \(clear\)", told[3])
-    assert len(told) == 6
+    assert told[6] == "these layers matter for my task: 1, 2, 3"
+    assert len(told) == 7
 
 
 # --- the file tree ---
@@ -289,6 +290,8 @@ def test_the_table_is_that_of_the_demo_as_it_is_now():
     assert len(table.splitlines()[0].split()) == 2 + 7  # k = 0 to 6
 
 
-def test_the_figure_is_small():
-    (image,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
-    assert (ROOT / image).stat().st_size < 200_000
+def test_the_pictures_are_small():
+    images = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert images == ["docs/images/demo.png", "docs/images/report.png"]
+    for image in images:
+        assert (ROOT / image).stat().st_size < 300_000

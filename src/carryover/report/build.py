@@ -97,7 +97,7 @@ def _page(folder: Path, points: pd.DataFrame, found: Found, words: str, live: st
         facts=known,
         progress=facts.progress(known),
         words=words,
-        asked=facts.asked(points if found.points.empty else found.points),
+        asked=facts.asked(points, found.points),
         study_file=facts.study_file(folder),
         headlines=headlines(found.points, found.claims) if found.sections else [],
         pictured=_pictured(found.layers, files=live is None),

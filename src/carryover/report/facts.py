@@ -25,8 +25,8 @@ def progress(facts: StudyFacts) -> dict[str, Any]:
     return {"text": f"{text}.", "share": done / max(1, total), "partial": open_ones > 0}
 
 
-def asked(points: pd.DataFrame) -> list[tuple[str, str]]:
-    """What the study compares, as its points tell: names and what was asked of them."""
+def asked(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str]]:
+    """What the study compares, as its points tell, finished or not: names and what was asked of them."""
     models = points.drop_duplicates("model_fingerprint")
     tasks = points.drop_duplicates("task")
     short = short_names(points["task"])
@@ -35,14 +35,15 @@ def asked(points: pd.DataFrame) -> list[tuple[str, str]]:
     found = [
         ("Models", ", ".join(f"{m.model} ({m.depth:.0f} layers)" for m in each_row(models))),
         ("Tasks", ", ".join(f"{short[t.task]} ({metric_name(t.metric)})" for t in each_row(tasks))),
-        ("Training examples", ", ".join(size_name(size) for size in sorted(set(points["train_size"])))),
+        ("Finetuned on", ", ".join(name for name in dict.fromkeys(points["finetuned_on"]) if name)),
+        ("Training examples", ", ".join(size_name(size) for size in sorted(set(points["train_size"]) - {0}))),
         ("Experiments", ", ".join(experiment_name(e).lower() for e in in_order(points["experiment"]))),
         ("Re-initialisation", ", ".join(dict.fromkeys(points.loc[~points["untouched"], "recipe"])) or "none"),
         ("Head", ", ".join(dict.fromkeys(points["head"]))),
         ("Trials a point", _span(trials)),
-        ("Epochs", _span(points["epochs"].dropna())),
+        ("Epochs", _span(done["epochs"].dropna())),
     ]
-    variants = [variant for variant in dict.fromkeys(points.get("variant", ())) if variant]
+    variants = [variant for variant in dict.fromkeys(done.get("variant", ())) if variant]
     found += [("Compared besides", "; ".join(variants))] if variants else []
     return [(name, text) for name, text in found if text]
 

@@ -181,7 +181,8 @@ def _about(points: pd.DataFrame, where: dict) -> str:
 
 
 def _overview(better: int, total: int) -> str:
-    which = f"all {total}" if better == total else f"{better} of {total}" if better else f"none of {total}"
+    every = "both" if total == 2 else f"all {total}"
+    which = every if better == total else f"{better} of {total}" if better else f"none of {total}"
     return (
         f"In {which} curves that have both their ends, the model with all layers pretrained does better than "
         "the one with none: the 95% interval of the paired difference lies above zero."

@@ -13,7 +13,7 @@ class Drawing {
     this.y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - this.top);
     this.inside = (value) => Math.max(low, Math.min(high, value));
     this.node = svg("svg", { viewBox: `0 0 ${this.width} ${HEIGHT}`, width: this.width, height: HEIGHT, role: "img", tabindex: 0, "aria-label": panel.alt, "font-family": FONT, "font-size": 11.5 });
-    this.axes(niceTicks(low, high, 5));
+    this.axes(niceTicks(low, high, 6));
     this.hits = [];
     const lines = marks.filter((mark) => mark.kind === "line");
     for (const mark of marks) if (mark.kind === "level") this.level(mark);

@@ -83,14 +83,16 @@ class Layers {
 
   drawRow(stacks, picture, width) {
     const theme = this.themes[isDark() ? "dark" : "light"], gap = 12, tasks = [...new Set(stacks.map((stack) => stack.task))];
-    const cell = Math.max(42, Math.min(92, (width - NAMES - gap * tasks.length) / stacks.length));
+    const cell = Math.max(42, Math.min(118, (width - NAMES - gap * tasks.length) / stacks.length));
     const whole = NAMES + cell * stacks.length + gap * tasks.length, height = HEAD + picture.depth * ROW + FOOT;
     const node = svg("svg", { viewBox: `0 0 ${whole} ${height}`, width: whole, height, role: "img", tabindex: 0, "aria-label": picture.alt, "font-family": FONT, "font-size": 11.5 });
     node.style.maxWidth = `${whole}px`;
     node.style.margin = "0 auto";
-    const id = `hatch${Math.random().toString(36).slice(2)}`;
-    const pattern = svg("pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("defs", {}, node));
-    svg("line", { x1: 0, x2: 0, y1: 0, y2: 6, stroke: theme.ink, "stroke-width": 1, opacity: 0.28 }, pattern);
+    const id = `hatch${Math.random().toString(36).slice(2)}`, defs = svg("defs", {}, node);
+    for (const ink of ["#ffffff", "#000000"]) {
+      const pattern = svg("pattern", { id: id + ink.slice(1), width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, defs);
+      svg("line", { x1: 0, x2: 0, y1: 0, y2: 6, stroke: ink, "stroke-width": 1, opacity: 0.35 }, pattern);
+    }
     const text = (x, y, words, more) => svg("text", { x, y, fill: theme.ink, "text-anchor": "middle", ...more }, node, words);
     const y = (layer) => HEAD + (picture.depth - layer) * ROW;
     const quiet = { "text-anchor": "end", fill: theme.muted };
@@ -109,19 +111,19 @@ class Layers {
       text(middle, 34, stack.size);
       if (stack.all !== null) text(middle, 52, stack.all.toFixed(1), { "font-weight": 600 });
       if (stack.none !== null) text(middle, y(0) + 18, minus(stack.none.toFixed(1)));
-      for (const box of stack.boxes) this.box(node, box, stack, picture, { x, cell, y, middle, hatch: `url(#${id})` }, theme, text);
+      for (const box of stack.boxes) this.box(node, box, stack, picture, { x, cell, y, middle, id }, theme, text);
     });
     return node;
   }
 
-  box(node, [first, last, mean, half, n, clear], stack, picture, { x, cell, y, middle, hatch }, theme, text) {
+  box(node, [first, last, mean, half, n, clear], stack, picture, { x, cell, y, middle, id }, theme, text) {
     const colour = shade(mean / (last - first + 1) / picture.most, theme.shades), top = y(last) + 2, height = (last - first + 1) * ROW - 4;
     const shape = { x: x + 2, y: top, width: cell - 4, height, rx: 5 };
     const group = svg("g", {}, node);
     svg("rect", { ...shape, fill: colour, stroke: clear ? theme.muted : "none" }, group);
-    if (!clear) svg("rect", { ...shape, fill: hatch, "pointer-events": "none" }, group);
-    const words = cell >= 84 && half !== null ? `${signed(mean)} \u00b1${half.toFixed(1)}` : signed(mean);
     const ink = inkOn(colour);
+    if (!clear) svg("rect", { ...shape, fill: `url(#${id}${ink.slice(1)})`, "pointer-events": "none" }, group);
+    const words = cell >= 84 && half !== null ? `${signed(mean)} \u00b1${half.toFixed(1)}` : signed(mean);
     const label = text(middle, top + height / 2 + 4, words, { fill: ink, "font-weight": clear ? 700 : 400, "pointer-events": "none" });
     if (!clear) {
       const wide = words.length * 6 + 4;

@@ -47,7 +47,7 @@ function switches(parent, label, values, isOn, change) {
 
 function choice(parent, label, values, current, change) {
   const line = html("label", {}, parent);
-  line.append(label);
+  html("span", {}, line, label);
   const box = html("select", {}, line);
   values.forEach((value, place) => html("option", { value: place, selected: place === current }, box, value));
   box.addEventListener("change", () => change(Number(box.value)));

@@ -1,0 +1,70 @@
+"""What a notebook takes from a study: frames, claims, figures by their name, layers, and the question in words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import carryover
+
+sys.path.insert(0, str(Path(__file__).parent / "analysis"))
+
+from synthetic_results import incremental, lifelike, single_layer, write_results
+
+STUDY = """
+name = "small"
+models = ["./model"]
+tasks = ["SST-2"]
+experiments = ["incremental"]
+train_sizes = [500]
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    made = incremental(sizes=(500, 5000), trials=4) + single_layer()
+    return carryover.load(write_results(tmp_path_factory.mktemp("api"), made, lifelike(6)))
+
+
+def test_a_figure_is_matplotlibs_and_has_the_means(results):
+    from matplotlib.figure import Figure
+
+    figure = results.figure("incremental")
+    assert isinstance(figure, Figure)
+    line = next(
+        line for line in figure.axes[0].lines if line.get_marker() == "o" and len(line.get_xdata()) == 7
+    )
+    mine = results.summary().query("experiment == 'incremental' and train_size == 500").sort_values("x")
+    assert list(line.get_ydata()) == pytest.approx(list(mine["mean"]))
+
+
+def test_every_name_gives_a_figure_and_no_other_does(results):
+    names = results.figures()
+    assert names == ["incremental", "single_layer", "layers", "layers_single_layer"]
+    for name in names:
+        assert results.figure(name).axes
+    with pytest.raises(carryover.CarryoverError, match="no figure 'weight_change'; it has: incremental"):
+        results.figure("weight_change")
+
+
+def test_claims_are_a_table_with_a_row_a_test(results):
+    table = results.claims()
+    assert {"claim", "claim_verdict", "effect", "low", "high", "p_adjusted"} <= set(table.columns)
+    assert (table["claim"] == "T1").sum() == 2
+    assert set(table.loc[table["claim"] == "T5", "claim_verdict"]) != {"not asked for"}
+    wide = results.claims(margin=0.5)
+    assert list(wide.loc[wide["claim"] == "T5", "claim_verdict"].unique()) == ["holds"]
+
+
+def test_layers_are_a_frame_and_the_question_is_in_words(results, tmp_path):
+    layers = results.layers()
+    assert (layers["source"] == "incremental").sum() == 2 * 6
+    assert results.question() == ""  # its study file is not there
+    (tmp_path / "study.toml").write_text(STUDY)
+    write_results(tmp_path, incremental(), lifelike(6))
+    asked = carryover.load(tmp_path).question()
+    assert asked.startswith("What do the layers of")
+    (tmp_path / "study.toml").write_text("name = 3")
+    assert carryover.load(tmp_path).question() == ""
