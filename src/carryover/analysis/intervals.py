@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special, stats
 
 LEVEL = 0.95
 
@@ -53,7 +53,7 @@ def t_interval(values: Sequence[float] | np.ndarray | pd.Series, level: float = 
     if x.size == 1:
         return Interval(mean, math.nan, math.nan, math.nan, 1)
     sd = 0.0 if np.ptp(x) == 0 else float(np.std(x, ddof=1))
-    half = float(stats.t.ppf((1 + level) / 2, x.size - 1)) * sd / math.sqrt(x.size)
+    half = float(special.stdtrit(x.size - 1, (1 + level) / 2)) * sd / math.sqrt(x.size)
     return Interval(mean, mean - half, mean + half, sd, int(x.size))
 
 
@@ -73,17 +73,19 @@ def paired_difference(a: pd.Series, b: pd.Series, level: float = LEVEL) -> Paire
             raise ValueError(
                 f"seed {series.index[series.index.duplicated()][0]} occurs twice: what is to be paired?"
             )
-    both = pd.concat([a, b], axis=1, join="inner").dropna().astype(float)
-    if both.empty:
+    seeds = a.index.intersection(b.index)  # faster than a join of both, of which a report makes a thousand
+    differences = a.to_numpy(dtype=float)[a.index.get_indexer(seeds)]
+    differences = differences - b.to_numpy(dtype=float)[b.index.get_indexer(seeds)]
+    differences = differences[~np.isnan(differences)]
+    if not differences.size:
         return None
-    first, second = both.iloc[:, 0].to_numpy(), both.iloc[:, 1].to_numpy()
-    i = t_interval(first - second, level)
+    i = t_interval(differences, level)
     if i.n == 1:
         p = math.nan
     elif i.sd == 0:
         p = 1.0 if i.mean == 0 else 0.0  # what the t test tends to; scipy would divide by zero
     else:
-        p = float(stats.ttest_rel(first, second).pvalue)
+        p = float(2 * special.stdtr(i.n - 1, -abs(i.mean) / (i.sd / math.sqrt(i.n))))  # of the t distribution
     return PairedDifference(i.mean, i.low, i.high, i.sd, i.n, p)
 
 
