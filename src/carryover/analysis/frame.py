@@ -97,7 +97,7 @@ def load_points(folder: Path) -> pd.DataFrame:
     points["reinit_lr_factor"] = pd.to_numeric(points["reinit_lr_factor"]).astype(float)
     points["model"] = _one_name_each(points, "model", "model_fingerprint")
     points["task"] = _one_name_each(points, "task", "task_fingerprint")
-    trials = [json.loads(text) for text in points.pop("trial_json")]
+    trials = _parsed(points.pop("trial_json"))
     points["reinit"] = pd.Series([tuple(t["surgery"]["reinit"]) for t in trials], dtype=object)
     points["order"] = pd.Series([tuple(t["surgery"]["order"] or ()) for t in trials], dtype=object)
     points["untouched"] = pd.Series([not layers for layers in points["reinit"]], dtype=bool)
@@ -112,6 +112,17 @@ def load_points(folder: Path) -> pd.DataFrame:
     points["share"] = pd.Series([w.get("share") for w in asked], dtype=float)
     points["ranking"] = pd.Series([w.get("ranking", "") for w in asked], dtype=object)
     return points
+
+
+def _parsed(texts: pd.Series) -> list[dict[str, Any]]:
+    """Trials as they were written; what many of them have in common is kept once."""
+    shared: dict[str, Any] = {}
+    trials = []
+    for text in texts:
+        trial = json.loads(text)
+        common = {key: trial.get(key) for key in ("task", "surgery", "training", "words")}
+        trials.append(shared.setdefault(json.dumps(common), common))
+    return trials
 
 
 def load_epochs(folder: Path) -> pd.DataFrame:
@@ -144,7 +155,7 @@ def load_change_of_whole_models(folder: Path) -> pd.DataFrame:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
             return pd.DataFrame(columns=columns)
         query = f"SELECT {', '.join(columns)} FROM weight_change WHERE kind = 'frobenius'"
-        return pd.read_sql_query(f"{query} AND trial_id IN {ASKED_FOR} AND trial_id IN ({whole})", db)
+        return _in_parts(f"{query} AND trial_id IN ({whole} AND id IN {ASKED_FOR})", db)
 
 
 def load_trials(folder: Path) -> pd.DataFrame:
@@ -154,7 +165,7 @@ def load_trials(folder: Path) -> pd.DataFrame:
     )
     order = "model, task, train_size, seed, id"
     with _reading(folder) as db:
-        return pd.read_sql_query(f"SELECT {columns} FROM trials WHERE id IN {ASKED_FOR} ORDER BY {order}", db)
+        return _in_parts(f"SELECT {columns} FROM trials WHERE id IN {ASKED_FOR} ORDER BY {order}", db)
 
 
 def load_runs(folder: Path) -> pd.DataFrame:
