@@ -62,7 +62,7 @@ def aspect(points: pd.DataFrame) -> pd.Series:
 
 def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigure:
     """A line a model: before finetuning dark and broken, after finetuning a colour a task (Figures 1 to 4)."""
-    points = points.assign(variant=aspect(points), condition=whose(points))
+    points = points.assign(variant=aspect(points), condition=whose(points)).drop(columns="train_size")
     figure, panels = make_panels(points, ["model", "variant"])
     names = _in_order(points["condition"])
     looks = {name: _model_look(name, names, theme) for name in names}
@@ -93,14 +93,14 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
     models, sets = _in_order(points["model_name"]), _sets_in_order(points)
     points["x"] = points["model_name"].map({name: float(i) for i, name in enumerate(models)})
     points["condition"] = points["kept"]
-    figure, panels = make_panels(points.drop(columns=["setting"]), ["model"])
+    figure, panels = make_panels(points.drop(columns=["setting", "kept", "train_size"]), ["model"])
     looks = {name: _set_look(points[points["kept"] == name], points, theme) for name in sets}
     shown: Shown = {panel.task: [] for panel in panels}
     few, beside = False, False
     for panel in panels:
-        present = [name for name in sets if (panel.points["kept"] == name).any()]
+        present = [name for name in sets if (panel.points["condition"] == name).any()]
         for place, name in enumerate(present):
-            rows = panel.points[panel.points["kept"] == name]
+            rows = panel.points[panel.points["condition"] == name]
             few |= line(
                 panel, rows, (place, len(present)), looks[name], shown, single_trials=len(present) <= 2
             )

@@ -35,7 +35,14 @@ def word_tables(points: pd.DataFrame, experiment: str) -> list[WordTable]:
     if experiment == "prune":
         return _made("Top or bottom layers dropped", _pruning(chosen), "Tables 2 and 6")
     if experiment == "neurons":
-        return _made("Accuracy with top, bottom and random neurons", _sets(chosen), "Tables 1, 4 and 5")
+        models = short_names(chosen["model"])
+        return [
+            table
+            for (corpus, model), mine in each_group(chosen, ["task", "model"])
+            for table in _made(
+                f"{corpus}, {models[model]}: accuracy with sets of neurons", _sets(mine), "Tables 1, 4 and 5"
+            )
+        ]
     if experiment == "selectivity":
         lengths = points[points["experiment"] == "description_length"]
         return _made(
@@ -51,6 +58,14 @@ def _made(label: str, rows: Iterator[dict[str, str]], source: str) -> list[WordT
     names = list(dict.fromkeys(name for row in found for name in row))
     heads = {name: name for name in names if any(row.get(name) for row in found)}
     note = NOTE + (BESIDE.format(source) if any(name.startswith("published") for name in heads) else "")
+    for name in (
+        "model",
+        "variant",
+        "finetuned on",
+        "selected",
+    ):  # what is the same in all rows goes without saying
+        if len({row.get(name) for row in found}) == 1 and len(heads) > 2:
+            heads.pop(name, None)
     full = [{name: row.get(name, "") for name in heads} for row in found]
     return [
         WordTable(
@@ -83,22 +98,19 @@ def _pruning(rows: pd.DataFrame) -> Iterator[dict[str, str]]:
 
 
 def _sets(rows: pd.DataFrame) -> Iterator[dict[str, str]]:
-    models = short_names(rows["model"])
+    """Of one model and corpus: a row a task that the model was finetuned on, a column a set."""
     rows = rows.assign(whose=whose(rows))
     rows = rows.sort_values("finetuned_on", key=lambda names: names != "", kind="stable")
-    for (corpus, model), mine in each_group(rows, ["task", "model"]):
-        for (name,), asked in each_group(mine, ["whose"]):
-            row = {"corpus": str(corpus), "model": models[model], "finetuned on": str(name)}
-            row["all neurons"] = _mean(asked[asked["neurons"] == "all"])
-            for (ranking, share, which), cell in each_group(
-                asked[asked["share"].notna()], ["ranking", "share", "neurons"]
-            ):
-                row[f"{which} {100 * share:.6g}%{'' if ranking == 'lca' else f', {ranking}'}"] = _mean(cell)
-            first = asked.iloc[0]
-            theirs = published_words(str(first["family"]), str(corpus), str(first["finetuned_on"]))
-            if published_share(str(corpus)) in set(asked["share"]):
-                row |= _published({"top": "top", "bottom": "bottom"}, theirs)
-            yield row
+    for (name,), asked in each_group(rows, ["whose"]):
+        row = {"finetuned on": str(name), "all neurons": _mean(asked[asked["neurons"] == "all"])}
+        first = asked.iloc[0]
+        corpus, sets = str(first["task"]), asked[asked["share"].notna()]
+        theirs = published_words(str(first["family"]), corpus, str(first["finetuned_on"]))
+        for (ranking, share, which), cell in each_group(sets, ["ranking", "share", "neurons"]):
+            row[f"{which} {100 * share:.6g}%{'' if ranking == 'lca' else f', {ranking}'}"] = _mean(cell)
+            if ranking == "lca" and share == published_share(corpus):
+                row |= _published({which: which}, theirs)
+        yield row
 
 
 def _selectivity(rows: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[dict[str, str]]:

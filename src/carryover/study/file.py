@@ -112,7 +112,7 @@ class Study(Section):
             twice = [i for i, name in enumerate(names) if name in names[:i]]
             problems += [((key, i, "name"), f"{names[i]} is listed twice") for i in twice]
         if not self.tasks and not all(isinstance(e, LinguisticKind) for e in self.experiments):
-            problems.append(("tasks", "this key is needed"))
+            problems.append(("tasks", "at least one is needed"))
         problems += self._words_problems()
         if problems:
             refuse(*problems)

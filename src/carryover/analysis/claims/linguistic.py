@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -31,7 +32,7 @@ LOCALISED = ("roberta", "xlnet")  # families whose bottom neurons the paper saw 
 def d1(points: pd.DataFrame, limits: Limits) -> Claim:
     rows = points[points["experiment"] == "word_probing"]
     tests = []
-    for name, depth, change in _changes(rows, ["x"], rows):
+    for name, depth, change in _changes(rows, ["x"]):
         upper = change.loc[:, change.columns > UPPER * depth].mean(axis=1)
         lower = change.loc[:, change.columns <= LOWER * depth].mean(axis=1)
         if upper.notna().any():
@@ -51,7 +52,7 @@ def d2(points: pd.DataFrame, limits: Limits) -> Claim:
     rows = points[(points["experiment"] == "neuron_spread") & (points["ranking"] == "lca")]
     rows = rows[rows["share"] == rows.groupby(["model", "task"])["share"].transform("min")]
     tests = []
-    for name, depth, change in _changes(rows, ["x"], rows):
+    for name, depth, change in _changes(rows, ["x"]):
         moved = (
             (change * change.columns.to_numpy(dtype=float))
             .sum(axis=1, min_count=len(change.columns))
@@ -69,7 +70,7 @@ def d3(points: pd.DataFrame, limits: Limits) -> Claim:
     rows = rows[rows["ranking"] == "lca"]
     rows = rows[rows["share"] == rows.groupby(["model", "task"])["share"].transform("min")]
     tests: list[Test] = []
-    for name, _, change in _changes(rows, ["neurons"], rows):
+    for name, _, change in _changes(rows, ["neurons"]):
         if {"top", "bottom"} <= set(change.columns):
             more = (change["bottom"] - change["top"]).dropna().to_numpy()
             tests.append(_falls(more, f"{name}: bottom against top neurons", "accuracy", limits))
@@ -96,17 +97,17 @@ def d4(points: pd.DataFrame, limits: Limits) -> Claim:
     return judge("D4", D4, tests, limits)
 
 
-def _changes(rows: pd.DataFrame, columns: list[str], among: pd.DataFrame):
+def _changes(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[str, int, pd.DataFrame]]:
     """(name, depth, after less before as a table of seeds by `columns`) of every finetuned model and corpus."""
-    before = rows[rows["finetuned_on"] == ""]
-    for key, after in each_group(rows[rows["finetuned_on"] != ""], WHOSE):
+    before, finetuned = rows[rows["finetuned_on"] == ""], rows[rows["finetuned_on"] != ""]
+    for key, after in each_group(finetuned, WHOSE):
         base = before[(before["model"] == key[0]) & (before["task"] == key[1])]
         if base.empty:
             continue
         tables = [t.pivot_table(index="seed", columns=columns, values="value") for t in (after, base)]
         change = (tables[0] - tables[1]).dropna(how="all").dropna(axis=1, how="all")
         if not change.empty:
-            yield f"{label(after, among)} after {key[2]}", int(after["depth"].iloc[0]), change
+            yield f"{label(after, finetuned)} after {key[2]}", int(after["depth"].iloc[0]), change
 
 
 def _falls(values: np.ndarray, about: str, unit: str, limits: Limits, margin: float | None = None) -> Test:

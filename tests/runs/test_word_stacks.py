@@ -1,0 +1,229 @@
+"""A study of words from end to end on a small random model: before and after finetuning, killed and gone on with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_subject import write_model
+
+from carryover.analysis.frame import finished, load_epochs, load_points
+from carryover.data.corpora import load_corpus
+from carryover.runs import execute
+from carryover.runs.encoders import file_of, keep_only, load, save
+from carryover.runs.plan import Stack, cut, make_stacks, models_in, total_steps, words_key
+from carryover.runs.status import disk_use
+from carryover.runs.store import Store
+from carryover.study.file import Study
+from carryover.trial import Trial, Words
+
+RUN = """
+import sys, torch
+from pathlib import Path
+from carryover.runs.execute import run
+from carryover.study.file import load_study
+torch.set_num_threads(1)
+import carryover.runs.word_stack as word_stack, os, signal
+asked = word_stack._ask_all
+def kill(model, *rest):  # like kill -9, when the questions of a finetuned model begin
+    if model.finetuning is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    asked(model, *rest)
+if sys.argv[3] == "killed":
+    word_stack._ask_all = kill
+else:
+    word_stack._finetune = None  # it must not be called again
+run(load_study(sys.argv[1]), Path(sys.argv[2]), device="cpu", workers=0)
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    corpus = load_corpus("builtin:pos")
+    words = {w for split in (corpus.train, corpus.test) for s in split.sentences for w in s.words}
+    return write_model(tmp_path_factory.mktemp("model"), sorted(words))
+
+
+def study_of(model: Path, **changes) -> Study:
+    small = {"train_words": 400, "test_words": 200}
+    settings = {
+        "name": "words",
+        "trials": 2,
+        "train_sizes": [16],
+        "models": [str(model)],
+        "tasks": ["builtin:sentiment"],
+        "corpora": [{"name": "builtin:pos", **small}, {"name": "builtin:chunk", **small}],
+        "experiments": [
+            {"kind": "word_probing"},
+            {"kind": "neurons", "shares": [0.25], "l1": 1e-3, "l2": 1e-3},
+            {"kind": "selectivity", "shares": [0.25], "l1": 1e-3, "l2": 1e-3, "finetuned_on": []},
+        ],
+        "training": {"epochs": 1, "lr": 1e-3, "max_length": 32},
+    }
+    return Study(**(settings | changes))
+
+
+@pytest.fixture(scope="module")
+def ran(model, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ran") / "study"
+    summary = execute.run(study_of(model), folder, device="cpu", workers=0)
+    assert (summary.failed, summary.done) == (0, summary.trials)
+    return folder
+
+
+def test_all_questions_are_answered_before_and_after(ran):
+    points = finished(load_points(ran))
+    assert points["value"].notna().all()
+    assert set(points["task"]) == {"builtin:pos", "builtin:chunk"}
+    assert set(points["finetuned_on"]) == {"", "sentiment"}
+    layers = points[points["experiment"] == "word_probing"].pivot_table(
+        index=["task", "seed", "x"], columns="finetuned_on", values="value"
+    )
+    assert len(layers) == 2 * 2 * 3
+    assert layers.iloc[:, 0].between(0.05, 1).all()
+    assert (layers.iloc[:, 0] != layers.iloc[:, 1]).mean() > 0.5  # another model answers
+    spread = points[points["experiment"] == "neuron_spread"]
+    sums = spread.groupby(["task", "seed", "condition"])["value"].sum()
+    assert np.allclose(sums, 1.0)
+    chosen = points[points["experiment"] == "selectivity"]
+    assert set(chosen["metric"]) == {"selectivity"}
+    assert chosen["control"].between(0, 1).all()
+
+
+def test_answers_carry_what_belongs_to_them(ran):
+    epochs = load_epochs(ran)
+    metrics = epochs.groupby("metric")["value"].count()
+    points = load_points(ran).drop_duplicates("trial_id")
+    assert metrics["majority_accuracy"] == len(points)
+    assert (
+        metrics["task_accuracy"] == (points["finetuned_on"] != "").sum()
+    )  # how the finetuned model itself does
+    assert metrics["task_accuracy"] > 0
+
+
+def test_nothing_is_left_on_the_disk_but_results(ran):
+    assert not (ran / "encoders").exists()
+    assert not list((ran / "cache").rglob("*.npy"))
+    assert "results.db" in disk_use(ran)
+
+
+def test_a_question_has_one_answer_whatever_is_asked_beside_it(model, ran, tmp_path):
+    """One seed and one corpus alone, in a worker process, against the whole study."""
+    alone = study_of(model, trials=1, experiments=["word_probing"])
+    alone = Study(**(alone.settings() | {"corpora": alone.corpora[:1]}))
+    execute.run(alone, tmp_path / "alone", device="cpu", workers=1)
+    few, many = (finished(load_points(f)).set_index("trial_id")["value"] for f in (tmp_path / "alone", ran))
+    few = few[~few.index.duplicated()]
+    both = many[~many.index.duplicated()].loc[few.index]
+    assert len(few) == 2 * 3
+    assert (
+        few - both
+    ).abs().max() <= 2 / 200  # finetuned in a stack of one and of two: equal but for rounding
+
+
+def test_kill_9_costs_no_finetuning(model, ran, tmp_path):
+    file, folder = tmp_path / "study.toml", tmp_path / "study"
+    file.write_text(study_of(model).to_toml())
+    killed = _drive(file, folder, "killed")
+    assert killed.returncode == -9
+    saved = sorted((folder / "encoders").glob("*.safetensors"))
+    assert len(saved) == 2
+    with Store.read(folder / "results.db") as store:
+        before = store.ids("done")
+        assert {t.train_size for t in store.trials("done")} == {0}  # of the pretrained model all are answered
+    assert disk_use(folder)["encoders"] > 0
+    again = _drive(file, folder, "again")
+    assert again.returncode == 0, again.stderr
+    assert not (folder / "encoders").exists()
+    with Store.read(folder / "results.db") as store:
+        counts = store.counts()
+        assert counts.done == counts.total
+        assert before < store.ids("done")
+    whole, resumed = (finished(load_points(f)).set_index(["trial_id", "x"])["value"] for f in (ran, folder))
+    assert (whole.sort_index() - resumed.sort_index()).abs().max() == 0
+
+
+def _drive(file: Path, folder: Path, *further: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", RUN, str(file), str(folder), *further],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_corpus_that_fails_does_not_take_the_others_with_it(model, tmp_path, monkeypatch):
+    import carryover.probes.ask as ask_module
+
+    asked = ask_module.ask
+
+    def breaks(trials, *rest, **named):
+        if trials[0].words.corpus == "builtin:chunk":
+            raise RuntimeError("no luck")
+        return asked(trials, *rest, **named)
+
+    monkeypatch.setattr(ask_module, "ask", breaks)
+    study = study_of(model, experiments=[{"kind": "word_probing", "finetuned_on": []}])
+    summary = execute.run(study, tmp_path / "study", device="cpu", workers=0)
+    assert (summary.done, summary.failed) == (6, 6)
+    with Store.read(tmp_path / "study" / "results.db") as store:
+        assert all("no luck" in failure.error for failure in store.failures())
+
+
+# --- plan ---
+
+
+def trials_of(seeds=range(3), size=16):
+    plain = Trial("m", "mf", "t" if size else "", "tf" if size else "", size, 0)
+    return [
+        Trial(**{**vars_of(plain), "seed": s, "words": Words("c", f"c{c}", neurons="layer", layer=k)})
+        for s in seeds
+        for c in range(2)
+        for k in range(3)
+    ]
+
+
+def vars_of(trial):
+    names = ("model", "model_fingerprint", "task", "task_fingerprint", "train_size", "seed")
+    return {name: getattr(trial, name) for name in names}
+
+
+def test_all_questions_of_a_model_stay_together():
+    after, before = trials_of(), trials_of(size=0)
+    assert (models_in(after), models_in(before)) == (3, 1)
+    stacks = make_stacks([*before, *after], words_key, 2)
+    assert sorted(stack.models for stack in stacks) == [1, 1, 2]
+    for stack in stacks:
+        assert len(stack.trials) == 6 * stack.models or stack.trials[0].train_size == 0
+    assert [len(piece) for piece in cut(after, 1)] == [6, 6, 6]
+    assert total_steps(after) == sum(stack.steps for stack in stacks) - total_steps(before)
+    assert total_steps(after) - 18 * 20 == 3 * after[0].steps
+
+
+# --- models on the disk ---
+
+
+def test_saved_models_are_whole_or_not_there(tmp_path):
+    import torch
+
+    trial = Trial("m", "mf", "t", "tf", 16, 0)
+    assert load(None, trial) is None
+    assert load(tmp_path, trial) is None
+    save(tmp_path, trial, {"w": torch.ones(3)}, {"metrics": {"task_accuracy": 0.5}, "seconds": 1.0})
+    weights, facts = load(tmp_path, trial)
+    assert weights["w"].tolist() == [1.0, 1.0, 1.0]
+    assert facts["metrics"] == {"task_accuracy": 0.5}
+    file = file_of(tmp_path, trial)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-4])
+    assert load(tmp_path, trial) is None
+    file.write_bytes(whole)
+    wanted = Stack(0, tuple(trials_of(seeds=[0])))
+    keep_only(tmp_path, [wanted])
+    assert not file.exists() or wanted.trials[0].finetuning.id == trial.id
+    keep_only(tmp_path / "nowhere", [wanted])
