@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from synthetic_results import incremental, lifelike, localized, permutation, write_results
 
+from carryover.report import chart
 from carryover.report.build import page as page_alone
 from carryover.report.build import write_report
 from carryover.report.facts import _threads
@@ -251,6 +252,14 @@ def test_nothing_finished_is_refused_and_nothing_is_written(tmp_path):
     alone = Page(page_alone(folder, live="0"))  # what `watch` shows until the first trial is done
     assert "0 of 21 trials finished" in alone.text
     assert alone.data["charts"] == {}
+
+
+def test_more_trials_than_a_page_can_hold_are_left_out_and_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(chart, "MOST_TRIALS", 10)
+    folder = write_results(tmp_path, incremental(("SST-2",), (500,), 2), lifelike(6))
+    page = Page(page_alone(folder))
+    assert "Single trials are not on this page" in page.text
+    assert all(not mark.get("trials") for figure in page.data["charts"].values() for mark in figure["marks"])
 
 
 def test_the_page_by_itself_is_the_same_and_writes_nothing(full, tmp_path):

@@ -32,6 +32,7 @@ DIMENSIONS = {
     "beside": "beside it",
 }
 MOST_TRIALS = 40_000  # in a chart; more would make the page heavy, and are in results.csv
+LEFT_OUT = f"Single trials are not on this page, being more than {MOST_TRIALS:,}; results.csv has them."
 DIGITS = 6
 SPOKEN = 6  # lines of a panel that its description tells of
 
@@ -54,7 +55,7 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
     return {
         "key": key,
         "title": title,
-        "caption": caption,
+        "caption": f"{caption} {LEFT_OUT}" if count > MOST_TRIALS else caption,
         "x": x_label,
         "single": "permutation" if any(mark.kind == "strip" for _, mark in marks) else "seed",
         "trials": bool(getattr(figure, "trials_first", False)),

@@ -115,7 +115,7 @@ def _shown(key: str, title: str, told: str, painter: Any, overlay: bool, files: 
         figure = painter(LIGHT)
     chart = chart_of(figure, key, title, told, overlay)
     if chart is not None:
-        return Shown(key, title, told, figure, chart, files=files)
+        return Shown(key, title, chart["caption"], figure, chart, files=files)
     with DARK.applied():
         dark = painter(DARK)
     return Shown(key, title, told, figure, None, _picture(figure, LIGHT), _picture(dark, DARK), files)
