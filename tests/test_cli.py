@@ -225,3 +225,21 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch):
     assert "Go on with: carryover run mine" in call("run", "mine.toml", "--max-stack", "1", code=130).stderr
     monkeypatch.setattr(execute, "run", real)
     assert "14 trials in" in call("run", "mine").output
+
+
+def test_power_says_what_is_needed_and_adds_paired_trials():
+    call("run", "mine.toml")
+    said = call("power", "mine", "--difference", "0.2").output
+    assert "4 comparisons can show 0.2 already" in said
+    assert "process-min" in said
+    assert "k = 4 against 3" in call("power", "mine.toml", "--all").output
+    before = Store.read(Path("mine/results.db")).ids("done")
+    added = call("power", "mine", "--add", "2").output
+    assert "asks for 2 trials more of every point" in added
+    assert carryover.load_study("mine/study.toml").trials.default == 5
+    assert "25 of 25 trials of the study are done" in call("run", "mine").output
+    with Store.read(Path("mine/results.db")) as store:
+        assert before < store.ids("done")
+        assert {trial.seed for trial in store.trials("done")} == set(range(5))
+    assert "--difference" in call("power", "mine", "--difference", "0", code=2).stderr
+    assert "nowhere" in call("power", "nowhere", code=2).stderr

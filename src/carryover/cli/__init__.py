@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from carryover import __version__
-from carryover.cli import claims, compare, looking, planning, running, watch
+from carryover.cli import claims, compare, looking, planning, power, running, watch
 from carryover.cli.show import complain
 from carryover.trial import CarryoverError
 
@@ -62,6 +62,7 @@ app.command("status", rich_help_panel="A study")(looking.status)
 app.command("watch", rich_help_panel="A study")(watch.watch)
 app.command("report", rich_help_panel="Its results")(looking.report)
 app.command("claims", rich_help_panel="Its results")(claims.claims)
+app.command("power", rich_help_panel="Its results")(power.power)
 app.command("compare", rich_help_panel="Its results")(compare.compare)
 app.command("export", rich_help_panel="Its results")(looking.export)
 
