@@ -14,6 +14,7 @@ import fakes
 import pytest
 from running import assert_complete, computed, run
 
+from carryover.runs.events import Note
 from carryover.runs.folder import StudyFolder
 from carryover.runs.lock import Locked, holder, study_lock
 from carryover.runs.rows import Counts
@@ -152,6 +153,31 @@ def test_the_lock_is_taken_again_after_it_was_given_back(tmp_path):
     assert holder(tmp_path) is None
     with study_lock(tmp_path):
         pass
+
+
+def test_another_machine_that_shows_life_holds_the_folder(folder):
+    """As on a file system that does not pass locks on: only the file tells."""
+    run(folder, fakes.make_study(trials=1))
+    lock = folder / ".lock"
+    lock.write_text('{"host": "elsewhere", "pid": 7, "since": 1700000000.0}')
+    with pytest.raises(Locked, match="process 7 on elsewhere, since 2023-11-1"):
+        run(folder, fakes.make_study(trials=2))
+    assert status(StudyFolder(folder)).running.host == "elsewhere"
+    long_ago = time.time() - 1000
+    os.utime(lock, (long_ago, long_ago))
+    assert holder(folder) is None
+    notes = []
+    note = lambda event: notes.append(event.text) if isinstance(event, Note) else None  # noqa: E731
+    assert run(folder, fakes.make_study(trials=2), on_event=note).done == 10
+    assert "the run of process 7 on elsewhere, since" in notes[0]
+    assert lock.read_text() == ""
+
+
+def test_the_holder_shows_life(tmp_path, monkeypatch):
+    monkeypatch.setattr("carryover.runs.lock.HEARTBEAT", 0.05)
+    with study_lock(tmp_path):
+        os.utime(tmp_path / ".lock", (1000, 1000))
+        wait_until(lambda: (tmp_path / ".lock").stat().st_mtime > 1000)
 
 
 def test_status_of_a_study_that_was_run(folder):

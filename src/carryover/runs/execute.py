@@ -79,7 +79,9 @@ def run(
     if not points:
         raise CarryoverError("the study asks for no trial at all: give it an experiment")
     place.path.mkdir(parents=True, exist_ok=True)
-    with study_lock(place.path), _stoppable():
+    with study_lock(place.path) as left_behind, _stoppable():
+        if left_behind is not None:
+            on_event(Note(f"the run of {left_behind} ended without a word; this one goes on from there"))
         place.check_study(study.name)
         for note in (notes := subjects.notes()):
             on_event(Note(note))

@@ -1,4 +1,9 @@
-"""One run at a time in a study folder: a lock that the operating system drops when its holder dies."""
+"""One run at a time in a study folder: a lock that the operating system drops when its holder dies.
+
+Not all shared file systems pass such locks on to other machines. So the holder also shows that it lives: it
+touches the file every few seconds. Who gets the lock while another machine's name stands in a file that was
+touched just now does not have it. A name in a file that nobody touches is what a killed run left behind.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +23,8 @@ from carryover.trial import CarryoverError
 
 LOCK_NAME = ".lock"
 PATIENCE = 0.5  # seconds; `status` holds the lock for an instant while it looks who does
+HEARTBEAT = 20.0  # seconds
+SIGNS_OF_LIFE = 120.0  # a file not touched for so long is nobody's, whatever it says
 
 
 class Locked(CarryoverError):
@@ -35,21 +43,27 @@ class Holder:
 
 
 @contextmanager
-def study_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder, or raise Locked saying who does. The file stays, empty: removing it would race."""
+def study_lock(folder: Path) -> Iterator[Holder | None]:
+    """Hold the folder, or raise Locked saying who does. Gives the holder before, if it left without a word.
+
+    The file stays, empty: removing it would race.
+    """
     descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not _acquire(descriptor, PATIENCE):
-            raise Locked(
-                f"{folder} is being run by {_read(descriptor) or 'another process'}: wait for it or stop it;"
-                f" `carryover status {folder}` shows how far it is"
-            )
+            raise Locked(_held_by(folder, _read(descriptor) or "another process"))
+        before = _read(descriptor)
+        if before is not None and _lives_elsewhere(before, descriptor):
+            raise Locked(_held_by(folder, before))
         holder = Holder(socket.gethostname(), os.getpid(), time.time())
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
+        released = threading.Event()
+        threading.Thread(target=_show_life, args=(descriptor, released), daemon=True).start()
         try:
-            yield
+            yield before
         finally:
+            released.set()
             os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
@@ -62,11 +76,31 @@ def holder(folder: Path) -> Holder | None:
     except OSError:
         return None
     try:
+        found = _read(descriptor)
         if _acquire(descriptor, 0, fcntl.LOCK_SH):
-            return None
-        return _read(descriptor) or Holder("an unknown host", 0, time.time())
+            return found if found is not None and _lives_elsewhere(found, descriptor) else None
+        return found or Holder("an unknown host", 0, time.time())
     finally:
         os.close(descriptor)
+
+
+def _held_by(folder: Path, who: object) -> str:
+    return f"{folder} is being run by {who}: wait for it or stop it; `carryover status {folder}` shows how far it is"
+
+
+def _lives_elsewhere(who: Holder, descriptor: int) -> bool:
+    """Whether another machine holds the folder by a lock that this one does not see."""
+    if who.host == socket.gethostname():
+        return False  # the system would not have given the lock away
+    return time.time() - os.fstat(descriptor).st_mtime < SIGNS_OF_LIFE
+
+
+def _show_life(descriptor: int, released: threading.Event) -> None:
+    while not released.wait(HEARTBEAT):
+        try:
+            os.utime(descriptor)
+        except OSError:  # closed just now
+            return
 
 
 def _acquire(descriptor: int, patience: float, kind: int = fcntl.LOCK_EX) -> bool:
