@@ -25,6 +25,7 @@ from carryover.cli.running import (
     StudyName,
     Tasks,
     Trials,
+    Words,
     Workers,
     choose,
 )
@@ -58,6 +59,7 @@ def plan(
     trials: Trials = None,
     sizes: Sizes = None,
     tasks: Tasks = None,
+    words: Words = None,
     device: Device = None,
     workers: Workers = None,
     max_stack: MaxStack = None,
@@ -77,7 +79,7 @@ def plan(
     from carryover.study.describe import describe_study
     from carryover.study.expand import expand
 
-    chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks)
+    chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks, words)
     means = choose_means(machine.choose_devices(device), workers, max_stack)
     speeds = gpu_speeds(gpus, means.on_cuda)
     say = Teller(messages())

@@ -43,6 +43,9 @@ Tasks = Annotated[
     list[str] | None,
     typer.Option("--tasks", help="Tasks, with commas or repeated: of the study, GLUE or builtin:NAME."),
 ]
+Words = Annotated[
+    int | None, typer.Option("--words", min=1, help="Most words of each corpus to train on, and to score on.")
+]
 Folder = Annotated[
     Path | None, typer.Option("--folder", help="Where results go. By default named after the study.")
 ]
@@ -74,6 +77,7 @@ def run(
     trials: Trials = None,
     sizes: Sizes = None,
     tasks: Tasks = None,
+    words: Words = None,
     device: Device = None,
     workers: Workers = None,
     max_stack: MaxStack = None,
@@ -105,7 +109,7 @@ def run(
     """Run a study, or go on with one that was stopped: what is done is kept and never run again."""
     from carryover.runs.execute import run as run_study
 
-    chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks)
+    chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks, words)
     err = messages()
     try:
         with Onlooker(err, quiet) as onlooker:
@@ -170,6 +174,7 @@ def choose(
     trials: int | None,
     sizes: list[str] | None,
     tasks: list[str] | None,
+    words: int | None = None,
 ) -> Chosen:
     if trials is not None and trials < 1:
         raise CarryoverError(f"--trials {trials}: give 1 or more")
@@ -181,6 +186,7 @@ def choose(
         "recipe": _listed(recipe),
         "trials": trials,
         "sizes": [_size(text) for text in _listed(sizes) or ()] or None,
+        "words": words,
     }
     if all(value is None for value in changes.values()):
         return chosen

@@ -230,7 +230,10 @@ def _task_folder(task: str, folder: Path) -> Path:
             f"{task}: source = {str(folder)!r} is not a folder; name a glue_data folder, or 'hub'"
         )
     inside = sorted(p for p in folder.iterdir() if p.is_dir())
-    for candidate in [*inside, folder.resolve()]:
+    beside = (
+        sorted((folder / "glue").iterdir()) if (folder / "glue").is_dir() else []
+    )  # with corpora next to it
+    for candidate in [*inside, *beside, folder.resolve()]:
         if glue_name(candidate.name) == task:
             return candidate
     if any(folder.glob("train*.tsv*")):

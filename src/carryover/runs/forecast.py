@@ -97,8 +97,8 @@ def disk_of(
 ) -> Disk:
     """`depths`: layers by model fingerprint."""
     trials = [trial for stack in stacks for trial in stack.trials]
-    finetuned = [trial for trial in trials if trial.probe is None]
-    largest = max((len(stack.trials) for stack in stacks if stack.trials[0].probe is None), default=0)
+    finetuned = [trial for trial in trials if trial.probe is None and trial.words is None]
+    largest = max((stack.models for stack in stacks if stack.trials[0].probe is None), default=0)
     values = sum(VALUES_AN_EPOCH * (1 if t.probe else evaluations(t)) for t in trials)
     matrices = sum(MATRICES_A_LAYER * depths[trial.model_fingerprint] for trial in finetuned)
     results = TRIAL_BYTES * max(points, len(trials)) + VALUE_BYTES * values + MATRIX_BYTES * matrices

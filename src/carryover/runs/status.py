@@ -8,7 +8,7 @@ from pathlib import Path
 
 from carryover.runs.folder import StudyFolder
 from carryover.runs.lock import Holder, holder
-from carryover.runs.plan import steps_of
+from carryover.runs.plan import steps_of, total_steps
 from carryover.runs.rows import Counts, Failure
 from carryover.runs.store import Store
 
@@ -61,13 +61,13 @@ def _seconds_left(store: Store, now: float) -> float | None:
             "SELECT id FROM trials WHERE run_id = ? AND status IN ('done', 'failed')", (last["run_id"],)
         )
     }
-    for trial in store.trials("done", "failed"):
-        settled += steps_of(trial) if trial.id in settled_now else 0
-    for trial in store.trials("running", "pending"):
+    settled += total_steps(t for t in store.trials("done", "failed") if t.id in settled_now)
+    for trial in (left := store.trials("running", "pending")):
         asked = trial.training.epochs if trial.probe is None else trial.probe.max_epochs
         share = epochs.get(trial.id, 0) / asked
         under_way += share * steps_of(trial)
         elsewhere += (1 - share) * steps_of(trial)
+    elsewhere += total_steps(left) - sum(map(steps_of, left))  # finetuning that questions about words share
     did = settled + under_way
     return elsewhere * (now - last["started"]) / did if did else None
 

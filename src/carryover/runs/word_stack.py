@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from carryover.engine.need import is_out_of_memory
+from carryover.engine.need import Pace, is_out_of_memory
 from carryover.engine.outcome import EngineSettings, EpochRecord, Outcome
 from carryover.runs import encoders
 from carryover.runs.plan import Stack
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from carryover.runs.worker import OnSteps, Workplace
+
+SAMPLED_ERROR = 0.3  # of what is judged by a few sentences
 
 log = logging.getLogger(__name__)
 
@@ -183,3 +185,22 @@ def _features_of(model: Finetuned, trial: Trial, cache: Path | None) -> Iterator
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def pace_of_stack(stack: Stack, workplace: Workplace, seconds: float) -> Pace:
+    """How long a stack of questions takes: its finetuning is timed as any other, and a sample of the rest."""
+    from carryover.engine.timing import measure_pace
+    from carryover.probes.word_timing import seconds_of_questions
+
+    setup, subjects, first = workplace.setup, workplace.subjects, stack.trials[0]
+    encoder, tokenizer = subjects.encoder(first), subjects.tokenizer(first)
+    mine = [t for t in stack.trials if not t.train_size or t.seed == first.seed]
+    asked = seconds_of_questions(mine, encoder, tokenizer, subjects.corpus, setup.device)
+    if first.finetuning is None:
+        return Pace(1, asked, 0.0, 0.0, 0.0, SAMPLED_ERROR, 0.0, 0.0)
+    finetunings = {t.seed: t.finetuning for t in stack.trials if t.finetuning}
+    settings = EngineSettings(slots=stack.slots, alike=stack.alike)
+    data = subjects.data(first)
+    pace = measure_pace(list(finetunings.values()), encoder, data, setup.device, settings, seconds)
+    error = max(pace.error, SAMPLED_ERROR)
+    return dataclasses.replace(pace, ending=pace.ending + asked * pace.trials, error=error)

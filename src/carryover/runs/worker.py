@@ -280,8 +280,15 @@ def train_stack_times(order: TimeStacks, workplace: Workplace) -> Times:
     deadline = time.monotonic() + order.seconds
     for left, stack in zip(range(len(order.stacks), 0, -1), order.stacks, strict=True):
         trial, remaining = stack.trials[0], deadline - time.monotonic()
-        if trial.words is not None:  # no part of it stands for the whole
-            paces.append(None)
+        if trial.words is not None:
+            try:
+                from carryover.runs.word_stack import pace_of_stack
+
+                paces.append(pace_of_stack(stack, workplace, max(0.0, remaining) / left))
+            except Exception as error:
+                log.warning("questions about words could not be timed: %s", error)
+                paces.append(None)
+            release()
             continue
         sort = (trial.model_fingerprint, trial.probe is None)
         if remaining < 0 and sort in seen:

@@ -176,11 +176,13 @@ class Study(Section):
         recipe: str | Sequence[str] | None = None,
         trials: int | None = None,
         sizes: Sequence[int | float | str] | None = None,
+        words: int | None = None,
     ) -> Study:
         """The same study with other settings; an experiment's or a task's own setting gives way to them too.
 
         A model or task named as one in the study stands for that one, with all its keys. `source` is for
-        the GLUE tasks and the papers' corpora. Relative paths start from the current folder.
+        the GLUE tasks and the papers' corpora; of each corpus at most so many `words` are used to train on, and as
+        many to score on. Relative paths start from the current folder.
         """
         now: dict[str, Any] = self.settings()
         if models is not None:
@@ -203,6 +205,8 @@ class Study(Section):
             corpora = tuple(
                 c.model_copy(update={"source": source}) if c.origin == "folder" else c for c in corpora
             )
+        if words is not None:
+            corpora = tuple(c.model_copy(update={"train_words": words, "test_words": words}) for c in corpora)
         study = Study(**(study.settings() | {"tasks": changed, "corpora": corpora})).resolved(Path.cwd())
         study._file = self._file
         return study

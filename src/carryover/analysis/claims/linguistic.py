@@ -33,8 +33,9 @@ def d1(points: pd.DataFrame, limits: Limits) -> Claim:
     rows = points[points["experiment"] == "word_probing"]
     tests = []
     for name, depth, change in _changes(rows, ["x"]):
-        upper = change.loc[:, change.columns > UPPER * depth].mean(axis=1)
-        lower = change.loc[:, change.columns <= LOWER * depth].mean(axis=1)
+        layers = change.columns.to_numpy(dtype=float)
+        upper = change.loc[:, layers > UPPER * depth].mean(axis=1)
+        lower = change.loc[:, layers <= LOWER * depth].mean(axis=1)
         if upper.notna().any():
             tests.append(
                 _falls(upper.dropna().to_numpy(), f"{name}: upper quarter of the layers", "accuracy", limits)
