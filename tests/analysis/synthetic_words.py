@@ -12,7 +12,7 @@ from carryover.study.file import Study
 from carryover.trial import Point
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from study.facts import FakeFacts  # noqa: E402
+from study.facts import FakeFacts
 
 WORD_KINDS = [
     {"kind": "word_probing"},
@@ -30,7 +30,12 @@ def word_points(
     depth=6,
 ) -> list[Point]:
     study = Study(
-        name="words", models=list(models), tasks=list(tasks), corpora=list(corpora), experiments=list(kinds), trials=trials
+        name="words",
+        models=list(models),
+        tasks=list(tasks),
+        corpora=list(corpora),
+        experiments=list(kinds),
+        trials=trials,
     )
     return expand(study, FakeFacts(depth=depth, rows=2490))
 

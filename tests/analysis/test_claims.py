@@ -341,7 +341,7 @@ def test_a_small_study_is_asked_for_what_it_lacks(tmp_path):
         "T7",
         "S1",
         "S2",
-        *"D1 D2 D3 D4".split(),
+        *["D1", "D2", "D3", "D4"],
     ]
     assert {claim.verdict for claim in found} == {NOT_ASKED}
     assert all("run" in claim.details for claim in found)
