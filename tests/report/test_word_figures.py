@@ -1,0 +1,125 @@
+"""Figures and tables of the experiments on words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "analysis"))
+from synthetic_results import prune, write_results
+from synthetic_words import forgetting, word_points
+
+from carryover.analysis.frame import finished, load_points
+from carryover.analysis.published import published_pruning, published_share, published_words
+from carryover.report.build import write_report
+from carryover.report.figures import draw
+from carryover.report.linguistic import LINGUISTIC, PUBLISHED
+from carryover.report.word_tables import word_tables
+
+DEPTH = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    points = word_points(depth=DEPTH, corpora=("UD-EWT:xpos", "CoNLL-2000:chunk"))
+    return write_results(tmp_path_factory.mktemp("words"), points, forgetting(DEPTH), depth=DEPTH)
+
+
+@pytest.fixture(scope="module")
+def points(folder):
+    return finished(load_points(folder))
+
+
+def panels(figure):
+    return {(p.task, p.subtitle): p for p in figure.panels}
+
+
+@pytest.mark.parametrize("experiment", LINGUISTIC)
+def test_every_experiment_has_a_figure_with_a_panel_a_corpus_and_model(points, experiment):
+    figure = draw(points, experiment)
+    assert {p.task for p in figure.panels} == {"UD-EWT:xpos", "CoNLL-2000:chunk"}
+    assert all(p.marks for p in figure.panels)
+
+
+def test_layers_before_and_after(points):
+    panel = panels(draw(points, "word_probing"))["UD-EWT:xpos", "roberta-base"]
+    drawn = {mark.about["condition"]: mark.table for mark in panel.marks}
+    assert list(drawn) == ["pretrained", "SST-2", "RTE"]
+    rows = points[(points["experiment"] == "word_probing") & (points["model"] == "roberta-base")]
+    mine = rows[(rows["task"] == "UD-EWT:xpos") & (rows["finetuned_on"] == "RTE")]
+    means = mine.groupby("x")["value"].mean()
+    assert drawn["RTE"]["mean"].tolist() == pytest.approx(means.tolist())
+    assert len(means) == DEPTH + 1
+    legend = [text.get_text() for text in draw(points, "word_probing").legends[0].get_texts()]
+    assert legend[:3] == ["pretrained", "finetuned on SST-2", "finetuned on RTE"]
+
+
+def test_sets_of_neurons_over_models_with_the_published_ones_beside(points):
+    panel = panels(draw(points, "neurons", overlay=True))["UD-EWT:xpos", "roberta-base"]
+    names = [text.get_text() for text in panel.axes.get_xticklabels()]
+    assert names == ["pretrained", "SST-2", "RTE"]
+    assert [m.about["condition"] for m in panel.marks if m.kind == "line"] == [
+        "all neurons", "top 10%", "top 5%", "random 10%", "random 5%", "bottom 10%", "bottom 5%",
+    ]  # fmt: skip
+    published = {m.about["condition"]: m.table for m in panel.marks if m.kind == "published"}
+    assert published["bottom 5%"]["mean"].tolist() == pytest.approx([0.953, 0.604, 0.904])
+    assert "bottom 10%" not in published  # the paper's sets have 5% for POS
+    assert {m.name for m in panel.marks if m.kind == "published"} == {PUBLISHED}
+
+
+def test_published_numbers_of_the_tables():
+    assert published_words("bert", "UD-EWT:xpos", "")["top"] == pytest.approx(0.960)
+    assert published_words("xlnet", "PMB:sem", "QNLI")["bottom"] == pytest.approx(0.178)
+    assert published_words("bert", "CoNLL-2000:chunk", "")["selectivity selected"] == pytest.approx(0.2919)
+    assert published_words("electra", "PMB:sem", "") == published_words("bert", "builtin:pos", "") == {}
+    assert published_words("bert", "UD-EWT:upos", "") == {}  # another tag set
+    assert (published_share("CoNLL-2000:chunk"), published_share("PMB:sem")) == (0.1, 0.05)
+    assert published_pruning("roberta", "QNLI")["prune bottom 6"] == pytest.approx(0.637)
+    assert published_pruning("mpnet", "QNLI") == {}
+
+
+def test_tables_in_the_papers_form(points):
+    tables = {table.label: table for table in word_tables(points, "neurons")}
+    mine = tables["CoNLL-2000:chunk, roberta-base: accuracy with sets of neurons"]
+    assert [row["finetuned on"] for row in mine.rows] == ["pretrained", "SST-2", "RTE"]
+    assert mine.rows[1]["published bottom"] == "60.7"
+    assert mine.rows[1]["bottom 10%"].startswith("4")
+    assert "Durrani" in mine.note
+    (seven,) = word_tables(points, "selectivity")
+    row = next(r for r in seven.rows if r["corpus"] == "UD-EWT:xpos" and r["model"] == "bert-base-uncased")
+    assert row["published selectivity, all"] == "14.4" or row["published selectivity, all"] == "14.5"
+    assert float(row["accuracy, all"].split()[0]) - float(
+        row["selectivity, all"].split()[0]
+    ) == pytest.approx(50, abs=0.11)
+    assert row["compression, all"].startswith("4.0") or row["compression, all"].startswith("3.9")
+
+
+def test_pruning_is_table_2(tmp_path):
+    rows = prune(tasks=("SST-2", "QNLI"), depth=12, counts=(6,))
+    study = write_results(tmp_path, rows, lambda p: 0.9 - (0.1 if p.condition == "bottom" else 0.0), depth=12)
+    (table,) = word_tables(finished(load_points(study)), "prune")
+    assert [row["task"] for row in table.rows] == ["SST-2", "QNLI"]
+    row = table.rows[1]
+    assert (row["baseline"], row["bottom 6 dropped"]) == ("90.0 ± 0.0", "80.0 ± 0.0")
+    assert (row["published baseline"], row["published top 6"], row["published bottom 6"]) == (
+        "91.1",
+        "87.6",
+        "83.7",
+    )
+
+
+def test_the_report_shows_it_all(folder):
+    page = write_report(folder, overlay=True).read_text()
+    for said in (
+        "What layers know of words",
+        "accuracy with sets of neurons",
+        "against a control task",
+        "published bottom",
+    ):
+        assert said in page
+    for experiment in LINGUISTIC:
+        assert (folder / "figures" / f"{experiment}.png").stat().st_size > 5000
+    summary = (folder / "summary.csv").read_text()
+    assert "neuron_spread,RTE: top 5%,roberta-base,CoNLL-2000:chunk" in summary
