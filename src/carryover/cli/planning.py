@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,11 +27,10 @@ from carryover.cli.running import (
     choose,
 )
 from carryover.cli.show import bytes_text, console, counted, duration, messages, table
-from carryover.runs.folder import DATABASE
 from carryover.trial import CarryoverError, Trial
 
 if TYPE_CHECKING:
-    from carryover.runs.forecast import Disk, Paces, Span
+    from carryover.runs.forecast import Disk, Span
     from carryover.runs.plan import Stack
 
 Gpus = Annotated[
@@ -67,89 +63,44 @@ def plan(
     no_measure: NoMeasure = False,
 ) -> None:
     """Show what a study would run, how long it takes and its disk, and check it. Trains for a minute at most."""
-    from carryover.runs import machine
-    from carryover.runs.forecast import at_speed, disk_of, time_of, told_apart
+    from carryover.runs import machine, subjects
+    from carryover.runs.foresee import foresee
     from carryover.runs.means import choose_means
-    from carryover.runs.measuring import fit_memory, time_stacks
-    from carryover.runs.plan import make_stacks
-    from carryover.runs.status import disk_use
-    from carryover.runs.store import Store
-    from carryover.runs.subjects import Subjects, cache_folder
-    from carryover.runs.worker import DEFAULT_ENGINE
     from carryover.study.describe import describe_study
-    from carryover.study.expand import expand
 
     chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks, words)
     means = choose_means(machine.choose_devices(device), workers, max_stack)
     speeds = gpu_speeds(gpus, means.on_cuda)
-    say = Teller(messages())
-    with tempfile.TemporaryDirectory(prefix="carryover-plan-") as scratch:
-        there = cache_folder(chosen.folder)
-        subjects = Subjects(there if there.is_dir() else Path(scratch) / "cache")  # writes nothing elsewhere
-        points = expand(chosen.study, subjects)
-        wanted = list({point.trial.id: point.trial for point in points}.values())
-        done: set[str] = set()
-        if (database := chosen.folder / DATABASE).is_file():
-            with Store.read(database) as store:
-                done = store.ids("done") & {trial.id for trial in wanted}
-        left = [trial for trial in wanted if trial.id not in done]
-        out = console()
+    out = console()
+    out.print(describe_study(chosen.study), soft_wrap=True, markup=False, highlight=False)
+    out.print()
+    found = foresee(
+        chosen.study,
+        chosen.folder,
+        means,
+        speeds,
+        measure=not no_measure,
+        fewer_workers=workers is None,
+        doing=Teller(messages()),
+        subjects_at=subjects.Subjects,
+    )
 
-        def show(head: str, text: str) -> None:
-            out.print(Text(f"{head:<6}{text}"), soft_wrap=True)
+    def show(head: str, text: str) -> None:
+        out.print(Text(f"{head:<6}{text}"), soft_wrap=True)
 
-        out.print(describe_study(chosen.study), soft_wrap=True, markup=False, highlight=False)
-        out.print()
-        timed, before = None, 0.0
-        stacked = max(1, len(speeds)) if speeds else max(1, means.workers)
-        if left and not no_measure:
-            began = time.monotonic()
-            with say("reading models and data"):
-                subjects.check(left)
-            with say("trying how many trials fit into memory"):
-                logs = Path(scratch) / "logs"
-                means = fit_memory(means, left, DEFAULT_ENGINE, subjects, logs, workers is None)
-            before = time.monotonic() - began
-            stacked = len(speeds) or max(1, means.workers)
-        key, fill = subjects.stack_key, means.on_cuda
-        every = make_stacks(wanted, key, means.size_for, stacked, fill)
-        stacks = every if len(left) == len(wanted) else make_stacks(left, key, means.size_for, stacked, fill)
-        if left and not no_measure:
-            with say(f"timing a few steps of {counted(_kinds(stacks), 'kind')} of stack"):
-                timed = time_stacks(stacks, means, DEFAULT_ENGINE, subjects, Path(scratch) / "logs")
-        out.print(_counts(every, wanted))
-        if done:
-            text = f"{len(done):,} of {len(wanted):,} trials are done in {chosen.folder}"
-            out.print(text, soft_wrap=True, highlight=False)
-        depths = {facts.fingerprint: facts.depth for facts in map(subjects.model_facts, chosen.study.models)}
-        tokens = Path(scratch) / "cache"
-        cache = sum(disk_use(tokens).values()) if tokens.is_dir() else 0
-        disk = disk_of(stacks, len(points), stacked, subjects.weights_bytes, cache, depths)
-        if timed is not None and timed.known:
-            ours = (
-                stacks if not speeds else make_stacks(left, key, means.size_for, max(1, means.workers), fill)
-            )
-            shown: list[tuple[list[Stack], Sequence[Paces], str]] = [
-                (ours, timed.paces, _where(means.workers, means.devices))
-            ]
-            if speeds:
-                shown.append((stacks, [at_speed(timed.paces[0], s) for s in speeds], gpus_text(speeds)))
-            for head, (asked, paces, where) in zip(("time", ""), shown, strict=False):
-                known, unknown = told_apart(asked, paces)
-                show(head, f"{span_text(time_of(known, paces, timed.start, before))} on {where}")
-            if unknown:
-                count = sum(len(stack.trials) for stack in unknown)
-                show("", f"and what {counted(count, 'trial')} take that could not be timed")
-        elif left:
-            why = "it was not measured" if no_measure else "no kind of stack could be timed"
-            show("time", f"unknown: {why}")
-        show("disk", disk_text(disk, cached=no_measure))
-
-
-def _kinds(stacks: Sequence[Stack]) -> int:
-    from carryover.runs.plan import memory_key
-
-    return len({memory_key(stack.trials[0]) for stack in stacks})
+    out.print(_counts(found.stacks, found.trials))
+    if found.done:
+        show("done", f"{found.done:,} of {len(found.trials):,} trials are done in {chosen.folder}")
+    if found.here is not None:
+        show("time", f"{span_text(found.here)} on {_where(found.means.workers, found.means.devices)}")
+    elif found.done < len(found.trials):
+        why = "it was not measured" if no_measure else "no kind of stack could be timed"
+        show("time", f"unknown: {why}")
+    if found.on_gpus is not None:
+        show("", f"{span_text(found.on_gpus)} on {gpus_text(speeds)}")
+    if found.untimed:
+        show("", f"and what {counted(found.untimed, 'trial')} take that could not be timed")
+    show("disk", disk_text(found.disk, cached=no_measure))
 
 
 def _counts(stacks: Sequence[Stack], wanted: Sequence[Trial]) -> Table:

@@ -136,9 +136,9 @@ def _saving_on_ray(saving: Saving, here: bool, place: StudyFolder, on_event: OnE
         return dataclasses.replace(saving, folder=place.checkpoints)
     on_event(
         Note(
-            "checkpoints stay on the disk of the machine that trains: a stack goes on from there when its"
-            " worker died, but starts anew when the machine is gone. --checkpoints FOLDER saves them where"
-            " all machines can read"
+            "checkpoints stay on the disk of the machine that trains: a stack that is broken off goes on from"
+            " there on that machine, and starts anew on another. --checkpoints FOLDER saves them where all"
+            " machines can read"
         )
     )
     return saving

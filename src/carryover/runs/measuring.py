@@ -161,3 +161,19 @@ def _scaled(pace: Pace, timed: Stack, other: Stack, subjects: Any) -> Pace:
     return replace(
         pace, step=pace.step * step, evaluation=pace.evaluation * dev, error=max(pace.error, UNSEEN_ERROR)
     )
+
+
+def feature_bytes(trials: Sequence[Trial], subjects: Any) -> int:
+    """What the states of frozen models take, which probes read from the cache."""
+    probed: dict[Hashable, list[Trial]] = {}
+    for trial in trials:
+        if trial.probe is not None:
+            key = (trial.model_fingerprint, trial.task_fingerprint, trial.train_size, trial.probe.pooling)
+            probed.setdefault(key, []).append(trial)
+    total = 0
+    for mine in probed.values():
+        data, config = subjects.data(mine[0]), subjects.encoder(mine[0]).config
+        rows = min(len(data.train), mine[0].train_size * len({trial.seed for trial in mine}))
+        rows += sum(len(split) for split in data.evals.values())
+        total += rows * (config.num_hidden_layers + 1) * config.hidden_size * 4  # float32
+    return total
