@@ -1,0 +1,212 @@
+"""What 1,000, 10,000 and 100,000 trials cost where nothing trains: expansion, planning, store, status, report.
+
+    python benchmarks/size.py                      # prints a table; --out FILE writes it
+    python benchmarks/size.py --trials 1000
+
+The results are recorded, not trained: made-up numbers, written through the same functions that a run uses, with
+three epochs and the weight changes of a model of twelve layers for each trial. Every step is a process of its
+own, so that its peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+STEPS = ("expand", "plan", "record", "waiting", "status", "export", "power", "report")
+TASKS = ("SST-2", "CoLA", "QNLI", "MRPC")
+DEPTH, SIZES, EPOCHS = 12, (500, 5000), 3
+POINTS = (DEPTH + 1) * len(TASKS) * len(SIZES)  # of one repetition
+MATRICES = 6  # of a layer
+
+
+@dataclass(frozen=True)
+class Facts:
+    name: str
+    fingerprint: str
+    depth: int = DEPTH
+    has_pooler: bool = True
+    family: str = "bert"
+    train_rows: int = 50_000
+
+
+class Subjects:
+    """What a study needs to know of models and tasks, made up."""
+
+    def model_facts(self, spec):
+        return Facts(spec.name, f"model {spec.name}")
+
+    def task_facts(self, spec):
+        return Facts(spec.name, f"task {spec.name}")
+
+    def stack_key(self, trial):
+        from carryover.engine.finetune import stack_key
+
+        return stack_key(trial, "bert", DEPTH)
+
+
+def study(trials: int):
+    from carryover.study.file import Study
+
+    return Study(
+        name="size",
+        models=["google-bert/bert-base-uncased"],
+        tasks=list(TASKS),
+        experiments=["incremental"],
+        train_sizes=list(SIZES),
+        trials=math.ceil(trials / POINTS),
+        training={"epochs": EPOCHS},
+    )
+
+
+def expand(trials: int):
+    from carryover.study.expand import expand as expanded
+
+    return expanded(study(trials), Subjects())
+
+
+def plan(trials: int, folder: Path) -> str:
+    from carryover.engine.need import Pace
+    from carryover.runs.forecast import time_of
+    from carryover.runs.plan import make_stacks, plan_rows, time_key
+
+    wanted = [point.trial for point in expand(trials)]
+    stacks = make_stacks(wanted, Subjects().stack_key, 64, workers=8, fill=True)
+    paces = {time_key(stack.trials[0]): Pace(64, 1, 20, 1, 0.065, 0.05, 1, 1) for stack in stacks}
+    time_of(stacks, [paces] * 8, 10)
+    return f"{len(stacks):,} stacks, {len(plan_rows(stacks))} rows"
+
+
+def record(trials: int, folder: Path) -> str:
+    from carryover.engine.outcome import EpochRecord, Outcome, WeightChange
+    from carryover.runs.plan import make_stacks
+    from carryover.runs.rows import ModelRow, RunRow, TaskRow
+    from carryover.runs.store import Store
+
+    points = expand(trials)
+    tasks = [TaskRow(f"task {t}", t, "classification", "accuracy", ("accuracy",), 50_000) for t in TASKS]
+    models = [ModelRow(f"model {m.name}", m.name, None, "bert", DEPTH) for m in study(trials).models]
+    (folder / "study.toml").write_text(study(trials).to_toml())
+    draw = random.Random(0)
+    began = time.process_time()
+    with Store.open(folder / "results.db", "size") as store:
+        store.set_points(points, tasks, models)
+        asked = time.process_time() - began
+        run_id = store.begin_run(RunRow("host", 1, "cuda", 1, {"torch": "2"}, None, "carryover run size"))
+        for stack in make_stacks([point.trial for point in points], Subjects().stack_key, 64):
+            store.start(stack.trial_ids, run_id)
+            outcomes = []
+            for trial in stack.trials:
+                kept = DEPTH - len(trial.surgery.reinit)
+                accuracy = 0.6 + 0.02 * kept + draw.gauss(0, 0.01)
+                epochs = [
+                    EpochRecord(e, 1 / e, 1.1 / e, {"accuracy": accuracy}, 30.0) for e in range(1, EPOCHS + 1)
+                ]
+                moved = [
+                    WeightChange(f"encoder.layer.{n}.matrix.{m}.weight", n + 1, draw.random(), 0.1, 20.0, 3.0)
+                    for n in range(DEPTH)
+                    for m in range(MATRICES)
+                ]
+                outcomes.append(Outcome(trial.id, epochs, None, 90.0, moved))
+            store.finish(outcomes, 1 / len(stack.trials))
+        store.end_run(run_id, "complete")
+    size = (folder / "results.db").stat().st_size
+    return f"{size / 1e6:,.0f} MB; setting the points {asked:.1f} s of CPU"
+
+
+def waiting(trials: int, folder: Path) -> str:
+    """What a run does before it trains when all but a few trials are done."""
+    from carryover.runs.store import Store
+
+    with Store.open(folder / "results.db", "size") as store:
+        found = store.ids("done"), store.waiting(), store.broken_off(), store.counts()
+    return f"{len(found[0]):,} done"
+
+
+def status(trials: int, folder: Path) -> str:
+    from carryover.runs.folder import StudyFolder
+    from carryover.runs.status import status as look
+
+    return f"{look(StudyFolder(folder)).counts.done:,} done"
+
+
+def export(trials: int, folder: Path) -> str:
+    from carryover.runs.export import export as write
+    from carryover.runs.folder import StudyFolder
+
+    return f"{write(StudyFolder(folder), 'csv').stat().st_size / 1e6:,.0f} MB"
+
+
+def power(trials: int, folder: Path) -> str:
+    from carryover.analysis.frame import finished, load_points
+    from carryover.analysis.more_trials import comparisons
+
+    return f"{len(comparisons(finished(load_points(folder)), 0.01)):,} comparisons"
+
+
+def report(trials: int, folder: Path) -> str:
+    from carryover.report.build import write_report
+
+    return f"{write_report(folder).stat().st_size / 1e6:,.1f} MB"
+
+
+def one(step: str, trials: int, folder: Path) -> None:
+    began = time.perf_counter()
+    note = f"{len(expand(trials)):,} points" if step == "expand" else globals()[step](trials, folder)
+    seconds = time.perf_counter() - began
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu, memory = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "memory": memory, "note": note}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, nargs="*", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--steps", nargs="*", default=list(STEPS), choices=STEPS)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.one:
+        one(given.one, given.trials[0], given.folder)
+        return
+    rows = ["| trials | step | seconds | of CPU | peak memory | what came out |", "|---|---|---|---|---|---|"]
+    print("\n".join(rows))
+    for trials in given.trials:
+        with tempfile.TemporaryDirectory(prefix="carryover-size-") as scratch:
+            folder = given.folder or Path(scratch)
+            for step in given.steps:
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--one",
+                    step,
+                    "--trials",
+                    str(trials),
+                    "--folder",
+                    str(folder),
+                ]
+                done = subprocess.run(command, capture_output=True, text=True)
+                if done.returncode:
+                    print(done.stderr[-2000:])
+                    rows.append(f"| {trials:,} | {step} | failed | | | |")
+                else:
+                    found = json.loads(done.stdout.splitlines()[-1])
+                    numbers = f"{found['seconds']:.1f} | {found['cpu']:.1f} | {found['memory'] / 1e6:,.0f} MB"
+                    rows.append(f"| {trials:,} | {step} | {numbers} | {found['note']} |")
+                print(rows[-1], flush=True)
+    if given.out:
+        given.out.write_text("\n".join(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()
