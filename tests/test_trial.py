@@ -47,6 +47,7 @@ def test_an_id_is_16_hex_digits_and_pinned():
                 "schedule": "constant",
                 "max_length": 64,
                 "dropout": 0.0,
+                "evaluate": "end",
             }.items()
         ),
     ],
@@ -69,7 +70,12 @@ def test_every_setting_of_a_training_is_in_the_test_above():
         "clip_norm",
         "warmup",
     }
-    assert {f.name for f in dataclasses.fields(Training)} == known | {"schedule", "max_length", "dropout"}
+    assert {f.name for f in dataclasses.fields(Training)} == known | {
+        "schedule",
+        "max_length",
+        "dropout",
+        "evaluate",
+    }
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,15 @@ def study_of(model: Path, **changes) -> Study:
         "corpora": [{"name": "builtin:pos", **small}, {"name": "builtin:chunk", **small}],
         "experiments": [
             {"kind": "word_probing"},
-            {"kind": "neurons", "shares": [0.25], "l1": 1e-3, "l2": 1e-3},
-            {"kind": "selectivity", "shares": [0.25], "l1": 1e-3, "l2": 1e-3, "finetuned_on": []},
+            {"kind": "neurons", "shares": [0.25], "l1": 1e-3, "l2": 1e-3, "probe_epochs": 2},
+            {
+                "kind": "selectivity",
+                "shares": [0.25],
+                "l1": 1e-3,
+                "l2": 1e-3,
+                "finetuned_on": [],
+                "probe_epochs": 2,
+            },
         ],
         "training": {"epochs": 1, "lr": 1e-3, "max_length": 32},
     }

@@ -2,48 +2,28 @@
 
     outcomes = ask(trials, encoder, tokenizer, corpus, device="cuda", cache=folder)
 
-Questions that need the same thing (a ranking of the neurons, say) share it. Lambdas are chosen, and smallest sets
-found, on the corpus's dev sentences, or on the last tenth of its training sentences where it has none; what is
-reported is the accuracy on its test sentences.
+Questions that need the same thing (a ranking of the neurons, say) share it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from carryover.data.corpora import Corpus
-from carryover.data.tagged import TaggedCorpus
 from carryover.engine.outcome import EpochRecord, OnStep, Outcome
-from carryover.probes.control import control_ids
-from carryover.probes.elastic import ProbeTraining, Problem, accuracies, fit_probes
-from carryover.probes.mdl import online_code
+from carryover.probes.elastic import ProbeTraining
 from carryover.probes.progress import WORD_STEPS
-from carryover.probes.ranking import bottom, count_of, random_set, rank_by_means, rank_by_weight, spread, top
-from carryover.probes.selection import minimal_set, retrained, search_lambdas
-from carryover.probes.table import WordTable
-from carryover.probes.tags import (
-    majority_accuracy,
-    tag_frequencies,
-    tag_ids,
-    training_tags,
-    word_majority_accuracy,
-)
-from carryover.probes.words import extract_words, words_key
-from carryover.trial import CarryoverError, Trial, Words
+from carryover.probes.studied import Answer, Ranked, Studied, words_of
+from carryover.probes.tags import majority_accuracy, tag_ids, training_tags, word_majority_accuracy
+from carryover.trial import Trial
 
-HELD_OUT = 0.1  # of the training sentences, where a corpus has no dev sentences
 SHARE_OF_PASS = 0.4  # of the progress
-
-Answer = dict[str, float]  # by metric; the first is what was asked for
 
 
 def ask(
@@ -61,12 +41,13 @@ def ask(
 
     started = time.perf_counter()
     place = checked_device(device)
-    progress = _Progress(on_step, len(trials) * WORD_STEPS)
+    splits = [split for split in (corpus.train, corpus.dev, corpus.test) if split is not None]
+    progress = _Progress(on_step, len(trials) * WORD_STEPS, sum(split.n_words for split in splits))
     baselines = _baselines(corpus)
     answers: dict[str, Answer] = {}
-    for vector in dict.fromkeys(_words_of(trial).vector for trial in trials):
-        mine = [trial for trial in trials if _words_of(trial).vector == vector]
-        studied = Studied.of(encoder, tokenizer, corpus, vector, place, cache, progress)
+    for vector in dict.fromkeys(words_of(trial).vector for trial in trials):
+        mine = [trial for trial in trials if words_of(trial).vector == vector]
+        studied = Studied.of(encoder, tokenizer, corpus, vector, place, cache, progress.passed)
         for done in _answers(mine, studied):
             answers |= done
             progress.answered(len(answers) / len(trials))
@@ -81,18 +62,18 @@ def ask(
 
 def _answers(trials: Sequence[Trial], studied: Studied) -> Iterable[dict[str, Answer]]:
     """Layers all at once; then seed by seed and by way of training what needs a ranking."""
-    layers = [trial for trial in trials if _words_of(trial).neurons == "layer"]
+    layers = [trial for trial in trials if words_of(trial).neurons == "layer"]
     for training, mine in _grouped(layers, _training_of):
         yield studied.layers(mine, training)
-    others = [trial for trial in trials if _words_of(trial).neurons != "layer"]
+    others = [trial for trial in trials if words_of(trial).neurons != "layer"]
     for (training, lambdas, seed), mine in _grouped(
-        others, lambda t: (_training_of(t), _words_of(t).lambdas, t.seed)
+        others, lambda t: (_training_of(t), words_of(t).lambdas, t.seed)
     ):
         ranked = Ranked(studied, training, lambdas, seed)
-        sets = [trial for trial in mine if _words_of(trial).ask == "accuracy"]
+        sets = [trial for trial in mine if words_of(trial).ask == "accuracy"]
         yield ranked.accuracies(sets)
         for trial in mine:
-            words = _words_of(trial)
+            words = words_of(trial)
             if words.ask == "spread":
                 yield {trial.id: ranked.spread(words)}
             elif words.ask == "neurons":
@@ -103,217 +84,12 @@ def _answers(trials: Sequence[Trial], studied: Studied) -> Iterable[dict[str, An
                 yield {trial.id: ranked.compression(words)}
 
 
-@dataclass(frozen=True)
-class Studied:
-    """A corpus as a model sees it: the vectors of its words, and their tags as numbers."""
-
-    corpus: Corpus
-    tags: tuple[str, ...]
-    train: WordTable
-    test: WordTable
-    fit: WordTable  # what lambdas and sets are chosen with, and `dev` what they are chosen by
-    dev: WordTable
-    labels: dict[str, np.ndarray]  # by the names of the tables
-
-    @staticmethod
-    def of(
-        encoder: PreTrainedModel,
-        tokenizer: Any,
-        corpus: Corpus,
-        vector: Any,
-        device: torch.device,
-        cache: Path | None,
-        progress: _Progress,
-    ) -> Studied:
-        splits = {"train": corpus.train, "test": corpus.test}
-        splits |= {"dev": corpus.dev} if corpus.dev is not None else {}
-        progress.words = sum(split.n_words for split in splits.values())
-        tags = training_tags(corpus.train)
-        states = {
-            name: extract_words(
-                encoder,
-                tokenizer,
-                split,
-                pooling=vector,
-                device=device,
-                cache=cache,
-                key=words_key("", split, vector),  # the cache is this model's own
-                on_words=progress.passed,
-            ).states
-            for name, split in splits.items()
-        }
-        labels = {name: tag_ids(split, tags) for name, split in splits.items()}
-        tables = {name: WordTable(states[name], device) for name in ("train", "test")}
-        if corpus.dev is not None:
-            tables |= {"fit": tables["train"], "dev": WordTable(states["dev"], device)}
-            labels["fit"] = labels["train"]
-        else:
-            words = words_before(corpus.train, 1 - HELD_OUT)
-            tables |= {"fit": WordTable(states["train"][:words], device)}
-            tables |= {"dev": WordTable(states["train"][words:], device)}
-            labels |= {"fit": labels["train"][:words], "dev": labels["train"][words:]}
-        return Studied(corpus, tags, labels=labels, **tables)
-
-    def layers(self, trials: Sequence[Trial], training: ProbeTraining) -> dict[str, Answer]:
-        problems = []
-        for trial in trials:
-            words = _words_of(trial)
-            assert words.layer is not None
-            l1, l2 = words.lambdas or (0.0, 0.0)
-            problems.append(Problem(self.train.layer(words.layer), l1, l2, trial.seed))
-        probes = fit_probes(self.train, self.labels["train"], len(self.tags), problems, training)
-        found = accuracies(self.test, self.labels["test"], probes)
-        return {trial.id: {"accuracy": float(value)} for trial, value in zip(trials, found, strict=True)}
-
-
-@dataclass
-class Ranked:
-    """The neurons of all layers in order, and what follows from it, for one seed and way of training."""
-
-    studied: Studied
-    training: ProbeTraining
-    given: tuple[float, float] | None  # L1 and L2; None: they are searched for
-    seed: int
-
-    @cached_property
-    def chosen(self) -> tuple[tuple[float, float], np.ndarray]:
-        """(L1, L2), and all neurons by Linguistic Correlation Analysis."""
-        s = self.studied
-        if self.given is None:
-            grid = search_lambdas(
-                s.fit,
-                s.labels["fit"],
-                s.dev,
-                s.labels["dev"],
-                len(s.tags),
-                seed=self.seed,
-                training=self.training,
-            )
-            return (grid.best.l1, grid.best.l2), grid.ranking.order
-        problem = Problem(s.train.everything(), *self.given, seed=self.seed)
-        probe = fit_probes(s.train, s.labels["train"], len(s.tags), [problem], self.training)[0]
-        return self.given, rank_by_weight(probe.weight).order
-
-    @property
-    def lambdas(self) -> tuple[float, float]:
-        return self.chosen[0] if self.given is None else self.given
-
-    @cached_property
-    def by_means(self) -> np.ndarray:
-        s = self.studied
-        return rank_by_means(s.train, s.labels["train"], len(s.tags))
-
-    def order(self, words: Words) -> np.ndarray:
-        return self.chosen[1] if words.ranking == "lca" else self.by_means
-
-    def neurons(self, words: Words) -> np.ndarray:
-        table = self.studied.train
-        if words.neurons == "all":
-            return table.everything()
-        count = count_of(words.share or 1.0, table.neurons)
-        if words.neurons == "random":
-            return random_set(table.everything(), count, self.seed)
-        return (top if words.neurons == "top" else bottom)(self.order(words), count)
-
-    def accuracies(self, trials: Sequence[Trial]) -> dict[str, Answer]:
-        """Of probes trained anew on each set of neurons alone."""
-        if not trials:
-            return {}
-        s, (l1, l2) = self.studied, self.lambdas
-        sets = {trial.id: self.neurons(_words_of(trial)) for trial in trials}
-        found = retrained(
-            *(s.train, s.labels["train"], s.test, s.labels["test"], len(s.tags), sets),
-            l1=l1,
-            l2=l2,
-            seeds=(self.seed,),
-            training=self.training,
-        )
-        return {
-            t: {"accuracy": float(found[t][0]), "neurons_used": float(len(sets[t])), "l1": l1, "l2": l2}
-            for t in sets
-        }
-
-    def spread(self, words: Words) -> Answer:
-        table, neurons = self.studied.train, self.neurons(words)
-        assert words.layer is not None
-        count = int(spread(neurons, table.layers, table.hidden)[words.layer])
-        return {"spread": count / len(neurons), "neurons_in_layer": float(count)}
-
-    def smallest(self, words: Words) -> Answer:
-        s, (l1, l2) = self.studied, self.lambdas
-        found = minimal_set(
-            *(s.fit, s.labels["fit"], s.dev, s.labels["dev"], len(s.tags), self.order(words)),
-            l1=l1,
-            l2=l2,
-            delta=words.delta,
-            seeds=(self.seed,),
-            training=self.training,
-        )
-        tested = retrained(
-            *(s.train, s.labels["train"], s.test, s.labels["test"], len(s.tags), {"set": found.neurons}),
-            l1=l1,
-            l2=l2,
-            seeds=(self.seed,),
-            training=self.training,
-        )
-        accuracy = {
-            "accuracy": float(tested["set"][0]),
-            "dev_accuracy": found.accuracy,
-            "dev_oracle": found.oracle,
-        }
-        return {"neurons": found.count / s.train.neurons, "neurons_used": float(found.count), **accuracy}
-
-    @cached_property
-    def control(self) -> dict[str, np.ndarray]:
-        """(2, n) for train and test: the tags, and those of the control task."""
-        s = self.studied
-        frequencies = tag_frequencies(s.labels["train"], len(s.tags))
-        splits = {"train": s.corpus.train, "test": s.corpus.test}
-        return {
-            name: np.stack([s.labels[name], control_ids(split, frequencies, self.seed)])
-            for name, split in splits.items()
-        }
-
-    def _both(self, words: Words) -> list[Problem]:
-        neurons, (l1, l2) = self.neurons(words), self.lambdas
-        return [Problem(neurons, l1, l2, self.seed, task) for task in (0, 1)]
-
-    def selectivity(self, words: Words) -> Answer:
-        s = self.studied
-        probes = fit_probes(s.train, self.control["train"], len(s.tags), self._both(words), self.training)
-        accuracy, control = (float(a) for a in accuracies(s.test, self.control["test"], probes))
-        return {"selectivity": accuracy - control, "accuracy": accuracy, "control_accuracy": control}
-
-    def compression(self, words: Words) -> Answer:
-        s = self.studied
-        real, control = online_code(
-            s.train, self.control["train"], len(s.tags), self._both(words), training=self.training
-        )
-        return {
-            "compression": real.compression,
-            "bits": real.bits,
-            "control_compression": control.compression,
-            "control_bits": control.bits,
-        }
-
-
-def words_before(corpus: TaggedCorpus, share: float) -> int:
-    """How many words the first share of the sentences has; some on either side."""
-    sentences = corpus.sentences
-    if len(sentences) < 2:
-        raise CarryoverError(
-            f"corpus {corpus.name}: one sentence is too few to hold any out; give it a dev file"
-        )
-    first = min(max(1, round(share * len(sentences))), len(sentences) - 1)
-    return sum(len(sentence.words) for sentence in sentences[:first])
-
-
 class _Progress:
     """Tells of steps: a share for the pass, the rest as questions are answered."""
 
-    def __init__(self, on_step: OnStep | None, steps: int):
-        self.on_step, self.steps = on_step, steps
-        self.words, self.seen, self.told = 1, 0, 0
+    def __init__(self, on_step: OnStep | None, steps: int, words: int):
+        self.on_step, self.steps, self.words = on_step, steps, words
+        self.seen, self.told = 0, 0
         self.share = 0.0
 
     def passed(self, words: int) -> None:
@@ -352,11 +128,5 @@ def _grouped(trials: Sequence[Trial], key: Callable[[Trial], Any]) -> list[tuple
 
 
 def _training_of(trial: Trial) -> ProbeTraining:
-    words = _words_of(trial)
+    words = words_of(trial)
     return ProbeTraining(epochs=words.epochs, batch_size=words.batch_size, lr=words.lr)
-
-
-def _words_of(trial: Trial) -> Words:
-    if trial.words is None:
-        raise CarryoverError(f"trial {trial.id} asks nothing about words")
-    return trial.words
