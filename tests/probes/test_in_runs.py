@@ -35,7 +35,7 @@ def test_all_layers_and_seeds_are_one_stack_however_many_workers():
     means = Means(("cpu",), workers=4, threads=1, max_stack=4)
     finetuned = [dataclasses.replace(FINETUNED, seed=seed) for seed in range(8)]
     subjects = Subjects(None)
-    subjects._facts = {"model": SimpleNamespace(family="bert")}
+    subjects._facts = {"model": SimpleNamespace(family="bert", depth=3)}
     stacks = make_stacks([*PROBES, *finetuned], subjects.stack_key, means.size_for, workers=4)
     sizes = sorted(len(stack.trials) for stack in stacks)
     assert sizes == [4, 4, 20]
