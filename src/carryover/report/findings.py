@@ -25,6 +25,7 @@ from carryover.report.labels import (
     short_names,
     size_name,
 )
+from carryover.report.word_findings import TOLD, word_findings
 
 SIGNIFICANT = 0.05
 MOST_ITEMS = 6  # more tasks, models or variants than this: the overview stands alone, the table has the rest
@@ -41,10 +42,14 @@ def findings(points: pd.DataFrame, experiment: str) -> list[Finding]:
         return incremental_findings(points)
     chosen = points[points["experiment"] == experiment]
     named: dict[str, list[str]] = {}
-    for key, rows in each_group(chosen, CURVE):
-        where = dict(zip(CURVE, key, strict=True))
-        told = _permutation(rows) if experiment == "permutation" else _conditions(rows, experiment)
-        named.setdefault(_about(chosen, where), []).extend(told)
+    if experiment in TOLD:
+        for about, sentence in word_findings(points, experiment):
+            named.setdefault(about, []).append(sentence)
+    else:
+        for key, rows in each_group(chosen, CURVE):
+            where = dict(zip(CURVE, key, strict=True))
+            told = _permutation(rows) if experiment == "permutation" else _conditions(rows, experiment)
+            named.setdefault(_about(chosen, where), []).extend(told)
     found = [Finding(about, tuple(sentences)) for about, sentences in named.items() if sentences]
     return found if len(found) <= MOST_ITEMS else []
 
