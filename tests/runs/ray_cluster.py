@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import signal
+import socket
 import subprocess
 import uuid
 from collections.abc import Callable
@@ -18,7 +19,7 @@ STORE_BYTES = 80_000_000
 class Cluster:
     """A head that trains nothing, and nodes of one CPU each."""
 
-    def __init__(self, nodes: int, client_port: int | None = None) -> None:
+    def __init__(self, nodes: int) -> None:
         from ray.cluster_utils import Cluster as RayCluster
 
         self.mark = uuid.uuid4().hex
@@ -28,9 +29,11 @@ class Cluster:
         os.environ[MARK] = self.mark  # its processes inherit it, and can be told from others
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         self.before = before
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.client_port = free.getsockname()[1]
         head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-        if client_port is not None:
-            head["ray_client_server_port"] = client_port
+        head["ray_client_server_port"] = self.client_port
         self.ray = RayCluster(initialize_head=True, head_node_args=head)
         self.nodes = [self.add() for _ in range(nodes)]
 

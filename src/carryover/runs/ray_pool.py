@@ -252,7 +252,10 @@ def ray_at(address: str | None) -> Iterator[Any]:
         options |= {"include_dashboard": False, "num_cpus": machine.usable_cores()}
     stop = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address or "local", **options)
+        try:
+            ray.init(address or "local", **options)
+        except ConnectionError:  # a client server may take longer than Ray waits to make room for one more
+            ray.init(address or "local", **options)
     except Exception as error:  # many kinds: no such host, other versions, no client server there
         raise CarryoverError(
             f"Ray at {address or 'this machine'} cannot be reached ({error}): is it running (ray status), and"
