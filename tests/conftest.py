@@ -16,6 +16,12 @@ sys.path.insert(0, str(HERE / "engine"))  # tiny.py, the small random encoders
 SHARED = HERE.parent.parent / "shared"
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """A run inside an earlier test may have taken more, and two workers' threads get in each other's way."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real data and models beside the checkout; tests that need it are skipped where it is not."""

@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +23,7 @@ from typer.testing import CliRunner
 
 import carryover
 from carryover.cli import app
-from carryover.runs import execute
+from carryover.runs import execute, foresee, machine
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -116,6 +117,8 @@ def at_home(place, monkeypatch):
     real = execute.run
     here = {"workers": 0, "device": "cpu"}
     monkeypatch.setattr(execute, "run", lambda *a, **o: real(*a, **(o | here)))
+    monkeypatch.setattr(foresee, "time_stacks", partial(foresee.time_stacks, seconds=2))
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1)  # threads of several tests get in each other's way
     return place
 
 
