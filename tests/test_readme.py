@@ -118,7 +118,9 @@ def at_home(place, monkeypatch):
     here = {"workers": 0, "device": "cpu"}
     monkeypatch.setattr(execute, "run", lambda *a, **o: real(*a, **(o | here)))
     monkeypatch.setattr(foresee, "time_stacks", partial(foresee.time_stacks, seconds=2))
-    monkeypatch.setattr(machine, "usable_cores", lambda: 1)  # threads of several tests get in each other's way
+    monkeypatch.setattr(
+        machine, "usable_cores", lambda: 1
+    )  # threads of several tests get in each other's way
     return place
 
 
@@ -199,7 +201,13 @@ def check_columns_of_results_md() -> None:
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     part = page.partition("The columns of `frame()`")[2].partition("\n`epochs()`")[0]
     rows = re.findall(r"^\| (`.*?) \|", part, re.MULTILINE)
-    of_words = {"finetuned_on", "neurons", "selectivity", "compression", "spread"}  # where words were asked about
+    of_words = {
+        "finetuned_on",
+        "neurons",
+        "selectivity",
+        "compression",
+        "spread",
+    }  # where words were asked about
     named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
     assert of_words <= set(named)
     described = [name for name in named if name not in of_words]
