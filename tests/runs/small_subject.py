@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from carryover.data.grammar import write_task
+from carryover.study.file import Study
 
 
 def write_model(folder: Path, words: Iterable[str], layers: int = 2) -> Path:
@@ -31,3 +35,10 @@ def write_model(folder: Path, words: Iterable[str], layers: int = 2) -> Path:
     torch.manual_seed(0)
     BertModel(config).save_pretrained(folder)
     return folder
+
+
+def small_study(folder: Path, **settings: Any) -> Study:
+    """The built-in sentiment task and a model of three layers that knows its words, written into `folder`."""
+    words = sorted({word for text in write_task("sentiment").train.texts for word in text.lower().split()})
+    model = write_model(folder / "model", words, layers=3)
+    return Study(name="small", models=[str(model)], tasks=["builtin:sentiment"], **settings)

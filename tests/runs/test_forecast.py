@@ -7,11 +7,10 @@ import random
 
 import pytest
 from fakes import make_trial, stack_key
-from small_subject import write_model
+from small_subject import small_study
 
 import carryover
 from carryover.cli.planning import gpu_speeds
-from carryover.data.grammar import write_task
 from carryover.engine.need import Pace
 from carryover.runs import machine
 from carryover.runs.forecast import at_speed, disk_of, makespan, stack_seconds, time_of, told_apart
@@ -102,13 +101,8 @@ def test_gpus_are_a_number_or_their_speeds():
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> carryover.Study:
     """Large enough for its training to outweigh what comes before."""
-    task = write_task("sentiment")
-    words = sorted({word for text in task.train.texts for word in text.lower().split()})
-    model = write_model(tmp_path_factory.mktemp("subject") / "model", words, layers=3)
-    return carryover.Study(
-        name="small",
-        models=[str(model)],
-        tasks=["builtin:sentiment"],
+    return small_study(
+        tmp_path_factory.mktemp("subject"),
         experiments=["incremental", {"kind": "probing", "trials": 2}],
         train_sizes=[240],
         trials=3,

@@ -16,11 +16,10 @@ import pytest
 from fakes import make_study
 from ray_cluster import Cluster, run_disturbed
 from running import assert_complete, run
-from small_subject import write_model
+from small_subject import small_study
 from test_real_engine import finished, values
 
 import carryover
-from carryover.data.grammar import write_task
 from carryover.runs import machine, parcel
 from carryover.runs.events import Note
 from carryover.runs.rows import Counts
@@ -44,12 +43,8 @@ def cluster():
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> carryover.Study:
     """4 points of a curve by 2 seeds, and 3 probes by 2; stacks of a few seconds."""
-    words = sorted({w for text in write_task("sentiment").train.texts for w in text.lower().split()})
-    model = write_model(tmp_path_factory.mktemp("subject") / "model", words, layers=3)
-    return carryover.Study(
-        name="small",
-        models=[str(model)],
-        tasks=["builtin:sentiment"],
+    return small_study(
+        tmp_path_factory.mktemp("subject"),
         experiments=["incremental", {"kind": "probing", "trials": 2}],
         train_sizes=[120],
         trials=2,

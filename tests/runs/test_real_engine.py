@@ -12,10 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from small_subject import write_model
+from small_subject import small_study
 
 import carryover
-from carryover.data.grammar import write_task
 from carryover.runs import machine
 from carryover.runs.events import Note
 
@@ -33,13 +32,8 @@ def one_thread():
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> carryover.Study:
     """4 points of a curve by 2 seeds, on the built-in sentiment task."""
-    task = write_task("sentiment")
-    words = sorted({word for text in task.train.texts for word in text.lower().split()})
-    model = write_model(tmp_path_factory.mktemp("subject") / "model", words, layers=3)
-    return carryover.Study(
-        name="small",
-        models=[str(model)],
-        tasks=["builtin:sentiment"],
+    return small_study(
+        tmp_path_factory.mktemp("subject"),
         experiments=["incremental"],
         train_sizes=[120],
         trials=2,

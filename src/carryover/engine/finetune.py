@@ -66,10 +66,7 @@ def finetune(
     settings, device = settings or EngineSettings(), checked_device(device)
     check_stackable(trials, encoder.config.model_type, Anatomy(encoder).depth)
     started = time.perf_counter()
-    filled = [
-        *trials,
-        *[trials[-1]] * max(0, (settings.slots or 0) - len(trials)),
-    ]  # results of the filling are dropped
+    filled = settings.filled(trials)  # results of the filling are dropped
     encoder = encoder.to(device)  # type: ignore[arg-type]
     run = StackRun(filled, encoder, data, device, settings)
     run.stack.train()

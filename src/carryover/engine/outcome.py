@@ -61,6 +61,10 @@ class EngineSettings:
     checkpoint_seconds: float = 300.0
     keep_checkpoint: bool = False  # when the stack is done, for a caller who first puts its outcomes away
 
+    def filled(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials, and the last of them once more for every slot that is left."""
+        return [*trials, *[trials[-1]] * max(0, (self.slots or 0) - len(trials))]
+
 
 CHECKPOINT_FORMAT = "2"
 

@@ -46,7 +46,7 @@ def measure_pace(
     deadline = time.perf_counter() + seconds
     encoder = encoder.to(device)  # type: ignore[arg-type]
     clock = _Clock(device)
-    filled = [*trials, *[trials[-1]] * max(0, (settings.slots or 0) - len(trials))]
+    filled = settings.filled(trials)
     runs: list[StackRun] = []
     build = clock(lambda: runs.append(StackRun(filled, encoder, data, device, settings)))
     run = runs[0]

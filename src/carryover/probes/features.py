@@ -57,8 +57,12 @@ def cache_key(
     import transformers
 
     parts = [FORMAT, model_fingerprint, task_fingerprint, max_length, pooling, precision]
-    text = json.dumps([*parts, transformers.__version__])
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+    return name_of([*parts, transformers.__version__])
+
+
+def name_of(parts: list[Any]) -> str:
+    """A file's name: a hash of all that decides what is in it."""
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
 
 
 def extract(

@@ -14,7 +14,6 @@ GPU the next batch is computed while the last one travels to the host.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from carryover.models.anatomy import Anatomy
 from carryover.models.head import takes_token_types
 from carryover.models.load import longest_input
 from carryover.probes.alignment import Alignment, AlignmentReport, align
-from carryover.probes.features import Precision, by_length, finite, kept
+from carryover.probes.features import Precision, by_length, finite, kept, name_of
 from carryover.trial import CarryoverError
 
 FORMAT = 1  # raise it when the file's contents change
@@ -72,8 +71,7 @@ def words_key(
     import transformers
 
     parts = ["words", FORMAT, model_fingerprint, corpus_fingerprint(corpus), pooling, precision, max_length]
-    text = json.dumps([*parts, transformers.__version__, tokenizers.__version__])
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+    return name_of([*parts, transformers.__version__, tokenizers.__version__])
 
 
 def extract_words(
