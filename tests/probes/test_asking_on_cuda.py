@@ -15,6 +15,7 @@ from carryover.engine.finetune import finetune
 from carryover.engine.handover import with_weights
 from carryover.engine.outcome import EngineSettings
 from carryover.probes.ask import ask
+from carryover.probes.shelf import Shelf
 from carryover.trial import Training, Trial, Words
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runs"))
@@ -59,7 +60,8 @@ def test_a_model_finetuned_and_asked_on_a_gpu_answers_as_on_the_cpu(tmp_path):
         )
         weights[device] = kept[finetuning[0].id]
         asked = [Trial("m", "m", "t", "t", 64, 0, training=training, words=w) for w in questions]
-        outcomes = ask(asked, with_weights(encoder.cpu(), weights["cpu"]), tokenizer, corpus, device=device)
+        finetuned = with_weights(encoder.cpu(), weights["cpu"])
+        outcomes = ask(asked, finetuned, tokenizer, corpus, Shelf(device, tmp_path))
         answers[device] = [o.epochs[0].metrics[w.ask] for o, w in zip(outcomes, questions, strict=True)]
     for name, value in weights["cpu"].items():
         assert torch.allclose(value, weights["cuda"][name], atol=5e-3), name

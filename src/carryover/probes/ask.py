@@ -1,6 +1,7 @@
 """Answer questions about the words of one corpus, asked of one model: one pass, then all probes.
 
-    outcomes = ask(trials, encoder, tokenizer, corpus, device="cuda", cache=folder)
+    shelf = Shelf("cuda", folder)
+    outcomes = ask(trials, encoder, tokenizer, corpus, shelf)
 
 Questions that need the same thing (a ranking of the neurons, say) share it.
 """
@@ -9,16 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from carryover.data.corpora import Corpus
 from carryover.engine.outcome import EpochRecord, OnStep, Outcome
 from carryover.probes.elastic import ProbeTraining
 from carryover.probes.progress import WORD_STEPS
+from carryover.probes.shelf import Shelf
 from carryover.probes.studied import Answer, Ranked, Studied, words_of
 from carryover.probes.tags import majority_accuracy, tag_ids, training_tags, word_majority_accuracy
 from carryover.trial import Trial
@@ -31,23 +31,18 @@ def ask(
     encoder: PreTrainedModel,
     tokenizer: Any,
     corpus: Corpus,
-    *,
-    device: str | torch.device = "cpu",
-    cache: Path | None = None,
+    shelf: Shelf,
     on_step: OnStep | None = None,
 ) -> list[Outcome]:
-    """One outcome a trial. `encoder` is asked as it is; `cache`: where its word vectors are kept meanwhile."""
-    from carryover.engine.finetune import checked_device
-
+    """One outcome a trial. `encoder` is asked as it is; `shelf`: where its word vectors lie meanwhile."""
     started = time.perf_counter()
-    place = checked_device(device)
     splits = [split for split in (corpus.train, corpus.dev, corpus.test) if split is not None]
     progress = _Progress(on_step, len(trials) * WORD_STEPS, sum(split.n_words for split in splits))
     baselines = _baselines(corpus)
     answers: dict[str, Answer] = {}
     for vector in dict.fromkeys(words_of(trial).vector for trial in trials):
         mine = [trial for trial in trials if words_of(trial).vector == vector]
-        studied = Studied.of(encoder, tokenizer, corpus, vector, place, cache, progress.passed)
+        studied = Studied.of(encoder, tokenizer, corpus, vector, shelf, progress.passed)
         for done in _answers(mine, studied):
             answers |= done
             progress.answered(len(answers) / len(trials))

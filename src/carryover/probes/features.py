@@ -162,13 +162,17 @@ def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling, anatomy: Anatomy) ->
 def finite(values: np.ndarray, states: Tensor) -> np.ndarray:
     """The values as they are stored, once they are known to be numbers; `states`: what they were before."""
     if not np.isfinite(values).all():
-        whole = bool(torch.isfinite(states).all())
-        raise CarryoverError(
-            "a hidden state is too large for float16: keep the features as float32"
-            if whole
-            else "the model gives hidden states that are not finite numbers: are its weights whole?"
-        )
+        raise not_finite(bool(torch.isfinite(states).all()))
     return values
+
+
+def not_finite(whole: bool) -> CarryoverError:
+    """`whole`: the states were numbers before they were rounded."""
+    return CarryoverError(
+        "a hidden state is too large for float16: keep the features as float32"
+        if whole
+        else "the model gives hidden states that are not finite numbers: are its weights whole?"
+    )
 
 
 # --- the file ---

@@ -6,37 +6,30 @@ sentences where it has none; what is reported is the accuracy on its test senten
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache as cache_once
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from carryover.data.corpora import Corpus
 from carryover.data.tagged import TaggedCorpus
 from carryover.probes.control import control_ids
 from carryover.probes.elastic import ProbeTraining, Problem, accuracies, fit_probes
-from carryover.probes.features import Precision
 from carryover.probes.mdl import online_code
 from carryover.probes.ranking import bottom, count_of, random_set, rank_by_means, rank_by_weight, spread, top
 from carryover.probes.selection import minimal_set, retrained, search_lambdas
+from carryover.probes.shelf import Shelf
 from carryover.probes.table import WordTable
 from carryover.probes.tags import tag_frequencies, tag_ids, training_tags
-from carryover.probes.words import WordFeatures, extract_words, words_key
+from carryover.probes.words import OnWords
 from carryover.trial import CarryoverError, Trial, Words
-
-log = logging.getLogger(__name__)
 
 HELD_OUT = 0.1  # of the training sentences, where a corpus has no dev sentences
 
 Answer = dict[str, float]  # by metric; the first is what was asked for
-OnWords = Callable[[int], None]  # how many more words have gone through the model
 
 
 @dataclass(frozen=True)
@@ -57,18 +50,15 @@ class Studied:
         tokenizer: Any,
         corpus: Corpus,
         vector: Any,
-        device: torch.device,
-        cache: Path | None,
+        shelf: Shelf,
         on_words: OnWords,
     ) -> Studied:
         splits = {"train": corpus.train, "test": corpus.test}
         splits |= {"dev": corpus.dev} if corpus.dev is not None else {}
         tags = training_tags(corpus.train)
-        states = {
-            name: _vectors(encoder, tokenizer, split, vector, device, cache, on_words)
-            for name, split in splits.items()
-        }
+        states = shelf.states(encoder, tokenizer, splits, vector, on_words)
         labels = {name: tag_ids(split, tags) for name, split in splits.items()}
+        device = shelf.place
         tables = {name: WordTable(states[name], device) for name in ("train", "test")}
         if corpus.dev is not None:
             tables |= {"fit": tables["train"], "dev": WordTable(states["dev"], device)}
@@ -221,48 +211,6 @@ class Ranked:
             "control_compression": control.compression,
             "control_bits": control.bits,
         }
-
-
-def _vectors(
-    encoder: PreTrainedModel,
-    tokenizer: Any,
-    split: TaggedCorpus,
-    vector: Any,
-    device: torch.device,
-    cache: Path | None,
-    on_words: OnWords,
-) -> np.ndarray:
-    """(n, depth + 1, H), as 16-bit floats unless a state is too large for them. What the tokenizer could not do as
-    usual is told."""
-
-    def extracted(precision: Precision) -> WordFeatures:
-        return extract_words(
-            encoder,
-            tokenizer,
-            split,
-            pooling=vector,
-            precision=precision,
-            device=device,
-            cache=cache,
-            key=words_key("", split, vector, precision),  # the cache is this model's own
-            on_words=on_words,
-        )
-
-    try:
-        found = extracted("float16")
-    except CarryoverError as error:
-        if "float16" not in str(error):
-            raise
-        found = extracted("float32")
-    for told in found.report.lines():
-        _tell_once(told)
-    return found.states
-
-
-@cache_once
-def _tell_once(text: str) -> None:
-    """A corpus is read anew by every finetuned model; what there is to say of it is said once a process."""
-    log.warning("%s", text)
 
 
 def words_before(corpus: TaggedCorpus, share: float) -> int:

@@ -66,7 +66,8 @@ def _a_sample(
     warm = dataclasses.replace(sample, sentences=chosen[:1])
     extract_words(encoder, tokenizer, warm, device=device)
     began = time.perf_counter()
-    states = extract_words(encoder, tokenizer, sample, device=device).states
+    on_device = torch.device(device).type == "cuda"
+    states = extract_words(encoder, tokenizer, sample, device=device, on_device=on_device).states
     passing = time.perf_counter() - began
     tags = training_tags(corpus.train)
     table = WordTable(states, device)

@@ -30,7 +30,7 @@ from carryover.models.anatomy import Anatomy
 from carryover.models.head import takes_token_types
 from carryover.models.load import longest_input
 from carryover.probes.alignment import Alignment, AlignmentReport, align
-from carryover.probes.features import Precision, by_length, finite, kept, name_of
+from carryover.probes.features import Precision, by_length, finite, kept, name_of, not_finite
 from carryover.trial import CarryoverError
 
 FORMAT = 1  # raise it when the file's contents change
@@ -43,7 +43,7 @@ OnWords = Callable[[int], None]  # how many more words have their vectors
 
 @dataclass(frozen=True, eq=False)
 class WordFeatures:
-    states: np.ndarray  # (words, depth + 1, H)
+    states: np.ndarray | Tensor  # (words, depth + 1, H)
     report: AlignmentReport
 
 
@@ -87,35 +87,50 @@ def extract_words(
     key: str = "",
     on_words: OnWords | None = None,
     tokens_at_once: int | None = None,
+    aligned: Alignment | None = None,
+    on_device: bool = False,
 ) -> WordFeatures:
     """Read from the cache's file `key`, or computed and put there; without a cache in a temporary file.
 
     `max_length`: the longest piece of a sentence in tokens; None for what the model's positions allow.
+    `aligned`: the corpus as this tokenizer cuts it, if that is known. `on_device`: the states stay there, as a
+    tensor; no file is read or written.
     """
     if pooling not in get_args(WordPooling):
         raise CarryoverError(f"pooling {pooling!r} is not known: choose one of last, first, mean")
-    anatomy = Anatomy(encoder)
-    aligned = align(corpus, tokenizer, _longest(anatomy, max_length))
-    shape = (len(aligned.first), anatomy.depth + 1, encoder.config.hidden_size)
+    known = aligned or align(corpus, tokenizer, longest_piece(encoder, max_length))
+    shape = states_shape(encoder, known)
     place = torch.device(device)
     budget = tokens_at_once or TOKENS_AT_ONCE.get(place.type, TOKENS_AT_ONCE["cpu"])
     with_types = takes_token_types(encoder) and "token_type_ids" in tokenizer.model_input_names
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
 
-    def compute(target: np.ndarray) -> None:
-        batches = _batches(encoder, aligned, pad_id, with_types, pooling, place, budget)
-        for words, states, values in _on_host(batches, precision):
-            target[words] = finite(values.numpy(), states)
+    def batches() -> Iterator[tuple[np.ndarray, Tensor]]:
+        for words, states in _batches(encoder, known, pad_id, with_types, pooling, place, budget):
+            yield words, states
             if on_words is not None:
                 on_words(len(words))
 
+    def compute(target: np.ndarray) -> None:
+        for words, states, values in _on_host(batches(), precision):
+            target[words] = finite(values.numpy(), states)
+
+    if on_device:
+        return WordFeatures(_on_device(batches(), shape, precision, place), known.report)
     states, fresh = kept(shape, precision, compute, cache, key)
     if not fresh and on_words is not None:
         on_words(len(states))
-    return WordFeatures(states, aligned.report)
+    return WordFeatures(states, known.report)
 
 
-def _longest(anatomy: Anatomy, asked: int | None) -> int | None:
+def states_shape(encoder: PreTrainedModel, aligned: Alignment) -> tuple[int, int, int]:
+    """(words, depth + 1, H)."""
+    return len(aligned.first), Anatomy(encoder).depth + 1, encoder.config.hidden_size
+
+
+def longest_piece(encoder: PreTrainedModel, asked: int | None = None) -> int | None:
+    """In tokens; None: the model sets no limit."""
+    anatomy = Anatomy(encoder)
     limit = longest_input(anatomy.family, anatomy.model.config)
     if asked is not None and limit is not None and asked > limit:
         raise CarryoverError(f"max_length = {asked} is more than the model's own limit of {limit} tokens")
@@ -185,6 +200,25 @@ def _pooled(states: Tensor, first: Tensor, last: Tensor, subwords: int, pooling:
     token = torch.arange(len(word), device=word.device) - (ends - counts - first).index_select(0, word)
     total = states.new_zeros(len(first), states.shape[-1])
     return total.index_add_(0, word, states.index_select(0, token)) / counts[:, None]
+
+
+def _on_device(
+    batches: Iterator[tuple[np.ndarray, Tensor]],
+    shape: tuple[int, int, int],
+    precision: Precision,
+    device: torch.device,
+) -> Tensor:
+    """All states in one tensor; whether they are numbers is asked once, at the end."""
+    target = torch.empty(shape, dtype=getattr(torch, precision), device=device)
+    kept_whole, were_whole = (torch.ones((), dtype=torch.bool, device=device) for _ in range(2))
+    for words, states in batches:
+        rounded = states.to(target.dtype)
+        target[torch.from_numpy(words).to(device)] = rounded
+        kept_whole &= torch.isfinite(rounded).all()
+        were_whole &= torch.isfinite(states).all()
+    if not bool(kept_whole):
+        raise not_finite(bool(were_whole))
+    return target
 
 
 def _on_host(

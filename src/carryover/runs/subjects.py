@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from carryover.data.tasks import Task
     from carryover.data.tokens import TokenisedTask
     from carryover.models.load import ModelFacts, ModelFiles
+    from carryover.probes.alignment import Alignment
     from carryover.study.corpus import CorpusSpec
     from carryover.study.sections import ModelSpec, TaskSpec
 
@@ -105,6 +106,9 @@ class Subjects:
         self._tasks: dict[str, Task] = {}
         self._data: dict[tuple[str, str, int], TokenisedTask] = {}
         self._corpora: dict[str, Corpus] = {}
+        self.aligned: dict[
+            str, dict[str, Alignment]
+        ] = {}  # by model and words: corpora as its tokenizer cuts them
 
     @classmethod
     def from_catalogue(cls, catalogue: Catalogue) -> Subjects:

@@ -11,7 +11,6 @@ import dataclasses
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from carryover.engine.need import Pace, is_out_of_memory
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from carryover.probes.shelf import Shelf
     from carryover.runs.worker import OnSteps, Workplace
 
 SAMPLED_ERROR = 0.3  # of what is judged by a few sentences
@@ -124,14 +124,14 @@ def _last_metrics(outcome: Outcome) -> dict[str, float]:
 def _ask_all(model: Finetuned, questions: Sequence[Trial], workplace: Workplace, on_steps: OnSteps) -> None:
     from carryover.probes.ask import ask
 
-    setup, subjects = workplace.setup, workplace.subjects
+    subjects = workplace.subjects
     by_corpus: dict[str, list[Trial]] = {}
     for trial in questions:
         assert trial.words is not None
         by_corpus.setdefault(trial.words.fingerprint, []).append(trial)
     encoder: PreTrainedModel | None = None
     seconds = model.seconds  # of the finetuning: counted with the first answers
-    with _features_of(model, questions[0], subjects.catalogue.cache) as features:
+    with _shelf_of(model, questions[0], workplace) as shelf:
         for mine in by_corpus.values():
             try:
                 encoder = encoder or _encoder(model, questions[0], workplace)
@@ -140,9 +140,8 @@ def _ask_all(model: Finetuned, questions: Sequence[Trial], workplace: Workplace,
                     encoder,
                     subjects.tokenizer(mine[0]),
                     subjects.corpus(mine[0]),
-                    device=setup.device,
-                    cache=features,
-                    on_step=on_steps,
+                    shelf,
+                    on_steps,
                 )
             except Exception as error:
                 if is_out_of_memory(error):
@@ -177,11 +176,15 @@ def _encoder(model: Finetuned, trial: Trial, workplace: Workplace) -> PreTrained
 
 
 @contextlib.contextmanager
-def _features_of(model: Finetuned, trial: Trial, cache: Path | None) -> Iterator[Path | None]:
-    """Where a model's word vectors are kept while it is asked: corpora with the same words share them."""
+def _shelf_of(model: Finetuned, trial: Trial, workplace: Workplace) -> Iterator[Shelf]:
+    """Where a model's word vectors are kept while it is asked."""
+    from carryover.probes.shelf import Shelf
+
+    subjects = workplace.subjects
+    cache = subjects.catalogue.cache
     folder = cache and cache / "words" / f"{trial.model_fingerprint}-{model.name}"
     try:
-        yield folder
+        yield Shelf(workplace.setup.device, folder, subjects.aligned.setdefault(trial.model_fingerprint, {}))
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
