@@ -69,6 +69,53 @@ def test_sets_of_neurons_over_models_with_the_published_ones_beside(points):
     assert {m.name for m in panel.marks if m.kind == "published"} == {PUBLISHED}
 
 
+@pytest.fixture(scope="module")
+def one_share_each(tmp_path_factory):
+    kinds = [
+        {"kind": "neurons", "corpora": [corpus], "shares": [share], "rankings": ["lca", "probeless"]}
+        for corpus, share in (("UD-EWT:xpos", 0.05), ("CoNLL-2000:chunk", 0.1))
+    ]
+    given = word_points(("bert-base-uncased",), (), ("UD-EWT:xpos", "CoNLL-2000:chunk"), kinds, depth=DEPTH)
+    study = write_results(tmp_path_factory.mktemp("shares"), given, forgetting(DEPTH), depth=DEPTH)
+    return finished(load_points(study))
+
+
+@pytest.mark.parametrize("experiment", ["neurons", "neuron_spread"])
+def test_corpora_with_one_share_each_stand_in_one_row(one_share_each, experiment):
+    drawn = draw(one_share_each, experiment).panels
+    shares = [(p.task, p.subtitle.partition("%")[0].split()[-1]) for p in drawn]
+    rows = {"neurons": 1, "neuron_spread": 2}[experiment]  # of the spread one a ranking
+    assert shares == [("UD-EWT:xpos", "5"), ("CoNLL-2000:chunk", "10")] * rows
+    assert {p.axes.get_subplotspec().rowspan.start for p in drawn} == set(range(rows))
+    legend = [text.get_text() for text in draw(one_share_each, experiment).legends[0].get_texts()]
+    assert not any("%" in name for name in legend)
+
+
+@pytest.mark.parametrize("experiment", ["neurons", "smallest_set", "selectivity"])
+def test_no_two_sets_look_the_same(points, one_share_each, experiment):
+    for given in (points, one_share_each):
+        if experiment not in set(given["experiment"]):
+            continue
+        for panel in draw(given, experiment).panels:
+            looks = [
+                (m.look["color"], m.look["marker"], m.look["markerfacecolor"])
+                for m in panel.marks
+                if m.kind == "line"
+            ]
+            assert len(set(looks)) == len(looks)
+
+
+def test_pruned_layers_with_the_published_ones_beside(tmp_path):
+    rows = prune(tasks=("SST-2",), depth=12, counts=(3, 6))
+    study = write_results(tmp_path, rows, lambda p: 0.9 - (0.1 if p.condition == "bottom" else 0.0), depth=12)
+    (panel,) = draw(finished(load_points(study)), "prune", overlay=True).panels
+    theirs = {m.about["condition"]: m.table for m in panel.marks if m.kind == "published"}
+    assert {name: table.values.tolist() for name, table in theirs.items()} == {
+        "top": [[6, pytest.approx(0.903)]],
+        "bottom": [[6, pytest.approx(0.881)]],
+    }
+
+
 def test_published_numbers_of_the_tables():
     assert published_words("bert", "UD-EWT:xpos", "")["top"] == pytest.approx(0.960)
     assert published_words("xlnet", "PMB:sem", "QNLI")["bottom"] == pytest.approx(0.178)

@@ -74,8 +74,11 @@ def columns_for(tasks: int) -> int:
     return 3 if tasks in (5, 6, 9) else MOST_COLUMNS
 
 
-def make_panels(points: pd.DataFrame, groups: Sequence[str]) -> tuple[PanelFigure, list[Panel]]:
-    """A panel for every task with points in a group; `groups` are the columns that get a row of their own."""
+def make_panels(
+    points: pd.DataFrame, groups: Sequence[str], told: str = ""
+) -> tuple[PanelFigure, list[Panel]]:
+    """A panel for every task with points in a group; `groups` are the columns that get a row of their own.
+    `told`: a column that stands below a panel's title if it is not the same in all."""
     tasks = list(dict.fromkeys(points["task"]))
     columns = columns_for(len(tasks))
     rows_each = math.ceil(len(tasks) / columns)
@@ -86,6 +89,7 @@ def make_panels(points: pd.DataFrame, groups: Sequence[str]) -> tuple[PanelFigur
     figure = PanelFigure(figsize=(width * columns, height * rows + 0.45), layout="constrained")
     grid = figure.add_gridspec(rows, columns)
     short, varying = short_names(tasks), [g for g in groups if points[g].nunique() > 1]
+    above = told if told and told not in groups and points[told].nunique() > 1 else ""
     models = short_names(points["model"])
     panels = []
     for block, (key, chosen) in enumerate(blocks):
@@ -96,9 +100,10 @@ def make_panels(points: pd.DataFrame, groups: Sequence[str]) -> tuple[PanelFigur
                 continue
             row = block * rows_each + place // columns
             axes = figure.add_subplot(grid[row, place % columns])
-            axes.set_title(short[task], pad=14 if varying else 6)
-            text = " · ".join(_group_name(g, named[g], models) for g in varying)
-            if varying:
+            axes.set_title(short[task], pad=14 if varying or above else 6)
+            parts = [_group_name(g, named[g], models) for g in varying]
+            text = " · ".join([*parts, *([str(mine[above].iloc[0])] if above else [])])
+            if text:
                 axes.text(0, 1.02, text, transform=axes.transAxes, fontsize=7.5, va="bottom")
             axes.set_ylabel(metric_name(mine["metric"].iloc[0]))
             panels.append(Panel(axes, task, mine["metric"].iloc[0], int(mine["depth"].iloc[0]), mine, text))

@@ -38,6 +38,7 @@ THEIRS = {
     ("selectivity", "top"): "selectivity selected",
     ("selectivity", "all neurons"): "selectivity all",
 }
+SMALLEST_BY = {"": "ranked by a probe's weights", "probeless": "by differences of class means"}
 MOST_NAMES = 3  # on an x axis before they are set aslant
 
 
@@ -62,8 +63,13 @@ def aspect(points: pd.DataFrame) -> pd.Series:
 
 def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigure:
     """A line a model: before finetuning dark and broken, after finetuning a colour a task (Figures 1 to 4)."""
-    points = points.assign(variant=aspect(points), condition=whose(points)).drop(columns="train_size")
-    figure, panels = make_panels(points, ["model", "variant"])
+    which = aspect(points).str.partition(", ")  # "top 5%", and the ranking where it is not the usual one
+    points = points.assign(selected=which[0], variant=which[2], condition=whose(points))
+    alone = (
+        points.groupby("task")["selected"].nunique().max() == 1
+    )  # then corpora share a row, whatever their share
+    groups = ["model", "variant"] if alone else ["model", "selected", "variant"]
+    figure, panels = make_panels(points.drop(columns="train_size"), groups, told="selected")
     names = _in_order(points["condition"])
     looks = {name: _model_look(name, names, theme) for name in names}
     shown: Shown = {panel.task: [] for panel in panels}
@@ -87,13 +93,22 @@ def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigur
 
 def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool) -> PanelFigure:
     """A mark a set of neurons over the models, before finetuning first (Tables 1, 4, 5 and 7)."""
+    sizes = points["share"].map(_percent)
+    alone = points[sizes != ""].groupby("task")["share"].nunique().max() == 1  # one size of sets a corpus
     points = points.assign(
-        model_name=whose(points), kept=_set_names(points, experiment), setting=_set_of(points)
+        model_name=whose(points),
+        kept=_set_names(points, experiment, with_size=not alone),
+        setting=_set_of(points),
+        size=points["task"].map(sizes[sizes != ""].groupby(points["task"]).first()).fillna(""),
     )
     models, sets = _in_order(points["model_name"]), _sets_in_order(points)
     points["x"] = points["model_name"].map({name: float(i) for i, name in enumerate(models)})
     points["condition"] = points["kept"]
-    figure, panels = make_panels(points.drop(columns=["setting", "kept", "train_size"]), ["model"])
+    points["size"] = points["size"].map(
+        lambda size: f"sets of {size} of the neurons" if alone and size else ""
+    )
+    drawn = points.drop(columns=["setting", "kept", "train_size"])
+    figure, panels = make_panels(drawn, ["model"], told="size")
     looks = {name: _set_look(points[points["kept"] == name], points, theme) for name in sets}
     shown: Shown = {panel.task: [] for panel in panels}
     few, beside = False, False
@@ -110,7 +125,7 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
     limit_y(panels, shown)
     name_x(panels, x_axis(experiment))
     handles: list[Any] = [Line2D([], [], **looks[name]) for name in sets]
-    labels = [name or "smallest set" for name in sets]
+    labels = [SMALLEST_BY.get(name, name) for name in sets] if experiment == "smallest_set" else sets
     with_trials(handles, labels, few, theme)
     if beside and overlay:
         handles.append(Line2D([], [], color=theme.ink, **_published_look()))
@@ -160,14 +175,20 @@ def _model_look(name: str, names: Sequence[str], theme: Theme) -> dict[str, Any]
 
 
 def _set_look(rows: pd.DataFrame, points: pd.DataFrame, theme: Theme) -> dict[str, Any]:
-    """A colour and marker a kind of set, open but for the smallest share. No line: models have no order."""
+    """A colour a kind of set; filled for the smallest share by a probe's weights, open with markers of their own
+    for larger ones and other rankings. No line: models have no order."""
     first = rows.iloc[0]
+    if first["experiment"] == "smallest_set":
+        place = sorted(set(points["ranking"])).index(first["ranking"])
+        return look(theme, theme.conditions[place], 0, MARKERS[place]) | {"linestyle": ""}
     kind = SETS.index(first["setting"]) if first["setting"] in SETS else 0
-    shares = sorted(set(points["share"].dropna()))
-    variant = shares.index(first["share"]) if first["share"] in shares else 0
-    if first["ranking"] not in ("", "lca"):
-        variant += len(shares)
-    drawn = look(theme, theme.ink if kind == 0 else theme.conditions[kind - 1], variant, MARKERS[kind])
+    alike = points.loc[points["setting"] == first["setting"], ["ranking", "kept", "share"]].drop_duplicates(
+        "kept"
+    )
+    alike = alike.sort_values(["ranking", "share"], key=lambda c: c if c.name == "share" else c != "lca")
+    variant = list(alike["kept"]).index(first["kept"])
+    marker = MARKERS[(kind + max(0, variant - 1)) % len(MARKERS)]
+    drawn = look(theme, theme.ink if kind == 0 else theme.conditions[kind - 1], variant, marker)
     return drawn | {"linestyle": ""}
 
 
@@ -193,14 +214,18 @@ def _set_of(points: pd.DataFrame) -> pd.Series:
     return aspect(points).str.partition(",")[0]
 
 
-def _set_names(points: pd.DataFrame, experiment: str) -> pd.Series:
+def _set_names(points: pd.DataFrame, experiment: str, with_size: bool) -> pd.Series:
     """top 5%, bottom 5%, top 5%, probeless ..."""
     which = aspect(points)
-    if experiment == "smallest_set":
+    if experiment == "smallest_set" or not with_size:
         return which
-    share = points["share"].map(lambda s: "" if pd.isna(s) else f" {100 * s:.6g}%")
+    sizes = points["share"].map(_percent)
     parts = which.str.partition(", ")
-    return parts[0] + share + parts[1] + parts[2]
+    return parts[0] + sizes.where(sizes == "", " " + sizes) + parts[1] + parts[2]
+
+
+def _percent(share: float) -> str:
+    return "" if pd.isna(share) else f"{100 * share:.6g}%"
 
 
 def _sets_in_order(points: pd.DataFrame) -> list[str]:

@@ -7,13 +7,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from carryover.analysis.published import PUBLISHED_DEPTH, curves_beside
+from carryover.analysis.published import PUBLISHED_DEPTH, curves_beside, published_pruning
 from carryover.analysis.walk import each_group
 from carryover.report.layout import Mark, Panel
 from carryover.report.marks import Shown, about
 from carryover.report.style import Theme
 
 EXPERIMENTS = ("incremental", "probing")  # the experiments whose published curves we hold
+DURRANI, PRUNED = "Durrani et al. 2021", 6  # layers that they dropped
 
 
 def draw_published(
@@ -23,6 +24,8 @@ def draw_published(
 
     Where it shall not be visible, it is there for the page alone, whose readers may ask for it.
     """
+    if experiment == "prune":
+        return _draw_pruning(panel, rows, look, shown, visible)
     first = rows.iloc[0]
     found = curves_beside(
         experiment, panel.task, panel.metric, int(first["train_size"]), _rows(first["train_rows"])
@@ -37,8 +40,26 @@ def draw_published(
     return {curve.source for curve in found} if visible else set()
 
 
+def _draw_pruning(
+    panel: Panel, rows: pd.DataFrame, look: dict[str, Any], shown: Shown, visible: bool
+) -> set[str]:
+    """A cross where Durrani et al. dropped as many layers of a model of this family (Tables 2 and 6)."""
+    first = rows.iloc[0]
+    theirs = published_pruning(str(first["family"]), panel.task)
+    value = theirs.get(f"prune {first['condition']} {PRUNED}")
+    if value is None or panel.depth != PUBLISHED_DEPTH or not (rows["x"] == PRUNED).any():
+        return set()
+    drawn = published_look(DURRANI, look["color"]) | {"linestyle": ""}
+    table = pd.DataFrame({"x": [float(PRUNED)], "mean": [value]})
+    panel.marks.append(Mark("published", drawn, about(rows), table, name=f"published: {DURRANI}"))
+    if visible:
+        panel.axes.plot(table["x"], table["mean"], zorder=5, **drawn)
+        shown[panel.task].append((value, value, value))
+    return {DURRANI} if visible else set()
+
+
 def published_look(source: str, colour: str) -> dict[str, Any]:
-    marker = "x" if source.startswith("Tamkin") else "+"
+    marker = "+" if source.startswith("Singh") else "x"
     return {
         "color": colour,
         "linewidth": 1.0,

@@ -26,7 +26,8 @@ def describe_study(study: Study) -> str:
     if any(not isinstance(e, LinguisticKind) for e in study.experiments):
         sentences.append(f"What do the layers of {models} carry over to {_and(t.name for t in study.tasks)}?")
     if any(isinstance(e, LinguisticKind) for e in study.experiments):
-        sentences.append(f"What {'does' if len(study.models) == 1 else 'do'} {models} know of the words of {_and(c.name for c in study.corpora)}?")
+        does = "does" if len(study.models) == 1 else "do"
+        sentences.append(f"What {does} {models} know of the words of {_and(c.name for c in study.corpora)}?")
     sentences += [_experiment(study, experiment) for experiment in study.experiments]
     epochs, trained = _per_size(study.training.epochs, "epoch"), "finetuned"
     how = f"is finetuned on {_sizes(study.train_sizes)} for {epochs}, at learning rate {study.training.lr:g}"
