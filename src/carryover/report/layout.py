@@ -102,7 +102,8 @@ def make_panels(
             axes = figure.add_subplot(grid[row, place % columns])
             axes.set_title(short[task], pad=14 if varying or above else 6)
             parts = [_group_name(g, named[g], models) for g in varying]
-            text = " · ".join([*parts, *([str(mine[above].iloc[0])] if above else [])])
+            parts += [str(mine[above].iloc[0])] if above else []
+            text = " · ".join(part for part in parts if part)
             if text:
                 axes.text(0, 1.02, text, transform=axes.transAxes, fontsize=7.5, va="bottom")
             axes.set_ylabel(metric_name(mine["metric"].iloc[0]))
