@@ -10,6 +10,7 @@ import pandas as pd
 from carryover.analysis.frame import StudyFacts
 from carryover.analysis.walk import each_row
 from carryover.report.labels import experiment_name, in_order, metric_name, short_names, size_name
+from carryover.report.linguistic import LINGUISTIC
 
 MOST_FAILURES = 50
 
@@ -28,20 +29,22 @@ def progress(facts: StudyFacts) -> dict[str, Any]:
 def asked(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str]]:
     """What the study compares, as its points tell, finished or not: names and what was asked of them."""
     models = points.drop_duplicates("model_fingerprint")
-    tasks = points.drop_duplicates("task")
+    about_words = points["experiment"].isin(LINGUISTIC)
+    tasks, corpora = (points[chosen].drop_duplicates("task") for chosen in (~about_words, about_words))
     short = short_names(points["task"])
     cell = ["experiment", "condition", "x", "model", "task", "train_size", "recipe"]
     trials = points.groupby(cell)["seed"].nunique()
     found = [
         ("Models", ", ".join(f"{m.model} ({m.depth:.0f} layers)" for m in each_row(models))),
         ("Tasks", ", ".join(f"{short[t.task]} ({metric_name(t.metric)})" for t in each_row(tasks))),
+        ("Corpora", ", ".join(short[c.task] for c in each_row(corpora))),
         ("Finetuned on", ", ".join(name for name in dict.fromkeys(points["finetuned_on"]) if name)),
         ("Training examples", ", ".join(size_name(size) for size in sorted(set(points["train_size"]) - {0}))),
         ("Experiments", ", ".join(experiment_name(e).lower() for e in in_order(points["experiment"]))),
         ("Re-initialisation", ", ".join(dict.fromkeys(points.loc[~points["untouched"], "recipe"])) or "none"),
         ("Head", ", ".join(dict.fromkeys(points["head"]))),
         ("Trials a point", _span(trials)),
-        ("Epochs", _span(done["epochs"].dropna())),
+        ("Epochs", _span(done.loc[~done["experiment"].isin(LINGUISTIC), "epochs"].dropna())),
     ]
     variants = [variant for variant in dict.fromkeys(done.get("variant", ())) if variant]
     found += [("Compared besides", "; ".join(variants))] if variants else []

@@ -12,7 +12,9 @@ class Drawing {
     this.x = (value) => LEFT + ((value - left) / (right - left)) * (this.width - LEFT - RIGHT);
     this.y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - this.top);
     this.inside = (value) => Math.max(low, Math.min(high, value));
-    this.node = svg("svg", { viewBox: `0 0 ${this.width} ${HEIGHT}`, width: this.width, height: HEIGHT, role: "img", tabindex: 0, "aria-label": panel.alt, "font-family": FONT, "font-size": 11.5 });
+    this.aslant = this.tooLong(); // how much lower names reach that are set aslant; 0: they have room
+    const height = HEIGHT + this.aslant;
+    this.node = svg("svg", { viewBox: `0 0 ${this.width} ${height}`, width: this.width, height, role: "img", tabindex: 0, "aria-label": panel.alt, "font-family": FONT, "font-size": 11.5 });
     this.axes(niceTicks(low, high, 6));
     this.hits = [];
     const lines = marks.filter((mark) => mark.kind === "line");
@@ -26,6 +28,17 @@ class Drawing {
     this.listen();
   }
 
+  eachTick() {
+    const ticks = this.panel.ticks;
+    return ticks.length > 1 ? this.x(ticks[1][0]) - this.x(ticks[0][0]) : this.width;
+  }
+
+  tooLong() {
+    const words = this.panel.ticks.map((tick) => tick[1]), longest = Math.max(...words.map((word) => word.length));
+    const names = words.some((word) => Number.isNaN(Number(word)));
+    return names && longest * 7 + 6 > this.eachTick() ? Math.max(0, Math.ceil(longest * 3.6) - 6) : 0;
+  }
+
   axes(ticks) {
     const { panel, theme, node } = this, right = this.width - RIGHT, bottom = HEIGHT - BOTTOM;
     const text = (x, y, words, more) => svg("text", { x, y, fill: theme.ink, ...more }, node, words);
@@ -37,13 +50,14 @@ class Drawing {
     }
     svg("line", { x1: LEFT, x2: right, y1: bottom, y2: bottom, stroke: theme.muted }, node);
     const room = Math.max(...panel.ticks.map((tick) => tick[1].length)) * 7 + 6;
-    const each = panel.ticks.length > 1 ? this.x(panel.ticks[1][0]) - this.x(panel.ticks[0][0]) : this.width;
-    const step = Math.max(1, Math.ceil(room / each));
+    const step = this.aslant ? 1 : Math.max(1, Math.ceil(room / this.eachTick()));
     panel.ticks.forEach(([value, words], place) => {
       svg("line", { x1: this.x(value), x2: this.x(value), y1: bottom, y2: bottom + 4, stroke: theme.muted }, node);
-      if (place % step === 0) text(this.x(value), bottom + 17, words, { "text-anchor": "middle" });
+      const x = this.x(value), y = bottom + (this.aslant ? 13 : 17);
+      if (this.aslant) text(x + 3, y, words, { "text-anchor": "end", transform: `rotate(-35 ${x + 3} ${y})` });
+      else if (place % step === 0) text(x, y, words, { "text-anchor": "middle" });
     });
-    text((LEFT + right) / 2, HEIGHT - 5, this.chart.data.x, { "text-anchor": "middle" });
+    text((LEFT + right) / 2, HEIGHT + this.aslant - 5, this.chart.data.x, { "text-anchor": "middle" });
     const middle = (this.top + bottom) / 2;
     text(11, middle, panel.y, { "text-anchor": "middle", transform: `rotate(-90 11 ${middle})` });
   }
