@@ -21,6 +21,7 @@ from carryover.study import toml
 from carryover.study.corpus import CorpusSpec
 from carryover.study.experiments import KINDS
 from carryover.study.file import ONE_OR_LIST, Study
+from carryover.study.kind import SHARED_KEYS as SHARED
 from carryover.study.linguistic import WORD_KEYS
 from carryover.study.new import is_own
 from carryover.study.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
@@ -37,7 +38,6 @@ SECTIONS: dict[str, type[Section]] = {
     **KINDS,
     "training": TrainingSpec,
 }
-SHARED = ("train_sizes", "trials", "epochs", "lr", "recipe", "keep_layer_norm", "reinit_lr_factor")
 TABLE = re.compile(r"<!-- keys: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -144,7 +144,7 @@ def test_the_shared_keys_are_those_that_experiments_share():
         others = [set(other.key_order()) for kind, other in KINDS.items() if kind != name]
         # layers: of single_layer, probing and word_probing; the others: their defaults differ
         assert set(own) - {"kind"} & set.union(*others) <= {"layers", "keep", "l1", "l2", "shares"}
-    assert set(SHARED) & set(KINDS["probing"].key_order()) == {"train_sizes", "trials", "lr"}
+    assert set(SHARED) & set(KINDS["probing"].key_order()) == {"tasks", "train_sizes", "trials", "lr"}
     assert set(SHARED) - set(KINDS["prune"].key_order()) == {"recipe", "keep_layer_norm", "reinit_lr_factor"}
 
 

@@ -28,6 +28,37 @@ def test_training_longer_is_looked_at_after_every_epoch():
     assert told == {("incremental", 3, "end"), ("epochs", 10, "every epoch")}
 
 
+def test_an_experiment_of_some_tasks():
+    points = points_of(
+        tasks=["SST-2", "CoLA"], experiments=["incremental", {"kind": "localized", "tasks": "CoLA"}]
+    )
+    told = {(p.experiment, p.trial.task) for p in points}
+    assert told == {("incremental", "SST-2"), ("incremental", "CoLA"), ("localized", "CoLA")}
+
+
+def test_a_size_need_not_fit_a_task_that_the_experiment_leaves_out():
+    facts = FakeFacts(rows=9000, rows_of={"CoLA": 100})
+    big = {"kind": "localized", "tasks": ["SST-2"], "train_sizes": [5000]}
+    given = {"tasks": ["SST-2", "CoLA"], "train_sizes": [50]}
+    assert points_of(facts, experiments=["incremental", big], **given)
+    assert "CoLA has 100 training examples" in message_of(
+        facts, experiments=[big | {"tasks": "all"}], **given
+    )
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"), [(["SST2"], "the study has no SST2; did you mean"), ([], "name at least one task")]
+)
+def test_tasks_that_an_experiment_cannot_have(tasks, said):
+    with pytest.raises(StudyError, match=said):
+        points_of(tasks=["SST-2"], experiments=[{"kind": "incremental", "tasks": tasks}])
+
+
+def test_tasks_that_a_command_names_replace_those_of_an_experiment():
+    study = a_study(tasks=["SST-2", "CoLA"], experiments=[{"kind": "localized", "tasks": ["CoLA"]}])
+    assert study.override(tasks=["SST-2"]).experiments[0].tasks == "all"
+
+
 def message_of(facts: FakeFacts, **settings) -> str:
     with pytest.raises(StudyError) as caught:
         points_of(facts, **settings)

@@ -48,7 +48,9 @@ def _experiment(study: Study, experiment: Experiment) -> str:
         if experiment.finetuned_on != "all":
             finetuned = f"finetuned on {_and(experiment.finetuned_on)}" if experiment.finetuned_on else ""
             notes.append(finetuned or "as pretrained alone")
-    elif not isinstance(experiment, Prune | Probing):
+    elif experiment.tasks != "all":
+        notes.append(f"on {_and(experiment.tasks)}")
+    if not isinstance(experiment, Prune | Probing | LinguisticKind):
         notes.append(f"recipe {_and(experiment.recipe or study.recipe)}")
         kept = experiment.keep_layer_norm or study.keep_layer_norm
         if True in kept:

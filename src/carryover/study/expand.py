@@ -91,14 +91,22 @@ def expand(study: Study, facts: Facts) -> list[Point]:
                     dict.fromkeys(count(s, of_task.train_rows) for s in _sizes(study, experiment, task))
                 )
                 mine = dataclasses.replace(plain, task=of_task.name, task_fingerprint=of_task.fingerprint)
-                if not isinstance(experiment, LinguisticKind):
-                    found.append(_points(study, experiment, mine, of_model.depth, sizes))
-                elif experiment.finetuned_on == "all" or task.name in experiment.finetuned_on:
+                if task not in tasks_of(study, experiment):
+                    continue
+                if isinstance(experiment, LinguisticKind):
                     found.append(_word_points(study, experiment, mine, of_model.depth, corpora, sizes))
+                else:
+                    found.append(_points(study, experiment, mine, of_model.depth, sizes))
             for point in chain.from_iterable(found):
                 points.setdefault((point.experiment, point.condition, point.x, point.trial.id), point)
     _refuse_rivals(study, points.values())
     return list(points.values())
+
+
+def tasks_of(study: Study, experiment: Experiment) -> list[TaskSpec]:
+    """The tasks of a study that an experiment finetunes on."""
+    names = experiment.finetuned_on if isinstance(experiment, LinguisticKind) else experiment.tasks
+    return [task for task in study.tasks if names == "all" or task.name in names]
 
 
 def count(size: Size, rows: int) -> int:
@@ -211,6 +219,8 @@ def _misfits(study: Study, models: Sequence[ModelFacts]) -> Iterator[Problem]:
 def _sizes_too_large(study: Study, tasks: Sequence[TaskFacts]) -> Iterator[Problem]:
     for e, experiment in enumerate(study.experiments):
         for t, (task, facts) in enumerate(zip(study.tasks, tasks, strict=True)):
+            if task not in tasks_of(study, experiment):
+                continue
             place: Path = ("train_sizes",)
             advice = f"give tasks[{t}] `train_sizes` of its own"
             if experiment.train_sizes:

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from carryover.study.errors import close_match, one_of, refuse
-from carryover.study.kind import Arrangement, ExperimentKind, Misfit, all_or_numbers, layer_run, listed
+from carryover.study.kind import Arrangement, ExperimentKind, Misfit, Names, all_or_numbers, layer_run, listed
 from carryover.study.linguistic import NeuronRanking, Selectivity, WordProbing
 from carryover.study.sections import Count, CountPerSize, Number, PerSize, as_tuple, at_least_one
 from carryover.trial import Pooling, Probe, Recipe
@@ -28,7 +28,18 @@ Keep = Annotated[Literal["all"] | tuple[int | str, ...], all_or_numbers(0, "half
 PROBE = Probe(layer=0)  # where the defaults of a probing experiment come from
 
 
-class _Finetuning(ExperimentKind):
+class _OnTasks(ExperimentKind):
+    tasks: Names = Field(default="all", description='Which of the study\'s tasks: "all", or a list of names.')
+
+    @field_validator("tasks")
+    @classmethod
+    def _has_some(cls, value: Any) -> Any:
+        if not value:
+            raise ValueError('name at least one task, or leave the key out for "all"')
+        return value
+
+
+class _Finetuning(_OnTasks):
     epochs: CountPerSize | None = Field(default=None, description="In place of [training]'s.", examples=[3])
     lr: Annotated[Number, Field(gt=0)] | None = Field(
         default=None, description="In place of [training]'s.", examples=[2e-5]
@@ -240,7 +251,7 @@ class Prune(_Finetuning):
         return f"drop {', or '.join(parts)}"
 
 
-class Probing(ExperimentKind):
+class Probing(_OnTasks):
     """Train a linear classifier on the states of each layer of the model, which stays frozen."""
 
     kind: Literal["probing"] = "probing"

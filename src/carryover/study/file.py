@@ -113,20 +113,24 @@ class Study(Section):
             problems += [((key, i, "name"), f"{names[i]} is listed twice") for i in twice]
         if not self.tasks and not all(isinstance(e, LinguisticKind) for e in self.experiments):
             problems.append(("tasks", "at least one is needed"))
-        problems += self._words_problems()
+        problems += self._unknown_names()
         if problems:
             refuse(*problems)
         return self
 
-    def _words_problems(self) -> Iterator[tuple[toml.Path, str]]:
-        """Linguistic experiments may only name tasks and corpora that the study has."""
+    def _unknown_names(self) -> Iterator[tuple[toml.Path, str]]:
+        """Experiments may only name tasks and corpora that the study has."""
+        of_layers: dict[str, Sequence[TaskSpec | CorpusSpec]] = {"tasks": self.tasks}
+        of_words: dict[str, Sequence[TaskSpec | CorpusSpec]] = {
+            "finetuned_on": self.tasks,
+            "corpora": self.corpora,
+        }
         for e, experiment in enumerate(self.experiments):
-            if not isinstance(experiment, LinguisticKind):
-                continue
-            if not self.corpora:
+            about_words = isinstance(experiment, LinguisticKind)
+            if about_words and not self.corpora:
                 text = f'{experiment.kind} needs a [[corpora]] table, such as name = "builtin:pos"'
                 yield ("experiments", e, "kind"), text
-            for key, sections in (("corpora", self.corpora), ("finetuned_on", self.tasks)):
+            for key, sections in (of_words if about_words else of_layers).items():
                 asked, known = getattr(experiment, key), [section.name for section in sections]
                 for name in asked if asked != "all" and known else ():
                     if name not in known:
@@ -243,9 +247,8 @@ def _cleared(section: Any, keys: dict[str, Any]) -> Any:
 
 def _on_all_tasks(experiment: Any) -> Any:
     """Tasks that a command names replace those that an experiment names, too."""
-    if isinstance(experiment, LinguisticKind) and experiment.finetuned_on:
-        return experiment.model_copy(update={"finetuned_on": "all"})
-    return experiment
+    key = "finetuned_on" if isinstance(experiment, LinguisticKind) else "tasks"
+    return experiment.model_copy(update={key: "all"}) if getattr(experiment, key) else experiment
 
 
 def _keys_text(settings: dict[str, Any]) -> str:

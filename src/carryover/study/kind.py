@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator
 
-from carryover.study.sections import CountPerSize, Section, Sizes, as_tuple
+from carryover.study.sections import CountPerSize, Section, Sizes, Text, as_tuple
 from carryover.trial import Probe
 
-SHARED_KEYS = ("train_sizes", "trials", "epochs", "lr", "recipe", "keep_layer_norm", "reinit_lr_factor")
+Names = Annotated[
+    Literal["all"] | tuple[Text, ...], BeforeValidator(lambda v: v if v == "all" else as_tuple(v))
+]
+SHARED_KEYS = (
+    "tasks",
+    "train_sizes",
+    "trials",
+    "epochs",
+    "lr",
+    "recipe",
+    "keep_layer_norm",
+    "reinit_lr_factor",
+)
 
 
 @dataclass(frozen=True)

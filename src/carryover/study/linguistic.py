@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from carryover.study.errors import refuse
-from carryover.study.kind import SHARED_KEYS, ExperimentKind, Misfit, all_or_numbers, layer_run, listed
-from carryover.study.sections import Count, CountPerSize, Number, Text, as_tuple, at_least_one
+from carryover.study.kind import SHARED_KEYS, ExperimentKind, Misfit, Names, all_or_numbers, layer_run, listed
+from carryover.study.sections import Count, CountPerSize, Number, as_tuple, at_least_one
 from carryover.trial import Ranking, SubWord, Words
 
 PRETRAINED = "pretrained"  # the model that was not finetuned, in names of conditions
@@ -22,9 +22,6 @@ PLAIN = Words("", "")
 Share = Annotated[Number, Field(gt=0, le=1)]
 Shares = Annotated[tuple[Share, ...], BeforeValidator(at_least_one)]
 Lambda = Annotated[Number, Field(ge=0)]
-Names = Annotated[
-    Literal["all"] | tuple[Text, ...], BeforeValidator(lambda v: v if v == "all" else as_tuple(v))
-]
 WORD_KEYS = ("corpora", "finetuned_on", PRETRAINED, "vector", "probe_epochs", "probe_batch_size", "probe_lr")
 
 
