@@ -58,7 +58,7 @@ def search_lambdas(
 ) -> Grid:
     """Probes on all neurons for every pair of l1 and l2, trained together; the pair with the best score.
 
-    score = 0.5 * (top - bottom) - 0.5 * (accuracy without a penalty - accuracy), as Dalvi et al. 2019: the
+    score = 0.5 * (top - bottom) - 0.5 * (accuracy without a penalty - accuracy), after Dalvi et al. 2019: the
     ranking should part the salient from the others, and the penalty should cost little accuracy. Of pairs with
     the same score the one named first is taken. A pair whose probe diverges is not chosen.
     """
