@@ -64,8 +64,23 @@ def test_everything_is_written_and_nothing_is_left_over(full):
     names = ["incremental", "localized", "permutation", "layers"]
     names += ["layers_block_reinitialized", "layers_block_preserved"]
     files = {f"{name}.{ending}" for name in names for ending in ("png", "svg", "pdf")}
-    assert {path.name for path in (folder / "figures").iterdir()} == files
+    assert {path.name for path in (folder / "figures").iterdir()} == files | {".written"}
     assert not list(folder.glob("*.part"))
+
+
+def test_figures_of_an_earlier_report_do_not_outlive_it(tmp_path):
+    folder = write_results(tmp_path, incremental(("SST-2",), (500,), 2), lifelike(6))
+    write_report(folder)
+    figures = folder / "figures"
+    (figures / "localized.png").write_bytes(b"of an earlier report")
+    (figures / ".written").write_text("localized.png\nincremental.png\n../study.toml\n")
+    (figures / "my own.png").write_bytes(b"the user's")
+    (folder / "study.toml").write_text("")
+    write_report(folder)
+    assert (figures / "my own.png").exists()
+    assert (figures / "incremental.png").exists()
+    assert (folder / "study.toml").exists()
+    assert not (figures / "localized.png").exists()
 
 
 def test_the_page_needs_nothing_but_itself(full):

@@ -34,6 +34,8 @@ from carryover.report.sections import Section, Shown, claims_shown, section
 from carryover.report.style import LIGHT
 from carryover.report.tables import summary
 
+WRITTEN = ".written"  # in figures/: the files that the last report wrote
+
 
 @dataclass(frozen=True)
 class Found:
@@ -56,18 +58,29 @@ def write_report(folder: Path, overlay: bool = False, words: str = "") -> Path:
     found = _found(folder, finished(points), overlay, files=True)
     summary(found.points).to_csv(folder / "summary.csv", index=False)
     as_table(found.claims).to_csv(folder / "claims.csv", index=False)
-    for part in found.sections:
-        for shown in part.figures:
-            with LIGHT.applied():  # whose letters the panels make room for
-                laid_out(shown.figure)
-            save(shown.figure, folder / "figures", shown.key)
-    for name, picture in file_names(found.layers).items():
-        save(draw_layers(picture), folder / "figures", name)
+    _write_figures(folder / "figures", found)
     target = folder / "report.html"
     draft = folder / "report.html.part"
     draft.write_text(_page(folder, points, found, words), encoding="utf-8")
     os.replace(draft, target)
     return target
+
+
+def _write_figures(folder: Path, found: Found) -> None:
+    """Figures of an earlier report that this one does not have any more are deleted; other files are left alone."""
+    written: list[Path] = []
+    for part in found.sections:
+        for shown in part.figures:
+            with LIGHT.applied():  # whose letters the panels make room for
+                laid_out(shown.figure)
+            written += save(shown.figure, folder, shown.key)
+    for name, picture in file_names(found.layers).items():
+        written += save(draw_layers(picture), folder, name)
+    listing = folder / WRITTEN
+    earlier = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
+    for name in set(earlier) - {path.name for path in written}:
+        (folder / Path(name).name).unlink(missing_ok=True)
+    listing.write_text("".join(f"{path.name}\n" for path in written), encoding="utf-8")
 
 
 def page(folder: Path, live: str | None = None, words: str = "", overlay: bool = False) -> str:
