@@ -365,4 +365,4 @@ def test_equal_values_everywhere_make_no_claim_hold_by_accident(study):
     for maker in (two_sizes, blocks, orders):
         found = claims(study(maker, 3))
         assert all(claim.verdict != HOLDS for claim in found)
-    assert t5(study(layers, 3), LIMITS).verdict == HOLDS  # here equal is what is claimed
+    assert t5(study(layers, 3), LIMITS).verdict == OPEN  # equal is what is claimed, but chance gives it too

@@ -55,7 +55,8 @@ def test_differences_are_those_of_scipys_paired_t_test(folders):
             (np.mean(values(b, k) - values(a, k)), interval.low, interval.high)
         )
         assert (row.p, row.n) == (pytest.approx(test.pvalue), 4)
-    assert list(points["p_adjusted"]) == pytest.approx(list(multipletests(points["p"], method="holm")[1]))
+    known = points[points["p"].notna()]  # the last k has one difference for all seeds
+    assert list(known["p_adjusted"]) == pytest.approx(list(multipletests(known["p"], method="holm")[1]))
     curve = found.curves.query("task == 'CoLA' and train_size == 500").iloc[0]
     by_seed = np.mean([values(b, k) - values(a, k) for k in range(7)], axis=0)
     assert (curve["mean"], curve.p) == pytest.approx((by_seed.mean(), stats.ttest_1samp(by_seed, 0).pvalue))

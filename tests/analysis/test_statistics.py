@@ -13,6 +13,8 @@ from carryover.analysis.correlations import (
     correlate,
     curve_correlation,
     resampled_p,
+    resampled_p_below,
+    spread_of_one,
     task_correlations,
     widened_percentiles,
 )
@@ -69,9 +71,14 @@ def test_no_help_is_one_sided():
 
 
 def test_equal_differences_and_a_single_one():
-    assert within_margin(np.zeros(3), 0.01).p_within == 0
-    assert below_margin(np.full(3, 0.02), 0.01).p_beyond == 0
-    assert math.isnan(within_margin(np.array([0.0]), 0.01).p_within)
+    """None of them has a spread, and without one there is no p."""
+    for found in (
+        within_margin(np.zeros(3), 0.01),
+        below_margin(np.full(3, 0.02), 0.01),
+        within_margin(np.array([0.0]), 0.01),
+    ):
+        assert math.isnan(found.p_within)
+        assert math.isnan(found.p_beyond)
 
 
 # --- interaction ---
@@ -142,10 +149,26 @@ def test_interaction_is_that_of_a_regression_with_an_indicator_for_every_unit():
     plain = sm.WLS(frame.value.to_numpy(), design(frame, unit, frame.x), weights).fit()
     cells = frame.group.astype(str) + "/" + frame.x.astype(str)
     full = sm.WLS(frame.value.to_numpy(), design(frame, unit, cells), weights).fit()
-    f, p, df = full.compare_f_test(plain)
+    f, _, df = full.compare_f_test(plain)
     found = interaction(frame, "group")
-    assert (found.f, found.p, found.df, found.df_left) == pytest.approx((f, p, df, full.df_resid))
-    assert found.scale == pytest.approx(full.scale / weights.sum())
+    assert (found.f, found.df) == pytest.approx((f, df))
+    assert found.p == pytest.approx(stats.f.sf(f, df, found.df_left))
+    assert 20 < found.df_left < full.df_resid  # of the noisiest group, and of all
+
+
+def test_interaction_of_groups_that_differ_in_noise_keeps_its_level_and_its_size():
+    """Six times as noisy: no more false alarms than promised, and the effect counts both groups alike."""
+    shape = np.linspace(-1, 1, 9) / np.sqrt((np.linspace(-1, 1, 9) ** 2).mean())
+    rejected, effects, small = [], [], []
+    for seed in range(200):
+        same = interaction(curves(seed, (0 * shape, 0 * shape), (3, 3), (0.03, 0.005)), "group")
+        rejected.append(same.p < 0.05)
+        apart = interaction(curves(seed, (0.02 * shape, -0.02 * shape), (3, 3), (0.03, 0.005)), "group")
+        effects.append(apart.effect)
+        small.append(apart.p_smaller_than(0.01) < 0.05)
+    assert np.mean(rejected) < 0.09
+    assert np.mean(effects) == pytest.approx(0.02, rel=0.15)
+    assert np.mean(small) < 0.05
 
 
 def test_interaction_of_too_little_is_none():
@@ -205,6 +228,31 @@ def test_widened_percentiles_are_wider_with_fewer_trials_and_agree_with_their_p(
     for n in (3, 8, 50):
         low, high = widened_percentiles(draws, n)
         assert (resampled_p(draws, n) < 0.05) == (low > 0 or high < 0)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 20])
+@pytest.mark.parametrize("distance", [0.5, 2.0, 4.0, 20.0])
+def test_p_of_resamples_is_that_of_t_however_far_out(n, distance):
+    """No floor where no resample reaches: three trials can decide, if the effect is large enough."""
+    draws = noise(5, 9999, sd=1.0)
+    expected = stats.t.cdf(-distance / math.sqrt(n / (n - 1)), n - 1)
+    assert resampled_p_below(draws, distance, n) == pytest.approx(expected, rel=0.2)
+    assert resampled_p_below(-draws, -distance, n) == pytest.approx(1 - expected, rel=0.2)
+    r = np.tanh(draws * 0.1)  # correlations: the same on Fisher's scale
+    assert resampled_p_below(r, math.tanh(distance * 0.1), n, of_r=True) == pytest.approx(expected, rel=0.2)
+    low, high = widened_percentiles(r, n, of_r=True)
+    half = stats.t.ppf(0.975, n - 1) * math.sqrt(n / (n - 1)) * 0.1
+    assert (low, high) == pytest.approx((math.tanh(-half), math.tanh(half)), abs=0.02)
+
+
+def test_resamples_that_do_not_differ_decide_nothing():
+    assert math.isnan(resampled_p_below(np.full(99, 0.5), 0.9, 5))
+
+
+def test_the_spread_of_one_trial_is_found_again():
+    trials = noise(1, 6, sd=0.5)
+    means = np.random.default_rng(0).choice(trials, (50_000, 6)).mean(axis=1)
+    assert spread_of_one(means, 6) == pytest.approx(trials.std(ddof=1), rel=0.02)
 
 
 def test_task_correlations_pair_the_same_permutation():

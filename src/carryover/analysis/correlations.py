@@ -18,6 +18,7 @@ from carryover.analysis.contrasts import BASELINES
 from carryover.analysis.walk import each_group
 
 RESAMPLES = 9_999
+ENOUGH = 50  # resamples beyond a point, for their share to be taken; farther out they are taken for normal
 LEAST = 4  # pairs: with three, no order of them has a two-sided p below 1/3
 
 
@@ -94,27 +95,59 @@ def curve_correlation(
     rng = np.random.default_rng(0)
     drawn = [_means_of_resamples(table, rng) for table in whole]
     resampled = _pearson(drawn[0], drawn[1])
-    low, high = widened_percentiles(resampled, n, level)
+    low, high = widened_percentiles(resampled, n, level, of_r=True)
     return CurveCorrelation(r, low, high, resampled, n, len(shared))
 
 
-def widened_percentiles(resampled: np.ndarray, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Percentiles whose normal quantile is √(n / (n - 1)) times that of the t distribution."""
-    tail = stats.norm.cdf(stats.t.ppf((1 - level) / 2, n - 1) * math.sqrt(n / (n - 1)))
-    low, high = np.nanquantile(resampled, [tail, 1 - tail])
+def widened_percentiles(
+    resampled: np.ndarray, n: int, level: float = 0.95, of_r: bool = False
+) -> tuple[float, float]:
+    """Percentiles whose normal quantile is √(n / (n - 1)) times that of the t distribution.
+
+    Of few trials they lie beyond what any resample reaches; there the resamples are taken for normal, if they are
+    correlations (`of_r`) on Fisher's scale.
+    """
+    z = stats.t.ppf((1 + level) / 2, n - 1) * math.sqrt(n / (n - 1))
+    known = resampled[~np.isnan(resampled)]
+    tail = stats.norm.sf(z)
+    if tail * known.size >= ENOUGH:
+        low, high = np.quantile(known, [tail, 1 - tail])
+        return float(low), float(high)
+    scaled = _fisher(known) if of_r else known
+    ends = np.array([scaled.mean() - z * scaled.std(), scaled.mean() + z * scaled.std()])
+    low, high = np.tanh(ends) if of_r else ends
     return float(low), float(high)
 
 
-def resampled_p(resampled: np.ndarray, n: int) -> float:
+def resampled_p(resampled: np.ndarray, n: int, of_r: bool = False) -> float:
     """Two-sided p against zero that agrees with `widened_percentiles`: the level at which it ends there."""
-    return min(1.0, 2 * min(resampled_p_below(resampled, 0.0, n), resampled_p_below(-resampled, 0.0, n)))
+    sides = (resampled_p_below(side, 0.0, n, of_r) for side in (resampled, -resampled))
+    return min(1.0, 2 * min(sides))
 
 
-def resampled_p_below(resampled: np.ndarray, threshold: float, n: int) -> float:
-    """One-sided p of the claim that the truth lies below the threshold."""
+def resampled_p_below(resampled: np.ndarray, threshold: float, n: int, of_r: bool = False) -> float:
+    """One-sided p of the claim that the truth lies below the threshold; NaN where resamples do not differ."""
     known = resampled[~np.isnan(resampled)]
-    beyond = ((known >= threshold).sum() + 1) / (known.size + 2)
-    return float(stats.t.cdf(stats.norm.ppf(beyond) / math.sqrt(n / (n - 1)), n - 1))
+    beyond = int((known >= threshold).sum())
+    if ENOUGH <= beyond <= known.size - ENOUGH:
+        z = stats.norm.ppf(beyond / known.size)
+    else:
+        scaled = _fisher(np.append(known, threshold)) if of_r else np.append(known, threshold)
+        spread = scaled[:-1].std()
+        if not spread > 0:
+            return math.nan
+        z = (scaled[:-1].mean() - scaled[-1]) / spread
+    return float(stats.t.cdf(z / math.sqrt(n / (n - 1)), n - 1))
+
+
+def spread_of_one(resampled: np.ndarray, n: int, of_r: bool = False) -> float:
+    """The standard deviation of a single trial that these resamples of a mean of n come from."""
+    known = resampled[~np.isnan(resampled)]
+    return float((_fisher(known) if of_r else known).std() * n / math.sqrt(n - 1))
+
+
+def _fisher(r: np.ndarray) -> np.ndarray:
+    return np.arctanh(np.clip(r, -1 + 1e-9, 1 - 1e-9))
 
 
 def _numbers(c: Correlation) -> tuple[float, float, float, float]:

@@ -33,8 +33,7 @@ def within_margin(differences: np.ndarray, margin: float, alpha: float = 0.05) -
     """TOST: is |mean| < margin? And the opposite: is |mean| > margin?"""
     d = np.asarray(differences, dtype=float)
     if (exact := _without_spread(d, alpha)) is not None:
-        inside = abs(exact.mean) < margin
-        return exact if exact.n == 1 else _decided(exact, inside)
+        return exact
     described = DescrStatsW(d)
     p_within = float(described.ttost_mean(-margin, margin)[0])
     above = float(described.ttest_mean(margin, "larger")[1])
@@ -46,22 +45,16 @@ def below_margin(differences: np.ndarray, margin: float, alpha: float = 0.05) ->
     """One-sided: is mean < margin? That a thing does not help says nothing of how much it harms."""
     d = np.asarray(differences, dtype=float)
     if (exact := _without_spread(d, alpha)) is not None:
-        return exact if exact.n == 1 else _decided(exact, exact.mean < margin)
+        return exact
     p_within = float(stats.ttest_1samp(d, margin, alternative="less").pvalue)
     return _with_p(d, alpha, p_within, float(stats.ttest_1samp(d, margin, alternative="greater").pvalue))
 
 
 def _without_spread(d: np.ndarray, alpha: float) -> Within | None:
-    """One value, or equal ones: there is no t to be had."""
+    """One value, or equal ones: there is no t to be had, and p is NaN."""
     if d.size > 1 and np.ptp(d) > 0:
         return None
     return _with_p(d, alpha, math.nan, math.nan)
-
-
-def _decided(exact: Within, inside: bool) -> Within:
-    """Equal values are what they are: p is what the t test tends to."""
-    ps = (0.0, 1.0) if inside else (1.0, 0.0)
-    return Within(exact.mean, exact.low, exact.high, exact.sd, exact.n, *ps)
 
 
 def _with_p(d: np.ndarray, alpha: float, p_within: float, p_beyond: float) -> Within:

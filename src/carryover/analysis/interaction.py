@@ -3,9 +3,9 @@
 Trials of one seed and group share examples, order and head, so each (group, seed) is a unit with a level of its
 own. The model is a split-plot analysis of variance: value ~ unit + x + x:group, least squares with each group
 weighted by its own residual variance, because small data are noisier; the interaction is the F test between the
-models with and without x:group. Robust (sandwich) covariances are of no use here: with three trials a cell they
-rest on two degrees of freedom each, and reject far too often. Its assumption is that within a group the noise is
-about as large at every x.
+models with and without x:group, with Satterthwaite's degrees of freedom. Robust (sandwich) covariances are of no
+use here: with three trials per cell they rest on two degrees of freedom each, and reject far too often. Its
+assumption is that within a group the noise is about as large at every x.
 
 The effect is the root mean square of the interaction, in points of the metric, with the interval that the
 noncentral F distribution gives.
@@ -14,6 +14,7 @@ noncentral F distribution gives.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ class Interaction:
     df: float
     df_left: float
     p: float
-    effect: float  # root mean square over the cells, 0 where F is below what chance gives
+    effect: float  # root mean square over the cells, all alike; 0 where F is below what chance gives
     low: float
     high: float
     noncentrality: float
@@ -58,11 +59,14 @@ def interaction(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> Interac
     unit = pd.factorize(rows[group].astype(str) + "/" + rows["seed"].astype(str))[0]
     column, place = pd.factorize(rows[group])[0], pd.factorize(rows["x"], sort=True)[0]
     value = rows["value"].to_numpy(dtype=float)
-    variances = [
-        _residual_variance(*(part[column == g] for part in (value, unit, place))) for g in range(len(groups))
+    ones = np.ones(len(value))
+    alone = [
+        _fit(value[mine], unit[mine], place[mine], ones[mine])
+        for mine in (column == g for g in range(len(groups)))
     ]
-    if any(math.isnan(v) for v in variances):
+    if any(fit.df_left < 1 for fit in alone):
         return None
+    variances = [fit.squares / fit.df_left for fit in alone]
     smallest = max(max(variances) * 1e-6, 1e-12)  # equal values have no noise, and not all the weight
     weights = 1 / np.clip(variances, smallest, None)[column]
     without = _fit(value, unit, place, weights)
@@ -74,16 +78,17 @@ def interaction(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> Interac
     if noise <= 1e-9:  # in units of the noise: the values are equal, and there is nothing to test
         return None
     f = max(0.0, (without.squares - full.squares) / df / noise)
-    low, high = confint_noncentrality(f, (df, full.df_left), alpha=alpha)
-    excess = max(0.0, (f - 1) * df)
-    scale = noise / weights.sum()  # noncentrality -> mean square of the interaction
     sizes = [rows.loc[rows[group] == g, "seed"].nunique() for g in groups]
+    left = _satterthwaite(np.divide(variances, sizes), [fit.df_left for fit in alone])
+    low, high = confint_noncentrality(f, (df, left), alpha=alpha)
+    excess = max(0.0, (f - 1) * df)
+    scale = noise * _mean_square_of_unit(value, unit, place, column, weights)
     effect, least, most = (math.sqrt(max(0.0, float(x)) * scale) for x in (excess, low, high))
     return Interaction(
         f=float(f),
         df=float(df),
-        df_left=float(full.df_left),
-        p=float(stats.f.sf(f, df, full.df_left)),
+        df_left=left,
+        p=float(stats.f.sf(f, df, left)),
         effect=effect,
         low=least,
         high=most,
@@ -92,6 +97,27 @@ def interaction(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> Interac
         n=min(sizes),
         cells=len(shared) * len(groups),
     )
+
+
+def _mean_square_of_unit(
+    value: np.ndarray, unit: np.ndarray, place: np.ndarray, column: np.ndarray, weights: np.ndarray
+) -> float:
+    """What the plain mean square of the interaction is where its weighted sum of squares is 1.
+
+    F weighs groups by their noise; the effect is told in points of the metric, in which all groups count alike.
+    For two groups the ratio of the two is a matter of the weights alone; for more it is taken from how the groups
+    differ here.
+    """
+    groups, places = column.max() + 1, place.max() + 1
+    level = np.bincount(unit, value) / np.maximum(np.bincount(unit), 1)
+    sums, counts, heavy = np.zeros((3, groups, places))
+    for table, what in ((sums, value - level[unit]), (counts, 1.0), (heavy, weights)):
+        np.add.at(table, (column, place), what)
+    curves = sums / np.maximum(counts, 1)
+    plain = curves - curves.mean(axis=0)
+    weighted = curves - (curves * heavy).sum(axis=0) / heavy.sum(axis=0)
+    squares = float((heavy * weighted**2).sum())
+    return float((plain**2).mean()) / squares if squares > 0 else 1 / float(weights.sum())
 
 
 class _Fit(NamedTuple):
@@ -121,7 +147,8 @@ def _fit(
     return _Fit(float(left @ left), len(value) - int((counts > 0).sum()) - int(rank))
 
 
-def _residual_variance(value: np.ndarray, unit: np.ndarray, place: np.ndarray) -> float:
-    """Of one group about its units and its x; NaN where nothing is left to estimate it from."""
-    fit = _fit(value, unit, place, np.ones(len(value)))
-    return fit.squares / fit.df_left if fit.df_left >= 1 else math.nan
+def _satterthwaite(variances: np.ndarray, df: Sequence[int]) -> float:
+    """Degrees of freedom of a sum of variances that were each estimated with df of their own: all of them where
+    groups are alike, those of the noisiest group where it drowns the others."""
+    total = variances.sum()
+    return float(total**2 / (variances**2 / np.array(df)).sum()) if total > 0 else float(sum(df))

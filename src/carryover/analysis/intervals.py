@@ -34,14 +34,15 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairedDifference(Interval):
-    """The mean of a - b over shared seeds; p is two-sided, of the paired t test."""
+    """The mean of a - b over shared seeds; p is two-sided, of the paired t test, NaN where they do not differ."""
 
     p: float
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.n > 1 and (self.low > 0 or self.high < 0)
+        """Whether the interval leaves zero out. Equal differences have none: a metric comes in steps, and two or
+        three differences of the same number of examples are no rarity."""
+        return self.n > 1 and self.sd > 0 and (self.low > 0 or self.high < 0)
 
 
 def t_interval(values: Sequence[float] | np.ndarray | pd.Series, level: float = LEVEL) -> Interval:
@@ -80,12 +81,9 @@ def paired_difference(a: pd.Series, b: pd.Series, level: float = LEVEL) -> Paire
     if not differences.size:
         return None
     i = t_interval(differences, level)
-    if i.n == 1:
-        p = math.nan
-    elif i.sd == 0:
-        p = 1.0 if i.mean == 0 else 0.0  # what the t test tends to; scipy would divide by zero
-    else:
-        p = float(2 * special.stdtr(i.n - 1, -abs(i.mean) / (i.sd / math.sqrt(i.n))))  # of the t distribution
+    if i.n == 1 or i.sd == 0:  # without spread there is no t; equal differences prove nothing
+        return PairedDifference(i.mean, i.low, i.high, i.sd, i.n, math.nan)
+    p = float(2 * special.stdtr(i.n - 1, -abs(i.mean) / (i.sd / math.sqrt(i.n))))  # of the t distribution
     return PairedDifference(i.mean, i.low, i.high, i.sd, i.n, p)
 
 

@@ -108,7 +108,7 @@ def judge(id: str, text: str, tests: Sequence[Test], limits: Limits, remark: str
         verdict, decisive = OPEN, max(undecided, key=lambda test: (not math.isnan(test.p), test.p_adjusted))
     else:
         verdict, decisive = HOLDS, max(judged, key=lambda test: test.p_adjusted)
-    needed = [test.needed for test in undecided]
+    needed = [test.needed and max(test.needed, test.n + 1) for test in undecided]
     known = [number for number in needed if number is not None]
     holding = sum(test.verdict == HOLDS for test in judged)
     told = [f"{holding} of {len(judged)} tests hold" if len(judged) > 1 else "", remark]
@@ -129,10 +129,8 @@ def judge(id: str, text: str, tests: Sequence[Test], limits: Limits, remark: str
 
 def p_less(effect: float, error: float, df: float, threshold: float) -> float:
     """One-sided p of the claim that the truth lies below the threshold, from an estimate and its error."""
-    if not (math.isfinite(error) and df > 0):
-        return math.nan
-    if error == 0:
-        return 0.0 if effect < threshold else 1.0
+    if not (math.isfinite(error) and error > 0 and df > 0):
+        return math.nan  # trials that do not differ prove nothing: metrics come in steps
     return float(stats.t.cdf((effect - threshold) / error, df))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -13,10 +12,11 @@ from carryover.analysis.correlations import (
     CurveCorrelation,
     curve_correlation,
     resampled_p_below,
+    spread_of_one,
     widened_percentiles,
 )
 from carryover.analysis.interaction import interaction
-from carryover.analysis.power import trials_each, trials_for_interaction
+from carryover.analysis.power import trials_each, trials_for_interaction, trials_for_mean
 from carryover.analysis.shares import early_shares
 from carryover.analysis.walk import each_group
 
@@ -29,6 +29,7 @@ T2 = (
     "agree more"
 )
 CURVES = ["model", "task", "variant"]
+EQUAL = "the trials do not differ at all, so there is no spread to hold the effect against"
 FEW = "one trial a point has no spread: run at least 3"
 PROBING = "probing"  # the experiment: x is the layer that a frozen model is probed at
 
@@ -82,7 +83,7 @@ def _early_share_grows(curve: pd.DataFrame, name: str, limits: Limits) -> Test:
     n = min(len(few), len(many))
     effect, spread = float(many.mean() - few.mean()), math.sqrt((many.var() + few.var()) / 2)
     if spread == 0:
-        return Test(about, "of the gain", effect, effect, effect, 0.0 if effect > 0 else 1.0, math.nan, n)
+        return undecidable(about, "of the gain", n, EQUAL)
     found = stats.ttest_ind(many, few, equal_var=False)
     low, high = found.confidence_interval()
     p = float(found.pvalue) if effect > 0 else 1.0
@@ -107,19 +108,23 @@ def _probing_predicts(probes: pd.DataFrame, curve: pd.DataFrame, name: str, limi
 
 
 def _does_not_predict(about: str, many: CurveCorrelation, limits: Limits) -> Test:
-    p = resampled_p_below(many.resampled, limits.predicts, many.n)
-    against = resampled_p_below(-many.resampled, -limits.predicts, many.n)
-    return Test(about, "r", many.r, many.low, many.high, p, against, many.n)
+    """p for the claim that r lies below the limit, and against it that r lies above."""
+    p = resampled_p_below(many.resampled, limits.predicts, many.n, of_r=True)
+    against = resampled_p_below(-many.resampled, -limits.predicts, many.n, of_r=True)
+    distance = math.atanh(limits.predicts) - math.atanh(min(many.r, 1 - 1e-9))
+    spread = spread_of_one(many.resampled, many.n, of_r=True)
+    needed = trials_for_mean(abs(distance), spread, limits.alpha, "larger")
+    return Test(about, "r", many.r, many.low, many.high, p, against, many.n, needed)
 
 
 def _agrees_more(about: str, few: CurveCorrelation, many: CurveCorrelation, limits: Limits) -> Test:
-    """The probing trials are resampled for each size anew, so the interval errs on the wide side."""
+    """Both sizes are held against the same resamples of the probing trials."""
     difference, n = few.resampled - many.resampled, min(few.n, many.n)
     low, high = widened_percentiles(difference, n)
     p = min(1.0, 2 * resampled_p_below(-difference, 0.0, n))
     against = resampled_p_below(difference, limits.closer, n)
-    spread = float(np.nanstd(difference)) * math.sqrt(n)
-    needed = trials_each(few.r - many.r, spread, limits.alpha) if few.r > many.r else None
+    spread = spread_of_one(difference, n)
+    needed = trials_for_mean(few.r - many.r, spread, limits.alpha) if few.r > many.r else None
     return Test(about, "r", few.r - many.r, low, high, p, against, n, needed)
 
 
