@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from synthetic_results import write_results
+from synthetic_results import prune, write_results
 from synthetic_words import forgetting, word_points
 
 from carryover.analysis.frame import finished, load_points
 from carryover.report.findings import findings
+from carryover.report.labels import number
 
 DEPTH = 6
 
@@ -26,18 +28,65 @@ def test_the_best_layer_and_what_finetuning_costs_the_top(points):
     before = probed[probed["finetuned_on"] == ""]
     best = before.groupby("x")["value"].mean().idxmax()
     assert "UD-EWT:xpos" in found.about
-    assert f"layer {best:g} scores highest" in found.sentences[0]
-    assert len(found.sentences) == 1 + 2, "one for each task that it was finetuned on"
-    top = probed[probed["x"] == DEPTH]
-    lost = top[top["finetuned_on"] == "RTE"]["value"].mean() - top[top["finetuned_on"] == ""]["value"].mean()
-    told = next(s for s in found.sentences if "Finetuned on RTE" in s)
-    assert f"layer {DEPTH} changes by −{abs(lost):.3f}" in told
-    assert "3 trials" in told
+    assert f"layer {best:g} has the highest mean" in found.sentences[0]
+    _, top = found.sentences
+    mine = probed[probed["x"] == DEPTH]
+    lost = {
+        name: mine[mine["finetuned_on"] == name]["value"].mean()
+        - mine[mine["finetuned_on"] == ""]["value"].mean()
+        for name in ("SST-2", "RTE")
+    }
+    most = min(lost, key=lost.get)
+    assert f"Layer {DEPTH} after finetuning" in top
+    assert f"lower when finetuned on SST-2 and RTE (the most when finetuned on {most}: " in top
+    assert f"−{abs(lost[most]):.3f} accuracy" in top
+    assert "3 trials" in top
 
 
 def test_the_best_neurons_against_the_worst(points):
     [found] = findings(points, "neurons")
-    assert found.sentences[0].startswith(
-        "As pretrained, the top 5% of the neurons alone are ahead of the bottom 5%"
+    [told] = found.sentences
+    assert told.startswith(
+        "The top 5% of the neurons alone, less the bottom 5%: ahead as pretrained, and when"
     )
-    assert len(found.sentences) == 3
+
+
+def test_what_the_interval_denies_is_not_stated(points):
+    rng = np.random.default_rng(0)
+    noise = points.assign(value=0.6 + 0.02 * rng.standard_normal(len(points)))
+    for experiment in ("word_probing", "neurons"):
+        [found] = findings(noise, experiment)
+        assert "cannot be told from zero" in found.sentences[-1]
+        assert "−0.000" not in found.sentences[-1]
+    for way in ("ahead", "behind"):
+        assert f"{way} as" not in found.sentences[-1]
+
+
+def test_single_trials_have_no_interval(points):
+    [found] = findings(points[points["seed"] == 0], "neurons")
+    assert "a single trial, hence no interval" in found.sentences[0]
+    assert "95%" not in found.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "signed", "shown"),
+    [(-0.0001, True, "0.000"), (-0.0004, False, "0.000"), (-0.0006, True, "−0.001"), (0.5, True, "+0.500")],
+)
+def test_no_sign_before_a_rounded_zero(value, signed, shown):
+    assert number(value, signed) == shown
+
+
+def test_one_comparison_a_condition_is_not_called_several(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def score(p):
+        return 0.9 - 0.2 * (p.condition == "bottom") + 0.01 * rng.standard_normal()
+
+    made = prune(("SST-2",), trials=4, counts=(2,))
+    [found] = findings(finished(load_points(write_results(tmp_path, made, score))), "prune")
+    assert len(found.sentences) == 2
+    for sentence in found.sentences:
+        assert "largest" not in sentence
+        assert " of 1 " not in sentence
+        assert "after correction for" in sentence
+        assert "at 2 layers dropped" in sentence

@@ -61,7 +61,7 @@ def incremental_findings(points: pd.DataFrame) -> list[Finding]:
     found = []
     if len(known) > 1:
         better = sum(curve.gain.low > 0 for curve in known if curve.gain)
-        found.append(Finding("Overall", (_overview(better, len(known)),)))
+        found.append(Finding("Overall", (_overview(better, len(known), len(every)),)))
     named: dict[str, list[str]] = {_about(chosen, vars(curve)): [] for curve in every}
     for curve in sorted(every, key=lambda c: c.train_size):
         named[_about(chosen, vars(curve))].append(_gain(curve))
@@ -185,12 +185,13 @@ def _about(points: pd.DataFrame, where: dict) -> str:
     return ", ".join(parts + ([where["variant"]] if where["variant"] else []))
 
 
-def _overview(better: int, total: int) -> str:
+def _overview(better: int, total: int, curves: int) -> str:
     every = "both" if total == 2 else f"all {total}"
     which = every if better == total else f"{better} of {total}" if better else f"none of {total}"
+    known = "" if total == curves else " that have both their ends"
     return (
-        f"In {which} curves that have both their ends, the model with all layers pretrained does better than "
-        "the one with none: the 95% interval of the paired difference lies above zero."
+        f"In {which} curves{known}, the model with all layers pretrained does better than the one with none: "
+        "the 95% interval of the paired difference lies above zero."
     )
 
 
@@ -219,21 +220,30 @@ def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
     size, metric = size_name(rows["train_size"].iloc[0]), metric_name(rows["metric"].iloc[0])
     for condition in [c for c in dict.fromkeys(rows["condition"]) if c not in BASELINES]:
         baseline = NONE if condition.startswith("block preserved") else ALL
-        table = against(rows, baseline)
-        table = table[table["condition"] == condition] if len(table) else table
+        every = against(rows, baseline)
+        table = every[every["condition"] == condition] if len(every) else every
         tested = table[table["p"].notna()] if len(table) else table
         if tested.empty:
             continue
         clear = tested[tested["p_adjusted"] < SIGNIFICANT]
         most = max(each_row(tested), key=lambda row: abs(row.mean))
         d = PairedDifference(most.mean, most.low, most.high, most.sd, most.n, most.p)
+        start, where = (
+            f"{size} examples, {condition_name(experiment, condition)}",
+            place_name(experiment, most.x),
+        )
+        if len(tested) == 1:
+            told = "differs from" if len(clear) else "cannot be told from"
+            together = int(every["p"].notna().sum())
+            corrected = f" after correction for {together} comparisons" if together > 1 else ""
+            sentences.append(f"{start}: at {where}, {_interval(d, metric)}; {told} {baseline}{corrected}.")
+            continue
         share = (
             f"{len(clear)} of {len(tested)} differ" if len(clear) else f"none of {len(tested)} can be told"
         )
-        where = place_name(experiment, most.x)
         sentences.append(
-            f"{size} examples, {condition_name(experiment, condition)}: {share} from {baseline} after "
-            f"correction for several comparisons. The largest difference, at {where}: {_interval(d, metric)}."
+            f"{start}: {share} from {baseline} after correction for several comparisons. "
+            f"The largest difference, at {where}: {_interval(d, metric)}."
         )
     return sentences
 

@@ -110,9 +110,9 @@ def _shorten(name: str) -> str:
 
 
 def number(value: float, signed: bool = False) -> str:
-    """Three decimals; a minus sign that is one."""
+    """Three decimals; a minus sign that is one; no sign before what rounds to nothing."""
     text = f"{value:+.3f}" if signed else f"{value:.3f}"
-    return text.replace("-", "−")
+    return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
 
 def listing(words: Iterable[str]) -> str:

@@ -1,18 +1,24 @@
 """What the experiments on words found, in sentences: the layer that knows most, what finetuning changed at the top,
-and how far the best neurons are ahead of the worst."""
+and how far the best neurons are ahead of the worst.
+
+A sentence a question and corpus: what can be told from zero is named, the rest is said to be undecided. The tables
+have the numbers of each model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from carryover.analysis.intervals import paired_difference, t_interval
+from carryover.analysis.intervals import PairedDifference, paired_difference, t_interval
 from carryover.analysis.walk import each_group
-from carryover.report.labels import metric_name, number, short_names
+from carryover.report.labels import listing, metric_name, number, short_names
 from carryover.report.linguistic import PRETRAINED, whose
 
 TOLD = ("word_probing", "neurons")
+
+Differences = Mapping[str, PairedDifference]  # by whose they are: pretrained, or what it was finetuned on
 
 
 def word_findings(points: pd.DataFrame, experiment: str) -> Iterator[tuple[str, str]]:
@@ -32,37 +38,89 @@ def _layers(rows: pd.DataFrame) -> Iterator[str]:
     if before["x"].nunique() > 1:
         best = before.groupby("x")["value"].mean().idxmax()
         found = t_interval(before.loc[before["x"] == best, "value"])
-        layer = "the embeddings score" if best == 0 else f"layer {best:g} scores"
-        yield f"As pretrained, {layer} highest: {number(found.mean)} {metric}{_range(found.low, found.high, found.n)}."
-    for name, after in rows[rows["asked"] != PRETRAINED].groupby("asked", sort=False):
-        change = paired_difference(_by_seed(after[after["x"] == top]), _by_seed(before[before["x"] == top]))
-        if change is not None:
-            told = _range(change.low, change.high, change.n, signed=True)
-            yield (
-                f"Finetuned on {name}, layer {top:g} changes by {number(change.mean, signed=True)} {metric}{told}."
-            )
+        layer = "the embeddings have" if best == 0 else f"layer {best:g} has"
+        told = _range(found.low, found.high, found.n)
+        yield f"As pretrained, {layer} the highest mean: {number(found.mean)} {metric}{told}."
+    changes = {
+        str(name): paired_difference(_by_seed(after[after["x"] == top]), _by_seed(before[before["x"] == top]))
+        for name, after in rows[rows["asked"] != PRETRAINED].groupby("asked", sort=False)
+    }
+    yield from _sentence(
+        {name: change for name, change in changes.items() if change is not None},
+        f"Layer {top:g} after finetuning, less the same layer as pretrained",
+        ("lower", "higher"),
+        metric,
+    )
 
 
 def _neurons(rows: pd.DataFrame) -> Iterator[str]:
-    metric = metric_name(rows["metric"].iloc[0])
     lca = rows[rows["ranking"] == "lca"]
-    for name, mine in lca[lca["share"] == lca["share"].min()].groupby("asked", sort=False):
+    if lca.empty:
+        return
+    smallest, ahead = lca[lca["share"] == lca["share"].min()], {}
+    for name, mine in smallest.groupby("asked", sort=False):
         top, bottom = (_by_seed(mine[mine["neurons"] == which]) for which in ("top", "bottom"))
-        ahead = paired_difference(top, bottom)
-        if ahead is not None:
-            told = _range(ahead.low, ahead.high, ahead.n, signed=True)
-            state = "As pretrained" if name == PRETRAINED else f"Finetuned on {name}"
-            yield (
-                f"{state}, the top {mine['share'].iloc[0]:.0%} of the neurons alone are ahead of the bottom "
-                f"{mine['share'].iloc[0]:.0%} by {number(ahead.mean)} {metric}{told}."
-            )
+        ahead[str(name)] = paired_difference(top, bottom)
+    share = f"{100 * smallest['share'].iloc[0]:.6g}%"
+    yield from _sentence(
+        {name: difference for name, difference in ahead.items() if difference is not None},
+        f"The top {share} of the neurons alone, less the bottom {share}",
+        ("behind", "ahead"),
+        metric_name(rows["metric"].iloc[0]),
+    )
+
+
+def _sentence(found: Differences, what: str, ways: tuple[str, str], metric: str) -> Iterator[str]:
+    """One sentence on all of them: which lie below zero, which above, and which cannot be told from it."""
+    below = {name: d for name, d in found.items() if d.clear and d.mean < 0}
+    above = {name: d for name, d in found.items() if d.clear and d.mean > 0}
+    single = {name: d for name, d in found.items() if d.n == 1}
+    unclear = {name: d for name, d in found.items() if not d.clear and d.n > 1}
+    parts = [
+        f"{way} {_who(group)} ({_most(group, metric)})"
+        for way, group in zip(ways, (below, above), strict=True)
+        if group
+    ]
+    if unclear:
+        parts.append(f"cannot be told from zero {_who(unclear)} ({_means(unclear, metric)})")
+    if single:
+        parts.append(f"a single trial, hence no interval, {_who(single)} ({_means(single, metric)})")
+    if parts:
+        yield f"{what}: {'; '.join(parts)}."
+
+
+def _who(names: Sequence[str] | Differences) -> str:
+    """as pretrained, and when finetuned on SST-2 and RTE"""
+    tuned = [name for name in names if name != PRETRAINED]
+    parts = (["as pretrained"] if PRETRAINED in names else []) + (
+        [f"when finetuned on {listing(tuned)}"] if tuned else []
+    )
+    return ", and ".join(parts)
+
+
+def _most(group: Differences, metric: str) -> str:
+    name, d = max(group.items(), key=lambda one: abs(one[1].mean))
+    start = "" if len(group) == 1 else f"the most {_who([name])}: "
+    return (
+        f"{start}{number(d.mean, signed=True)} {metric}{_range(d.low, d.high, d.n, signed=True, nested=True)}"
+    )
+
+
+def _means(group: Differences, metric: str) -> str:
+    if len(group) == 1:
+        (d,) = group.values()
+        told = _range(d.low, d.high, d.n, signed=True, nested=True) if d.n > 1 else ""
+        return f"{number(d.mean, signed=True)} {metric}{told}"
+    low, high = (number(end(d.mean for d in group.values()), signed=True) for end in (min, max))
+    return f"{low} {metric}" if low == high else f"{low} to {high} {metric}"
 
 
 def _by_seed(rows: pd.DataFrame) -> pd.Series:
     return rows.groupby("seed")["value"].mean()
 
 
-def _range(low: float, high: float, n: int, signed: bool = False) -> str:
+def _range(low: float, high: float, n: int, signed: bool = False, nested: bool = False) -> str:
     if n < 2:
         return " in a single trial, hence no interval"
-    return f" (95% interval {number(low, signed=signed)} to {number(high, signed=signed)}, {n} trials)"
+    text = f"95% interval {number(low, signed=signed)} to {number(high, signed=signed)}, {n} trials"
+    return f", {text}" if nested else f" ({text})"
