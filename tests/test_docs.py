@@ -15,7 +15,9 @@ from pydantic import BeforeValidator, PlainValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from carryover.analysis.claims import as_table
 from carryover.models.anatomy import FAMILIES, REFUSED
+from carryover.report.tables import CELL, FURTHER, STATISTICS
 from carryover.runs.schema import SCHEMA
 from carryover.study import toml
 from carryover.study.corpus import CorpusSpec
@@ -192,6 +194,23 @@ def test_results_page_describes_every_table_and_column():
     page = (DOCS / "results.md").read_text(encoding="utf-8")
     for table, columns in tables_of_the_schema().items():
         assert described_columns(page, f"`{table}`") == columns, table
+
+
+def test_results_page_describes_the_columns_of_the_tables():
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    for name, columns in {
+        "summary.csv": [*CELL, *STATISTICS, *FURTHER],
+        "claims.csv": list(as_table([]).columns),
+    }.items():
+        assert described_columns(page, f"The columns of {name}") == columns, name
+
+
+def test_results_page_names_every_experiment():
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `experiment` \| (incremental.*) \|", page, re.MULTILINE)
+    assert len(rows) == 2
+    for row in rows:
+        assert set(KINDS) <= set(re.findall(r"\w+", row))
 
 
 # --- CONTRIBUTING.md ---

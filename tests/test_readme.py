@@ -199,18 +199,9 @@ def test_extras_named_on_the_page_exist():
 
 def check_columns_of_results_md() -> None:
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    part = page.partition("The columns of `frame()`")[2].partition("\n`epochs()`")[0]
+    part = page.partition("The columns of `frame()`")[2].partition("\nStudies with experiments on words")[0]
     rows = re.findall(r"^\| (`.*?) \|", part, re.MULTILINE)
-    of_words = {
-        "finetuned_on",
-        "neurons",
-        "selectivity",
-        "compression",
-        "spread",
-    }  # where words were asked about
-    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
-    assert of_words <= set(named)
-    described = [name for name in named if name not in of_words]
+    described = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
     frame = carryover.load("mine").frame()
     assert set(frame.columns) - {"f1", "macro_f1"} == set(described)
     assert list(frame.columns[: described.index("accuracy")]) == described[: described.index("accuracy")]

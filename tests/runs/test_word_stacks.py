@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from carryover.analysis.frame import finished, load_epochs, load_points
 from carryover.data.corpora import load_corpus
 from carryover.runs import execute
 from carryover.runs.encoders import file_of, keep_only, load, save
+from carryover.runs.export import points_frame
+from carryover.runs.folder import StudyFolder
 from carryover.runs.plan import Stack, cut, make_stacks, models_in, total_steps, words_key
 from carryover.runs.status import disk_use
 from carryover.runs.store import Store
@@ -112,6 +115,15 @@ def test_answers_carry_what_belongs_to_them(ran):
     assert metrics["task_accuracy"] > 0
 
 
+def test_the_table_for_other_programs_says_what_a_model_was_finetuned_on(ran):
+    frame = points_frame(StudyFolder(ran))
+    assert set(frame["finetuned_on"]) == {"", "sentiment"}
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    part = page.partition("The columns of `frame()`")[2].partition("\n`epochs()`")[0]
+    described = {name for row in re.findall(r"^\| (`.*?) \|", part, re.MULTILINE) for name in row.split("`")}
+    assert set(frame.columns) <= described
+
+
 def test_nothing_is_left_on_the_disk_but_results(ran):
     assert not (ran / "encoders").exists()
     assert not list((ran / "cache").rglob("*.npy"))
@@ -198,6 +210,17 @@ def trials_of(seeds=range(3), size=16):
 def vars_of(trial):
     names = ("model", "model_fingerprint", "task", "task_fingerprint", "train_size", "seed")
     return {name: getattr(trial, name) for name in names}
+
+
+def test_a_probe_that_diverges_is_a_failed_trial():
+    from carryover.probes.ask import _outcome
+    from carryover.trial import Trial, Words
+
+    trial = Trial("m", "m", "", "", 0, 0, words=Words("c", "c", lr=1e9))
+    failed = _outcome(trial, {"accuracy": float("nan"), "neurons_used": 3.0}, {}, 1.0)
+    assert "a probe diverged; try a smaller probe_lr (now 1e+09)" in failed.error
+    assert failed.epochs == []
+    assert _outcome(trial, {"accuracy": 0.5}, {}, 1.0).error is None
 
 
 def test_all_questions_of_a_model_stay_together():

@@ -57,8 +57,10 @@ def _read(folder: StudyFolder, of_epochs: str) -> tuple[pd.DataFrame, pd.DataFra
         points, epochs = (_in_parts(query, store) for query in (POINTS, of_epochs))
     facts = [_facts(text) for text in points.pop("trial_json")]
     points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
-    for place, column in enumerate(("order", "reinit", "epochs", "lr")):
+    for place, column in enumerate(("order", "reinit", "epochs", "lr", "finetuned_on")):
         points[column] = [fact[place] for fact in facts]
+    if points["finetuned_on"].isna().all():  # no trial asks about words
+        del points["finetuned_on"]
     return points, epochs
 
 
@@ -69,11 +71,13 @@ def _in_parts(query: str, store: Store) -> pd.DataFrame:
     return pd.concat(list(parts), ignore_index=True)
 
 
-def _facts(trial_json: str) -> tuple[str, str, int, float]:
-    """Order, re-initialised layers, epochs and learning rate of a trial."""
+def _facts(trial_json: str) -> tuple[str, str, int, float, str | None]:
+    """Order, re-initialised layers, epochs and learning rate of a trial; and, if it asks about words, the task
+    that its model was finetuned on: "" for none."""
     trial = json.loads(trial_json)
     surgery, training = trial["surgery"], trial["training"]
-    return _listed(surgery["order"]), _listed(surgery["reinit"]), training["epochs"], training["lr"]
+    orders = _listed(surgery["order"]), _listed(surgery["reinit"])
+    return *orders, training["epochs"], training["lr"], trial["task"] if trial.get("words") else None
 
 
 def _listed(layers: list[int] | None) -> str:
