@@ -22,6 +22,7 @@ from synthetic_results import (
 )
 
 from carryover.analysis.claims import Limits, as_records, as_table, claims, study_claims
+from carryover.analysis.claims.claim import Test, judge
 from carryover.analysis.claims.orders import t4
 from carryover.analysis.claims.places import t3, t5
 from carryover.analysis.claims.settings import t6, t7
@@ -366,3 +367,15 @@ def test_equal_values_everywhere_make_no_claim_hold_by_accident(study):
         found = claims(study(maker, 3))
         assert all(claim.verdict != HOLDS for claim in found)
     assert t5(study(layers, 3), LIMITS).verdict == OPEN  # equal is what is claimed, but chance gives it too
+
+
+def test_an_undecided_claim_needs_more_trials_than_there_are():
+    tests = [Test("a", "r", 0.1, -0.1, 0.3, p=0.2, p_against=0.3, n=5, needed=2)]
+    assert judge("X", "text", tests, LIMITS).needed == 6
+
+
+def test_an_effect_that_is_there_but_small_is_called_so():
+    tests = [Test("a", "accuracy", 0.002, 0.001, 0.003, p=1e-4, p_against=1e-4, n=50)]
+    found = judge("X", "text", tests, LIMITS)
+    assert found.verdict == HOLDS
+    assert "smaller than what counts: a" in found.details

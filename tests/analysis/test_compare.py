@@ -144,3 +144,10 @@ def test_one_trial_a_side_has_a_difference_and_no_interval(tmp_path):
     found = compare(*folders)
     assert found.curves["p"].isna().all()
     assert list(found.curves["mean"]) == [0.0]
+
+
+def test_studies_with_nothing_in_common_are_told_so(tmp_path):
+    one = write_results(tmp_path / "a", incremental(("SST-2",), (500,), 2), lifelike(6))
+    other = write_results(tmp_path / "b", incremental(("CoLA",), (500,), 2), lifelike(6))
+    with pytest.raises(CarryoverError, match="have no pair of trials"):
+        compare(one, other)

@@ -66,13 +66,13 @@ def test_other_experiments_are_held_against_all_pretrained():
     assert found[1].minutes == 4.0
 
 
-def test_one_trial_says_nothing_and_no_scatter_says_two():
+def test_one_trial_says_nothing_and_equal_differences_no_more():
     assert [(c.known, c.needed, c.more) for c in comparisons(points(1, 0.02), 0.01)] == [
         (False, None, None)
     ] * 2
     same = points(3, 0.0)
     same["value"] = same["x"]
-    assert [(c.needed, c.more) for c in comparisons(same, 0.01)] == [(2, 0)] * 2
+    assert [(c.known, c.needed, c.more) for c in comparisons(same, 0.01)] == [(False, None, None)] * 2
     assert all(c.needed is None and c.known for c in comparisons(points(5, 0.5), 1e-4))
 
 

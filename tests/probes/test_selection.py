@@ -67,6 +67,14 @@ def test_a_diverging_probe_is_not_chosen(data):
     assert np.isnan(grid.points[1].score)
 
 
+def test_no_set_is_as_accurate_as_a_probe_that_diverged(data):
+    found = minimal_set(
+        *data, order=np.arange(LAYERS * HIDDEN), l1=float("inf"), training=ProbeTraining(epochs=2)
+    )
+    assert np.isnan(found.oracle)
+    assert found.count == 0
+
+
 def test_an_empty_search(data):
     with pytest.raises(CarryoverError, match="at least one value"):
         search_lambdas(*data, l1=())

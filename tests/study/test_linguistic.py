@@ -39,6 +39,23 @@ def test_every_layer_of_the_pretrained_model_and_after_each_task():
     assert {t.finetuning.id for t in after} == {Trial(**_plain(after[0]), seed=s).id for s in (0, 1)}
 
 
+@pytest.mark.parametrize(
+    ("settings", "trials"),
+    [
+        ({"train_sizes": [500, 5000], "trials": {"500": 3, "default": 7}}, 7),
+        ({"train_sizes": [0.001], "trials": {"500": 9, "default": 3}}, 9),
+        ({"train_sizes": [5000], "experiments": [{"kind": "word_probing", "train_sizes": [500]}],
+          "trials": {"500": 9, "default": 3}}, 9),
+        ({"trials": {"500": 9, "default": 3}, "tasks": []}, 3),
+    ],
+)  # fmt: skip
+def test_the_pretrained_model_has_a_partner_for_every_finetuned_one(settings, trials):
+    given = {"corpora": ["builtin:pos"], "tasks": ["SST-2"], "experiments": ["word_probing"], **settings}
+    points = expand(a_study(**given), FakeFacts(depth=DEPTH))
+    seeds = [p.trial.seed for p in points if p.condition == "pretrained" and p.x == 0]
+    assert sorted(seeds) == list(range(trials))
+
+
 def _plain(trial):
     names = ("model", "model_fingerprint", "task", "task_fingerprint", "train_size", "training")
     return {name: getattr(trial, name) for name in names}

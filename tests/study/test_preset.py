@@ -58,6 +58,17 @@ def test_numbers_of_points_at_depth_12(name):
     assert len(expand(load_preset(name), FakeFacts(depth=12))) == AT_DEPTH_12[name]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["incremental", "localized", "single-layer", "permutation", "probing", "higher-lr", "keep-layer-norm"],
+)
+def test_all_of_a_paper_runs_the_trials_of_its_single_presets(name):
+    def of(preset):
+        return {p.trial.id for p in expand(load_preset(f"tamkin2020/{preset}"), FakeFacts(depth=12))}
+
+    assert of(name) <= of("all")
+
+
 @pytest.mark.parametrize("name", AT_DEPTH_12)
 @pytest.mark.parametrize("depth", [6, 24])
 def test_presets_take_models_of_other_depths_or_say_why_not(name, depth):

@@ -67,7 +67,7 @@ def compare(first: Path, second: Path) -> Comparison:
             if alone := int((both["found"] == which).sum()):
                 why = f"{experiment}, in {side.name}: the other has no trial of the same point, task, size and seed"
                 reasons.append((why, alone))
-    pairs = pd.concat(found, ignore_index=True)
+    pairs = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
     if pairs.empty:
         said = "; ".join(f"{why} ({count:,})" for why, count in reasons)
         raise CarryoverError(f"{first} and {second} have no pair of trials. {said}")

@@ -36,7 +36,7 @@ class Comparison:
 
     @property
     def known(self) -> bool:
-        return self.n > 1
+        return self.n > 1 and self.sd > 0  # equal differences say nothing of how much others will scatter
 
     @property
     def more(self) -> int | None:
@@ -78,7 +78,7 @@ def _comparison(
         return Comparison(
             key, about, math.nan if d is None else d.mean, math.nan, d.n if d else 0, None, minutes
         )
-    needed = 2 if d.sd == 0 else trials_for_mean(difference, d.sd, alpha)
+    needed = trials_for_mean(difference, d.sd, alpha) if d.sd > 0 else None
     return Comparison(key, about, d.mean, d.sd, d.n, needed, minutes)
 
 

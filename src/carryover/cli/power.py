@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,7 +63,7 @@ def power(
         cost = more * minutes_of_a_trial_more(points)
         say(f"{counted(more, 'trial')} more of every point let all of them: about {cost:,.0f} {unit}")
     if unknown := [c for c in found if not c.known]:
-        say(f"{counted(len(unknown), 'comparison')} need two trials before anything can be said", "yellow")
+        say(f"{counted(len(unknown), 'comparison')} need more trials before anything can be said", "yellow")
     if hopeless := [c for c in found if c.known and c.needed is None]:
         say(f"{counted(len(hopeless), 'comparison')} scatter too much for any number one would run", "yellow")
     say(
@@ -104,7 +105,7 @@ def _by_curve(found: Sequence[Comparison], points: pd.DataFrame, unit: str) -> T
     for key, rows in each_group(points, CURVE):
         mine = [c for c in found if c.curve == key]
         if mine:
-            hardest = max(mine, key=lambda c: c.more or 0)
+            hardest = max(mine, key=lambda c: math.inf if c.more is None else c.more)
             cost = (hardest.more or 0) * minutes_of_a_trial_more(rows)
             enough = f"{sum(c.more == 0 for c in mine)} of {len(mine)}"
             shown.add_row(_curve(hardest), enough, f"{hardest.n}", _needed(hardest), f"{cost:,.0f}")

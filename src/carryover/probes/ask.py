@@ -8,6 +8,7 @@ Questions that need the same thing (a ranking of the neurons, say) share it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -48,11 +49,17 @@ def ask(
             progress.answered(len(answers) / len(trials))
     progress.finish()
     seconds = time.perf_counter() - started
-    nan = float("nan")
-    return [
-        Outcome(t.id, [EpochRecord(1, nan, nan, {**answers[t.id], **baselines}, seconds)], seconds=seconds)
-        for t in trials
-    ]
+    return [_outcome(trial, answers[trial.id], baselines, seconds) for trial in trials]
+
+
+def _outcome(trial: Trial, answer: Answer, baselines: Answer, seconds: float) -> Outcome:
+    asked = next(iter(answer))  # what was asked for comes first
+    if not math.isfinite(answer[asked]):
+        lr = words_of(trial).lr
+        error = f"{asked} is not a finite number: a probe diverged; try a smaller probe_lr (now {lr:g})"
+        return Outcome(trial.id, error=error, seconds=seconds)
+    nan = math.nan
+    return Outcome(trial.id, [EpochRecord(1, nan, nan, {**answer, **baselines}, seconds)], seconds=seconds)
 
 
 def _answers(trials: Sequence[Trial], studied: Studied) -> Iterable[dict[str, Answer]]:

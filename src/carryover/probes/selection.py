@@ -9,6 +9,7 @@ retrained(train, train_tags, test, test_tags, n_tags, sets, seeds=(0, 1, 2))["bo
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -139,6 +140,8 @@ def minimal_set(
             training=training, on_step=on_step,
         )  # fmt: skip
         oracle = float(found["all"].mean())
+    if math.isnan(oracle):
+        return MinimalSet(oracle, oracle, 0, math.nan, np.zeros(0, np.int64), ())
     tried: list[tuple[int, float]] = []
     for share in shares:
         neurons = top(order, count_of(share, len(order)))

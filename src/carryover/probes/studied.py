@@ -6,6 +6,7 @@ sentences where it has none; what is reported is the accuracy on its test senten
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -165,6 +166,8 @@ class Ranked:
             seeds=(self.seed,),
             training=self.training,
         )
+        if math.isnan(found.oracle):
+            return {"neurons": math.nan}
         tested = retrained(
             *(s.train, s.labels["train"], s.test, s.labels["test"], len(s.tags), {"set": found.neurons}),
             l1=l1,

@@ -13,6 +13,7 @@ from rich.table import Table
 from carryover.analysis.claims.claim import FAILS, HOLDS, NOT_ASKED, OPEN, Claim, Test, Verdict
 from carryover.report.labels import metric_name, number
 
+COEFFICIENTS = ("r", "rho")
 STYLES: dict[Verdict, str] = {HOLDS: "green", FAILS: "red", OPEN: "yellow", NOT_ASKED: "dim"}
 
 
@@ -22,6 +23,7 @@ class ClaimRow:
     text: str
     about: str
     effect: str
+    level: str  # of the interval
     interval: str
     p: str
     verdict: Verdict
@@ -54,11 +56,10 @@ def claims_table(claims: Sequence[Claim], with_tests: bool = False) -> Table:
 
 def _sentence(row: ClaimRow) -> str:
     needed = f"; to decide it: {row.needed}" if row.needed else ""
-    return (
-        f"{row.effect}, {row.interval}, p = {row.p}{needed}".replace("p = <", "p < ")
-        if row.effect
-        else "no spread"
-    )
+    if not row.effect:
+        return "no spread"
+    interval = f"{row.level} interval {row.interval}, " if row.interval else ""
+    return f"{row.effect}, {interval}p = {row.p}{needed}".replace("p = <", "p < ")
 
 
 def _row(
@@ -70,16 +71,24 @@ def _row(
         id,
         text,
         about,
-        effect=f"{number(what.effect, signed=_signed(what.unit))} {_unit(what.unit)}" if shown else "",
-        interval=""
-        if math.isnan(what.low)
-        else f"{what.level:.0%} interval {number(what.low)} to {number(what.high)}",
+        effect=_effect(what, about) if shown else "",
+        level=f"{what.level:.0%}",
+        interval="" if math.isnan(what.low) else f"{number(what.low)} to {number(what.high)}",
         p="" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
         verdict=what.verdict,
-        needed=f"about {what.needed} trials" if what.needed and what.verdict == OPEN else "",
+        needed=f"about {what.needed} {what.needs}" if what.needed and what.verdict == OPEN else "",
         details=details,
         tests=tuple(_row("", "", test.about, test, test.note) for test in tests),
     )
+
+
+def _effect(what: Claim | Test, about: str) -> str:
+    """+0.031 accuracy; a coefficient by its name: r = 0.984"""
+    if what.unit in COEFFICIENTS:
+        if " against " in about:
+            return f"difference in {what.unit}: {number(what.effect, signed=True)}"
+        return f"{what.unit} = {number(what.effect)}"
+    return f"{number(what.effect, signed=_signed(what.unit))} {_unit(what.unit)}"
 
 
 def _signed(unit: str) -> bool:

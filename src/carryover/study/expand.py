@@ -15,7 +15,7 @@ from carryover.study.errors import Problem, shown
 from carryover.study.experiments import Epochs, Experiment, Permutation, Probing, Prune
 from carryover.study.file import Study
 from carryover.study.kind import Arrangement
-from carryover.study.linguistic import PRETRAINED, LinguisticKind
+from carryover.study.linguistic import PRETRAINED, LinguisticKind, NeuronRanking, Selectivity, WordProbing
 from carryover.study.sections import ModelSpec, PerSize, Size, TaskSpec
 from carryover.study.toml import Path
 from carryover.trial import Point, Probe, Recipe, Surgery, Training, Trial, Words
@@ -85,7 +85,7 @@ def expand(study: Study, facts: Facts) -> list[Point]:
             )
             found: list[Iterator[Point]] = []
             if isinstance(experiment, LinguisticKind) and experiment.pretrained:
-                found.append(_word_points(study, experiment, plain, of_model.depth, corpora, [0]))
+                found.append(_word_points(study, experiment, plain, of_model.depth, corpora, [0], tasks))
             for task, of_task in zip(study.tasks, tasks, strict=True):
                 sizes = list(
                     dict.fromkeys(count(s, of_task.train_rows) for s in _sizes(study, experiment, task))
@@ -94,7 +94,7 @@ def expand(study: Study, facts: Facts) -> list[Point]:
                 if task not in tasks_of(study, experiment):
                     continue
                 if isinstance(experiment, LinguisticKind):
-                    found.append(_word_points(study, experiment, mine, of_model.depth, corpora, sizes))
+                    found.append(_word_points(study, experiment, mine, of_model.depth, corpora, sizes, tasks))
                 else:
                     found.append(_points(study, experiment, mine, of_model.depth, sizes))
             for point in chain.from_iterable(found):
@@ -146,18 +146,21 @@ def _points(
 
 def _word_points(
     study: Study,
-    experiment: LinguisticKind,
+    experiment: WordProbing | NeuronRanking | Selectivity,
     plain: Trial,
     depth: int,
     corpora: Sequence[CorpusFacts],
     sizes: Iterable[int],
+    tasks: Sequence[TaskFacts],
 ) -> Iterator[Point]:
     """Every question about every corpus, of one model as it was pretrained (size 0) or finetuned on one task."""
     chosen = [c for c in corpora if experiment.corpora == "all" or c.name in experiment.corpora]
     asked = list(experiment.asked(depth))
     for size, corpus, (question, words) in product(sizes, chosen, asked):
         training = study.training.at(size, experiment.epochs, experiment.lr, ()) if size else Training()
-        trials = (experiment.trials or study.trials).at(size or _smallest(study))
+        trials = (
+            (experiment.trials or study.trials).at(size) if size else _most_trials(study, experiment, tasks)
+        )
         whose = plain.task if size else PRETRAINED
         condition = f"{whose}: {question.aspect}" if question.aspect else whose
         words = dataclasses.replace(words, corpus=corpus.name, fingerprint=corpus.fingerprint)
@@ -173,9 +176,16 @@ def _word_points(
             yield Point(question.experiment, condition, float(question.x), trial)
 
 
-def _smallest(study: Study) -> int:
-    """The size whose number of trials the pretrained model has: as many as any finetuned one."""
-    return min((size for size in study.train_sizes if isinstance(size, int)), default=1 << 30)
+def _most_trials(study: Study, experiment: Experiment, tasks: Sequence[TaskFacts]) -> int:
+    """Of the pretrained model: as many as any finetuned one, since each is paired with it by its seed."""
+    trials = experiment.trials or study.trials
+    sizes = [
+        count(size, facts.train_rows)
+        for task, facts in zip(study.tasks, tasks, strict=True)
+        if task in tasks_of(study, experiment)
+        for size in _sizes(study, experiment, task)
+    ]
+    return max((trials.at(size) for size in sizes), default=trials.at(1 << 30))
 
 
 def _ways(study: Study, experiment: Experiment) -> list[tuple[Recipe, bool, float]]:

@@ -143,7 +143,8 @@ class NeuronRanking(_Ranking):
     )
     rankings: Annotated[tuple[Ranking, ...], BeforeValidator(at_least_one)] = Field(
         default=("lca",),
-        description="lca (by a probe's weights) or probeless (by differences of class means); a list runs each.",
+        description="lca (Linguistic Correlation Analysis: by the size of the weights of a probe trained on all "
+        "neurons) or probeless (by how far the tags' mean activations lie apart; no probe); a list runs each.",
     )
     spread: Annotated[bool, Field(strict=True)] = Field(
         default=True, description="Count how many of the top neurons lie in each layer."

@@ -2,7 +2,8 @@
 
 Every claim is a family of tests, one for each task (and model, size ... where a study has several). Each has a p
 value for the claim and one against it, both adjusted by Holm's method within the family: a claim holds where all
-its tests do, it does not hold where one shows the opposite, and otherwise there is not enough data to say.
+its tests do, it does not hold where one shows the opposite, or too
+little to count, and otherwise there is not enough data to say.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ class Test:
     p: float
     p_against: float
     n: int  # trials, or permutations, behind it
-    needed: int | None = None  # trials that would decide it, if it is undecided
+    needed: int | None = None  # trials (see `needs`) that would decide it, if it is undecided
     note: str = ""
     level: float = 0.95  # of the interval; tests against a margin at 5% go with one of 90%
+    needs: str = "trials"  # what is needed more of
     p_adjusted: float = math.nan
     verdict: Verdict = OPEN
 
@@ -77,6 +79,7 @@ class Claim:
     unit: str = ""
     level: float = 0.95
     about: str = ""  # which test decided
+    needs: str = "trials"  # what `needed` counts
     tests: tuple[Test, ...] = ()
 
 
@@ -112,6 +115,8 @@ def judge(id: str, text: str, tests: Sequence[Test], limits: Limits, remark: str
     known = [number for number in needed if number is not None]
     holding = sum(test.verdict == HOLDS for test in judged)
     told = [f"{holding} of {len(judged)} tests hold" if len(judged) > 1 else "", remark]
+    small = [t.about for t, p in zip(judged, against, strict=True) if t.verdict == HOLDS and p < limits.alpha]
+    told += [f"there, but smaller than what counts: {' and '.join(small)}"] if small else []
     told += list(dict.fromkeys(test.note for test in judged if test.note))
     return Claim(
         id,
@@ -123,6 +128,7 @@ def judge(id: str, text: str, tests: Sequence[Test], limits: Limits, remark: str
         unit=decisive.unit,
         level=decisive.level,
         about=decisive.about,
+        needs=decisive.needs,
         tests=judged,
     )
 

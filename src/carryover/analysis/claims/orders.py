@@ -28,6 +28,7 @@ T4 = (
     "Permuted layers do far worse than the original order and keep little of the gain of pretraining; the same "
     "permutation hurts tasks alike"
 )
+ORDERS = "permutations"
 FEW = "the baselines need 2 trials or more (baseline_trials), and 2 permutations or more"
 
 
@@ -62,22 +63,28 @@ def _cost(curve: pd.DataFrame, name: str, limits: Limits) -> list[Test]:
     against = p_less(-cost, error, df, limits.margin)
     spread = math.sqrt((permuted.var(ddof=1) + every.var(ddof=1)) / 2)
     needed = trials_each(cost, spread, limits.alpha) if cost < 0 else None
-    tests = [Test(about, unit, cost, cost - half, cost + half, min(1.0, p), against, n, needed)]
+    tests = [Test(about, unit, cost, cost - half, cost + half, min(1.0, p), against, n, needed, needs=ORDERS)]
     gain = float(every.mean() - none.mean())
     level = _difference(permuted, none + limits.kept * (every - none))
-    if level is not None and gain > 0:
+    kept = f"{name}: share of the gain that permuted layers keep"
+    if gain <= 0:
+        tests.append(
+            undecidable(kept, "of the gain", n, f"{name}: no gain from pretraining to keep a share of")
+        )
+    elif level is not None:
         beyond, error, df, half = level
         share = limits.kept + beyond / gain
         room = trials_each(beyond, spread, limits.alpha) if beyond < 0 else None
         tests.append(
             Test(
-                f"{name}: share of the gain that permuted layers keep",
+                kept,
                 "of the gain",
                 *(share, share - half / gain, share + half / gain),
                 p=p_less(beyond, error, df, 0.0),
                 p_against=p_less(-beyond, error, df, 0.0),
                 n=n,
                 needed=room,
+                needs=ORDERS,
             )
         )
     return tests
@@ -107,7 +114,10 @@ def _pairs(rows: pd.DataFrame, limits: Limits) -> list[Test]:
         low, high = pair.spearman_low, pair.spearman_high
         needed = _permutations_for(pair.spearman, limits.alpha)
         tests.append(
-            Test(about, "rho", pair.spearman, low, high, p, float(stats.norm.cdf(z)), pair.n, needed)
+            Test(
+                *(about, "rho", pair.spearman, low, high, p, float(stats.norm.cdf(z)), pair.n, needed),
+                needs=ORDERS,
+            )
         )
     return tests
 

@@ -15,6 +15,7 @@ S1 = "Finetuning moves the weights of upper layers more than those of lower ones
 S2 = "Finetuning on more data moves the weights more"
 RUN = 'run kind = "incremental" with k = depth among its values, 3 trials or more'
 SMALLEST = np.log(1.05)  # a ratio of less than 5% hardly counts
+REMARK = "log of the ratio of the mean distances; less than 5% (0.049) hardly counts"
 
 
 def movement(points: pd.DataFrame, weights: pd.DataFrame) -> pd.DataFrame:
@@ -49,7 +50,7 @@ def s1(points: pd.DataFrame, weights: pd.DataFrame, limits: Limits) -> Claim:
         tests.append(_ratio((upper / lower).to_numpy(), f"{name}: upper over lower half", limits))
     if not tests:
         return not_asked("S1", S1, RUN)
-    return judge("S1", S1, tests, limits, "log of the ratio of the mean distances")
+    return judge("S1", S1, tests, limits, REMARK)
 
 
 def s2(points: pd.DataFrame, weights: pd.DataFrame, limits: Limits) -> Claim:
@@ -65,7 +66,7 @@ def s2(points: pd.DataFrame, weights: pd.DataFrame, limits: Limits) -> Claim:
         tests.append(_ratio((both[many] / both[few]).to_numpy(), about, limits))
     if not tests:
         return not_asked("S2", S2, RUN + ", at two train_sizes or more")
-    return judge("S2", S2, tests, limits, "log of the ratio of the mean distances")
+    return judge("S2", S2, tests, limits, REMARK)
 
 
 def _ratio(ratios: np.ndarray, about: str, limits: Limits) -> Test:
