@@ -92,7 +92,7 @@ def _allowed(annotation: Any, metadata: list[Any]) -> str:
             return inside if inside == "tables" else f"{'one or ' if takes_one else ''}a list: {inside}"
         return f"{len(rest) + 1} of: {inside}"
     if annotation is PerSize:
-        return "a whole number ≥ 1, or one a size"
+        return "a whole number ≥ 1, or one per size"
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "tables"
     words = {str: "text", bool: "`true`, `false`", int: "a whole number", float: "a number"}[annotation]

@@ -28,15 +28,15 @@ class Results:
     last_run: RunSummary | None = None  # the run that made this object, if one did
 
     def frame(self) -> pd.DataFrame:
-        """One row a point and trial that is done, with the metrics of the last epoch in columns."""
+        """One row per point and trial that is done, with the metrics of the last epoch in columns."""
         return points_frame(StudyFolder(self.folder))
 
     def epochs(self) -> pd.DataFrame:
-        """One row a point, trial, epoch and metric."""
+        """One row per point, trial, epoch and metric."""
         return epochs_frame(StudyFolder(self.folder))
 
     def summary(self) -> pd.DataFrame:
-        """One row a point: mean, low and high of its 95% t interval, sd and n. What summary.csv holds."""
+        """One row per point: mean, low and high of its 95% t interval, sd and n. What summary.csv holds."""
         from carryover.report.tables import summary
 
         return summary(self._finished())
@@ -48,7 +48,7 @@ class Results:
         return curves(self._finished())
 
     def contrasts(self, baseline: str = "all pretrained") -> pd.DataFrame:
-        """One row a point of the experiments that have this baseline: the difference from it, paired by seed,
+        """One row per point of the experiments that have this baseline: the difference from it, paired by seed,
         with its 95% interval and a p value that is adjusted within the curve."""
         from carryover.analysis.contrasts import against
 
@@ -57,14 +57,14 @@ class Results:
         return against(points[points["experiment"].isin(having)], baseline)
 
     def claims(self, margin: float = 0.01) -> pd.DataFrame:
-        """The papers' claims held against these results: one row a test, with the verdict of its claim.
+        """The papers' claims held against these results: one row per test, with the verdict of its claim.
         `margin`: what hardly matters, in units of the metric."""
         from carryover.analysis.claims import Limits, as_table, study_claims
 
         return as_table(study_claims(self.folder, Limits(margin=margin)))
 
     def layers(self) -> pd.DataFrame:
-        """What each layer's pretrained weights were worth, by each experiment that tells: one row a layer, with
+        """What each layer's pretrained weights were worth, by each experiment that tells: one row per layer, with
         its 95% interval, the paired trials behind it and a p value that is adjusted within the curve."""
         from carryover.analysis.worth import layer_values
 

@@ -254,9 +254,12 @@ def test_the_demo_model_is_a_sentence_encoder():
     assert near > 0.5 > 0.2 > far
 
 
-@pytest.mark.skipif(not SHARED_MODELS.is_dir(), reason="no ../shared/models beside the repository")
+TINY_BERT = SHARED_MODELS / "carryover-bert-tiny"
+
+
+@pytest.mark.skipif(not TINY_BERT.is_dir(), reason="no ../shared/models/carryover-bert-tiny")
 def test_the_shared_tiny_bert():
-    folder = SHARED_MODELS / "carryover-bert-tiny"
+    folder = TINY_BERT
     files = resolve(str(folder))
     facts = describe(files)
     assert (facts.family, facts.depth, facts.hidden, facts.has_pooler) == ("bert", 12, 128, True)

@@ -147,10 +147,10 @@ def export(
         Path | None, typer.Option("--out", help="The file to write. By default in the study folder.")
     ] = None,
     epochs: Annotated[
-        bool, typer.Option("--epochs", help="One row an epoch and metric, in place of the last epoch's.")
+        bool, typer.Option("--epochs", help="One row per epoch and metric, in place of the last epoch's.")
     ] = False,
 ) -> None:
-    """Write the results as a table for other programs: one row a point and trial that is done."""
+    """Write the results as a table for other programs: one row per point and trial that is done."""
     from carryover.runs.export import export as write
 
     typer.echo(f"wrote {write(find_folder(folder), form.value, out, by_epoch=epochs)}")

@@ -27,7 +27,9 @@ StudyName = Annotated[
 Models = Annotated[
     list[str] | None, typer.Option("--model", help="Model to use in place of the study's; may be repeated.")
 ]
-Data = Annotated[str | None, typer.Option("--data", help='Where the GLUE tasks are: a folder, or "hub".')]
+Data = Annotated[
+    str | None, typer.Option("--data", help='Where GLUE tasks and corpora are: a folder, or "hub".')
+]
 Recipe = Annotated[
     list[str] | None,
     typer.Option(
@@ -54,7 +56,7 @@ Device = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", help="Processes that train; 0: this one. By default one a core or GPU."),
+    typer.Option("--workers", help="Processes that train; 0: this one. By default one per core or GPU."),
 ]
 MaxStack = Annotated[
     int | None,

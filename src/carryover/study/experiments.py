@@ -160,11 +160,11 @@ class Permutation(_Reinitialising):
     kind: Literal["permutation"] = "permutation"
     permutations: Annotated[int, Field(strict=True, ge=LEAST_ORDERS)] = Field(
         default=10,
-        description="How many orders; tasks are correlated over them. The nth is the same for every task and study.",
+        description="How many; tasks are correlated over them. The nth is the same for every task and study.",
     )
     baseline_trials: CountPerSize | None = Field(
         default=None,
-        description="Trials of the two baselines, if not as many as of each order.",
+        description="Trials of the two baselines, if not as many as of each permutation.",
         examples=[3],
     )
 
