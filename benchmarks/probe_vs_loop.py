@@ -129,7 +129,7 @@ def about(options: argparse.Namespace, depth: int, size: int, held: int, dev: in
     return (
         f"{options.model} ({depth} layers) on {options.task}: {size:,} training examples ({held} of them held out), "
         f"{dev:,} of dev; batches of 8, at most 40 epochs. {platform.machine()}, {options.threads} threads, torch "
-        f"{torch.__version__}. The machine had other work: ratios count, seconds do not."
+        f"{torch.__version__}. Where the machine has other work, read ratios, not seconds."
     )
 
 
