@@ -76,3 +76,14 @@ def test_a_trial_that_diverged_hands_over_nothing():
 def test_a_question_about_words_is_not_finetuned_itself():
     with pytest.raises(CarryoverError, match=r"finetune `trial\.finetuning`"):
         finetune([dataclasses.replace(TRIAL, words=Words("c", "f"))], tiny_encoder("bert"), tiny_task())
+
+
+def test_changes_are_measured_only_where_they_are_wanted():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    (with_them,), (without,) = (
+        finetune([TRIAL], encoder, data, with_changes=wanted) for wanted in (True, False)
+    )
+    assert with_them.weight_changes
+    assert not without.weight_changes
+    assert without.epochs[-1].metrics == with_them.epochs[-1].metrics
+    assert without.seconds > 0

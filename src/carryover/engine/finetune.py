@@ -57,11 +57,13 @@ def finetune(
     on_epoch: OnEpoch | None = None,
     on_step: OnStep | None = None,
     on_trained: OnTrained | None = None,
+    with_changes: bool = True,
     settings: EngineSettings | None = None,
 ) -> list[Outcome]:
     """Train all trials at once and evaluate them. `encoder` is pretrained and stays as it is.
 
-    `on_trained` gets the weights of each trial's finetuned encoder, of those without an error.
+    `on_trained` gets the weights of each trial's finetuned encoder, of those without an error. `with_changes`:
+    measure how far every matrix moved.
     """
     settings, device = settings or EngineSettings(), checked_device(device)
     check_stackable(trials, encoder.config.model_type, Anatomy(encoder).depth)
@@ -106,10 +108,11 @@ def finetune(
                 outcome.epochs.append(record)
                 if on_epoch is not None:
                     on_epoch(outcome.trial_id, record)
-    for outcome, changes in zip(outcomes, weight_changes(run), strict=False):  # the filling comes last
-        outcome.weight_changes = changes if outcome.error is None else []
-        outcome.seconds = time.perf_counter() - started
+    if with_changes:
+        for outcome, changes in zip(outcomes, weight_changes(run), strict=False):  # the filling comes last
+            outcome.weight_changes = changes if outcome.error is None else []
     for t, outcome in enumerate(outcomes):
+        outcome.seconds = time.perf_counter() - started
         if on_trained is not None and outcome.error is None:
             on_trained(outcome, encoder_weights(run, t))
     if not settings.keep_checkpoint:

@@ -103,6 +103,7 @@ def _finetune(
         device=setup.device,
         on_step=on_steps,
         on_trained=keep,
+        with_changes=False,  # answers are what is stored
         settings=EngineSettings(
             slots=slots, checkpoint_folder=setup.checkpoints, checkpoint_seconds=setup.checkpoint_seconds
         ),
