@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import sqlite3
 from html.parser import HTMLParser
 
 import pandas as pd
@@ -54,7 +55,10 @@ def full(tmp_path_factory):
     made = incremental(("SST-2", "CoLA"), (500, 5000), 4) + localized()
     made += permutation(("SST-2", "CoLA"), permutations=5, trials=2)
     folder = write_results(tmp_path_factory.mktemp("full"), made, lifelike(6), name="a full study")
-    (folder / "study.toml").write_text('name = "a full study"\n')
+    (folder / "study.toml").write_text('name = "a full study"\ndescription = "what layers are for"\n')
+    with sqlite3.connect(folder / "results.db") as db:
+        note = ["SST-2: SST-2: train has 10,000 rows, the official one 67,349"]
+        db.execute("INSERT INTO meta VALUES ('notes', ?)", (json.dumps(note),))
     page = write_report(folder, overlay=True)
     return folder, Page(page.read_text(encoding="utf-8"))
 
@@ -148,6 +152,9 @@ def test_the_page_says_what_was_asked_and_how_it_was_made(full):
         "after 1 h 02 min",
         "1 run, 1 h 02 min in all",
         'name = "a full study"',
+        "what layers are for",
+        "SST-2: train has 10,000 rows",
+        "every test of a claim in claims.csv",
     ):
         assert text in page.text
     assert "so far" not in page.text
@@ -157,6 +164,34 @@ def test_the_page_says_what_was_asked_and_how_it_was_made(full):
 @pytest.mark.parametrize(("number", "shown"), [(1, ", 1 thread"), (2, ", 2 threads"), (float("nan"), "")])
 def test_one_thread_is_one_thread(number, shown):
     assert _threads(number) == shown
+
+
+def test_a_run_that_was_killed_counts_as_far_as_its_trials_tell(tmp_path):
+    folder = write_results(tmp_path, incremental(), lifelike(6))
+    with sqlite3.connect(folder / "results.db") as db:
+        db.execute("UPDATE runs SET finished = NULL, outcome = 'killed'")
+        db.execute(
+            "INSERT INTO runs SELECT 2, 1.7e9 + 900, 1.7e9 + 1200, 'complete', host, pid, device, threads, "
+            "versions, git_commit, command FROM runs"
+        )
+    text = Page(write_report(folder).read_text(encoding="utf-8")).text
+    assert "2 runs, 6 min 00 s as far as is known" in text  # 300 s, and 60 s until its last trial
+    assert "one that did not end counts until its last finished trial" in text
+
+
+def test_models_from_a_folder_go_by_its_name(tmp_path):
+    name = "/home/someone/models/mine"
+    folder = write_results(tmp_path, incremental(models=(name,)), lifelike(6))
+    page = Page(page_alone(folder, words=f"What do the layers of {name} carry over?"))
+    assert "What do the layers of mine carry over?" in page.text
+    assert "/home/someone" not in page.text
+
+
+def test_columns_of_every_point_are_named(full):
+    folder, _ = full
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    assert '<th scope="colgroup" colspan="7">pretrained layers kept (k)</th>' in text
+    assert '<th scope="colgroup" colspan="5">number of the order</th>' in text
 
 
 def test_findings_are_the_statistics(full):
@@ -236,8 +271,6 @@ def test_names_from_data_are_nowhere_markup(tmp_path):
 
 
 def test_a_metric_that_is_no_number_is_left_out_and_told(tmp_path):
-    import sqlite3
-
     folder = write_results(tmp_path, incremental(), lifelike(6))
     with sqlite3.connect(folder / "results.db") as db:
         first = db.execute("SELECT id FROM trials").fetchone()

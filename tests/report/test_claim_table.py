@@ -11,7 +11,7 @@ from rich.console import Console
 from synthetic_results import incremental, lifelike, write_results
 from typer.testing import CliRunner
 
-from carryover.analysis.claims import study_claims
+from carryover.analysis.claims import Claim, study_claims
 from carryover.report.claim_table import claim_rows, claims_table
 
 
@@ -41,6 +41,16 @@ def test_the_row_has_the_numbers_of_the_deciding_test(folder):
     assert f"{abs(claim.low):.3f}" in row.interval
     assert row.verdict == claim.verdict
     assert len(row.tests) == 4
+
+
+@pytest.mark.parametrize(
+    ("about", "shown"), [("at 5,000", "r = 0.984"), ("500 against 5,000", "difference in r: +0.984")]
+)
+def test_a_coefficient_goes_by_its_name(about, shown):
+    claim = Claim("T4", "", 0.984, 0.9, 0.99, 0.01, "holds", None, "", unit="r", about=about)
+    (row,) = claim_rows([claim])
+    assert row.effect == shown
+    assert (row.level, row.interval) == ("95%", "0.900 to 0.990")
 
 
 def test_the_command_prints_all_three_forms(folder):

@@ -16,6 +16,7 @@ from synthetic_results import (
 
 from carryover.analysis.frame import finished, load_points
 from carryover.analysis.intervals import t_interval
+from carryover.report.captions import caption
 from carryover.report.figures import draw, save
 from carryover.report.layout import columns_for
 from carryover.report.style import DARK, LIGHT
@@ -144,11 +145,43 @@ def test_permutations_are_circles_with_the_mean_over_permutations(tmp_path):
     assert middle.get_ydata() == pytest.approx([each.mean()])
 
 
-@pytest.mark.parametrize("values", [(0.7,), (0.7, 0.8), (0.7, 0.7, 0.7)])
-def test_few_or_equal_permutations_have_no_density(tmp_path, values):
+@pytest.mark.parametrize(
+    ("values", "shape"),
+    [
+        ((0.7,), False),
+        ((0.7, 0.8), False),
+        ((0.7,) * 20, False),
+        (tuple(np.linspace(0.5, 0.8, 19)), False),
+        (tuple(np.linspace(0.5, 0.8, 20)), True),
+    ],
+)
+def test_few_or_equal_permutations_have_no_density(tmp_path, values, shape):
     made = permutation(permutations=len(values))
     points = read(tmp_path, made, lambda p: values[int(p.x) - 1] if p.condition == "permuted" else 0.9)
-    draw(points, "permutation")
+    (panel,) = draw(points, "permutation").panels
+    (strip,) = [mark for mark in panel.marks if mark.kind == "strip"]
+    assert bool(strip.outline) == shape
+    told = caption(points, "permutation")
+    assert ("density" in told) == (len(values) >= 20)
+    assert ("orders with the same score" in told) == (len(set(values)) < len(values))
+
+
+def test_single_trials_stand_beside_their_own_bar_however_few_the_places(tmp_path):
+    (panel,) = draw(read(tmp_path, prune(counts=(3,))), "prune").panels
+    low, high = panel.axes.get_xlim()
+    means = [line.get_xdata()[0] for line in lines_with(panel.axes, "o") + lines_with(panel.axes, "s")]
+    dots = [line.get_xdata()[0] for line in lines_with(panel.axes, ".")]
+    for mean, dot in zip(means, dots, strict=True):
+        assert 0 < dot - mean < 0.04 * (high - low)
+        assert min(means, key=lambda other: abs(other - dot + 1e-9)) == mean
+
+
+def test_the_caption_names_the_baselines_that_are_drawn(tmp_path):
+    points = read(tmp_path, prune() + localized())
+    assert "The broken line is the model with all of its layers pretrained, with its 95%" in caption(
+        points, "prune"
+    )
+    assert "Broken lines are the model with all or with none of its layers" in caption(points, "localized")
 
 
 def test_listed_drops_of_the_same_size_stay_apart(tmp_path):

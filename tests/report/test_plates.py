@@ -91,7 +91,9 @@ def test_a_plain_study_has_no_further_figure(tmp_path):
 
 def test_every_trial_is_a_point_and_the_dotted_line_their_mean(tmp_path):
     points, (plate,) = everything(tmp_path, incremental(trials=12, ks=(0, 3, 6)))
-    assert plate.key == "trials"
+    assert (plate.key, plate.title) == ("trials", "Every trial, 500 examples")
+    assert plate.caption.startswith("Of the trials with 500 examples")
+    assert [panel.subtitle for panel in plate.draw().panels] == ["500 examples"]
     cloud, mean = lines(plate.draw())
     assert len(cloud.get_xdata()) == 36
     assert mean.get_ydata() == pytest.approx(points.groupby("x")["value"].mean())
@@ -122,6 +124,19 @@ def test_epochs_show_both_ends_and_the_middle(tmp_path):
     last = [line.get_ydata()[-1] for line in figure.axes[0].lines]
     chosen = points[(points.train_size == 500) & points.x.isin([0, 3, 6])]
     assert last == pytest.approx(chosen.groupby("x")["value"].mean().tolist())
+
+
+def test_trials_evaluated_at_their_end_alone_have_no_curve_of_epochs(tmp_path):
+    sizes = incremental(sizes=(500,)) + incremental(sizes=(5000,))
+    folder = write_results(tmp_path, sizes, lifelike(6), epochs=10)
+    points, epochs = finished(load_points(folder)), load_epochs(folder)
+    few = points.loc[points["train_size"] == 500, "trial_id"]
+    ends = epochs[(epochs["epoch"] == 10) | ~epochs["trial_id"].isin(few)]
+    assert plates(points, epochs[epochs["epoch"] == 10]) == []
+    (plate,) = plates(points, ends)
+    assert {panel.subtitle for panel in plate.draw().panels} == {"5,000 examples"}
+    for axes in plate.draw().axes:
+        assert all(float(tick).is_integer() for tick in axes.get_xticks())
 
 
 def test_weight_change_is_that_of_whole_models(tmp_path):
@@ -158,7 +173,8 @@ def test_published_curves_are_drawn_only_when_asked_and_only_where_they_belong(t
     (line,) = lines(with_theirs, "x")
     assert line.axes is with_theirs.axes[0]
     assert line.get_xdata() == pytest.approx(np.linspace(0, 6, 13))  # 12 layers on 6
-    assert "published: Tamkin et al. 2020" in [t.get_text() for t in with_theirs.legends[0].get_texts()]
+    last = [t.get_text() for t in with_theirs.legends[0].get_texts()][-1]
+    assert last == "published: Tamkin et al. 2020 (in the colour of its curve)"
     assert "share of the depth" in overlay_caption(points, "incremental")
     assert overlay_caption(points[points.train_size == 900], "incremental") == ""
     draw(points.assign(train_rows=np.nan), "incremental", overlay=True)  # an old study may not know them

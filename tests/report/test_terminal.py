@@ -70,6 +70,26 @@ def test_cells_are_mean_and_half_width_times_100(tmp_path):
     assert row.split() == ["SST-2", "500", "52.0", f"±{small:.1f}", "70.0", f"±{large:.0f}", "50.0"]
 
 
+def test_compression_is_no_share_and_corpora_are_no_tasks(tmp_path):
+    from synthetic_words import forgetting, word_points
+
+    made = word_points(("bert-base-uncased",), ("SST-2",), ("UD-EWT:xpos",), depth=6)
+    folder = write_results(tmp_path, made, forgetting(6), depth=6)
+    points = finished(load_points(folder))
+    _, _, told = show(folder).partition("Description length")
+    means = points[points["experiment"] == "description_length"].groupby(["condition", "x"])["value"].mean()
+    for mean in means:
+        assert f"{mean:.2f}" in told
+        assert f"{100 * mean:.1f}" not in told
+    assert "how many times shorter than by a uniform code" in told
+    assert "corpus" in told
+    assert "task" not in told
+    assert not grid(points, "description_length").share
+    assert grid(points, "neurons").share
+    pretrained = [r for r in grid(points, "word_probing").rows if r.heads[-1] == "pretrained"]
+    assert [row.heads[1] for row in pretrained] == ["–"]
+
+
 def test_half_widths_stay_short_at_the_turn():
     assert [_spread(Cell(0.5, half, 2)) for half in (0.0994, 0.0996, 0.56, float("nan"))] == [
         " ±9.9",

@@ -14,8 +14,13 @@ from synthetic_words import forgetting, word_points
 from carryover.analysis.frame import finished, load_points
 from carryover.analysis.published import published_pruning, published_share, published_words
 from carryover.report.build import write_report
+from carryover.report.captions import caption
+from carryover.report.chart import chart_of
 from carryover.report.figures import draw
-from carryover.report.linguistic import LINGUISTIC, PUBLISHED
+from carryover.report.labels import LINGUISTIC
+from carryover.report.linguistic import PUBLISHED
+from carryover.report.overlay import crosses_caption
+from carryover.report.tables import grid
 from carryover.report.word_tables import word_tables
 
 DEPTH = 6
@@ -105,15 +110,97 @@ def test_no_two_sets_look_the_same(points, one_share_each, experiment):
             assert len(set(looks)) == len(looks)
 
 
+def pruned(folder, tasks, train_rows, counts=(6,)):
+    rows = prune(tasks=tasks, depth=12, counts=counts)  # finetuned on 5000 examples
+    study = write_results(
+        folder, rows, lambda p: 0.9 - 0.1 * (p.condition == "bottom"), depth=12, train_rows=train_rows
+    )
+    return finished(load_points(study))
+
+
 def test_pruned_layers_with_the_published_ones_beside(tmp_path):
-    rows = prune(tasks=("SST-2",), depth=12, counts=(3, 6))
-    study = write_results(tmp_path, rows, lambda p: 0.9 - (0.1 if p.condition == "bottom" else 0.0), depth=12)
-    (panel,) = draw(finished(load_points(study)), "prune", overlay=True).panels
+    points = pruned(tmp_path, ("SST-2",), 5000, (3, 6))
+    figure = draw(points, "prune", overlay=True)
+    (panel,) = figure.panels
+    told = crosses_caption(figure, points, "prune")
+    assert told.startswith("Crosses, published for BERT: Durrani et al. 2021, Tables 2 and 6")
+    crosses = [line.get_xdata()[0] for line in panel.axes.lines if line.get_marker() == "x"]
+    ours = [line.get_xdata()[1] for line in panel.axes.lines if line.get_marker() in "os"]
+    assert crosses == pytest.approx(ours), "each at the place of its own line"
     theirs = {m.about["condition"]: m.table for m in panel.marks if m.kind == "published"}
     assert {name: table.values.tolist() for name, table in theirs.items()} == {
         "top": [[6, pytest.approx(0.903)]],
         "bottom": [[6, pytest.approx(0.881)]],
     }
+
+
+def test_a_study_of_few_examples_has_no_published_number_of_whole_training_sets_beside(tmp_path):
+    points = pruned(tmp_path, ("SST-2",), 67349)
+    figure = draw(points, "prune", overlay=True)
+    assert all(mark.kind != "published" for panel in figure.panels for mark in panel.marks)
+    assert crosses_caption(figure, points, "prune") == ""
+    (table,) = word_tables(points, "prune")
+    assert not any(name.startswith("published") for name in table.heads)
+    assert "Published" not in table.note
+
+
+def test_many_curves_have_bars_on_the_first_alone(tmp_path):
+    tasks = ("SST-2", "RTE", "CoLA", "QNLI")
+    made = word_points(("bert-base-uncased",), tasks, ("UD-EWT:xpos",), depth=DEPTH)
+    many = finished(load_points(write_results(tmp_path, made, forgetting(DEPTH), depth=DEPTH)))
+    for experiment in ("word_probing", "neuron_spread"):
+        figure = draw(many, experiment)
+        for panel in figure.panels:
+            assert [mark.bars for mark in panel.marks] == [True] + [False] * len(tasks)
+        assert figure.trials_first is False
+        assert "Bars stand on the first curve alone" in caption(many, experiment)
+
+
+def test_few_curves_all_have_bars(points):
+    assert all(mark.bars for panel in draw(points, "word_probing").panels for mark in panel.marks)
+    assert "alone" not in caption(points, "word_probing")
+
+
+@pytest.mark.parametrize("experiment", ["smallest_set", "selectivity", "description_length"])
+def test_dot_plots_share_one_axis_from_zero(points, experiment):
+    figure = draw(points, experiment)
+    assert len({panel.axes.get_ylim() for panel in figure.panels}) == 1
+    assert figure.panels[0].axes.get_ylim()[0] == 0
+    told = chart_of(figure, experiment, "", "")
+    assert {panel["group"] for panel in told["panels"]} == {""}
+    assert all(panel["zero"] for panel in told["panels"])
+
+
+def test_corpora_sets_and_rankings_are_called_so(one_share_each):
+    told = chart_of(draw(one_share_each, "neuron_spread"), "neuron_spread", "", "")
+    assert {dim["label"]: dim["values"] for dim in told["dims"]} == {
+        "corpus": ["UD-EWT:xpos", "CoNLL-2000:chunk"],
+        "ranking": ["LCA", "probeless"],
+    }
+    assert grid(one_share_each, "neurons").heads[0] == "corpus"
+    assert grid(one_share_each, "neurons").columns == ("5", "10", "all")
+    assert grid(one_share_each, "neurons").x == "set, % of neurons"
+
+
+def test_a_panel_is_told_by_the_names_of_its_models_and_the_sets_of_its_crosses(points):
+    told = chart_of(draw(points, "neurons", overlay=True), "neurons", "", "", overlay=True)
+    alt = next(p["alt"] for p in told["panels"] if p["sub"].startswith("bert"))
+    assert " at pretrained, " in alt
+    assert " at SST-2, " in alt
+    assert " at 0" not in alt
+    crosses = [mark for mark in told["marks"] if mark["kind"] == "published"]
+    assert all(told["marks"][mark["of"]]["colour"] == mark["colour"] for mark in crosses)
+    owners = {told["marks"][mark["of"]]["label"] for mark in crosses}
+    assert owners == {"all neurons", "top 5%", "bottom 5%", "top 10%", "bottom 10%"}
+
+
+def test_crosses_are_of_the_papers_own_ranking_and_their_caption_says_whose(one_share_each):
+    figure = draw(one_share_each, "neurons", overlay=True)
+    sets = {m.about["condition"] for p in figure.panels for m in p.marks if m.kind == "published"}
+    assert sets == {"all neurons", "top", "bottom"}
+    told = crosses_caption(figure, one_share_each, "neurons")
+    assert "published for BERT: Durrani" in told
+    assert "Penn Treebank" in told
 
 
 def test_published_numbers_of_the_tables():
@@ -133,20 +220,30 @@ def test_tables_in_the_papers_form(points):
     assert [row["finetuned on"] for row in mine.rows] == ["pretrained", "SST-2", "RTE"]
     assert mine.rows[1]["published bottom"] == "60.7"
     assert mine.rows[1]["bottom 10%"].startswith("4")
-    assert "Durrani" in mine.note
+    assert mine.note.endswith("Published: Durrani et al. 2021, Tables 1, 4 and 5, for RoBERTa.")
     (seven,) = word_tables(points, "selectivity")
-    row = next(r for r in seven.rows if r["corpus"] == "UD-EWT:xpos" and r["model"] == "bert-base-uncased")
-    assert row["published selectivity, all"] == "14.4" or row["published selectivity, all"] == "14.5"
-    assert float(row["accuracy, all"].split()[0]) - float(
-        row["selectivity, all"].split()[0]
-    ) == pytest.approx(50, abs=0.11)
-    assert row["compression, all"].startswith("4.0") or row["compression, all"].startswith("3.9")
+    rows = [r for r in seven.rows if r["corpus"] == "UD-EWT:xpos" and r["model"] == "bert-base-uncased"]
+    row = rows[0]
+    assert [r["neurons"] for r in rows[:2]] == ["all", "top 5%"]
+    assert row["published selectivity"] in ("14.4", "14.5")
+    ours = [float(row[name].split()[0]) for name in ("accuracy", "selectivity")]
+    assert ours[0] - ours[1] == pytest.approx(50, abs=0.11)
+    assert row["compression"].startswith(("4.0", "3.9"))
+    assert len(seven.heads) <= 10
+    assert "Compression: how many times shorter" in seven.note
+    assert seven.note.endswith("for BERT and RoBERTa.")
+
+
+def test_the_pretrained_model_alone_keeps_its_name_as_the_rows_head(one_share_each):
+    for table in word_tables(one_share_each, "neurons"):
+        assert next(iter(table.heads)) == "finetuned on"
+        assert [row["finetuned on"] for row in table.rows] == ["pretrained"]
 
 
 def test_pruning_is_table_2(tmp_path):
-    rows = prune(tasks=("SST-2", "QNLI"), depth=12, counts=(6,))
-    study = write_results(tmp_path, rows, lambda p: 0.9 - (0.1 if p.condition == "bottom" else 0.0), depth=12)
-    (table,) = word_tables(finished(load_points(study)), "prune")
+    (table,) = word_tables(pruned(tmp_path, ("SST-2", "QNLI"), 5000), "prune")
+    assert next(iter(table.heads)) == "task"
+    assert table.note.endswith("Tables 2 and 6, for BERT.")
     assert [row["task"] for row in table.rows] == ["SST-2", "QNLI"]
     row = table.rows[1]
     assert (row["baseline"], row["bottom 6 dropped"]) == ("90.0 ± 0.0", "80.0 ± 0.0")

@@ -41,7 +41,7 @@ def many_trials(rows: pd.DataFrame) -> pd.DataFrame:
 def draw_trials(rows: pd.DataFrame, theme: Theme) -> Figure:
     """A point a trial beside k, and the dotted mean."""
     rows = many_trials(rows)
-    figure, panels = make_panels(rows, ["model", "train_size", "variant"])
+    figure, panels = make_panels(rows, ["model", "train_size", "variant"], always=["train_size"])
     figure.trials_first = True
     shown: Shown = {panel.task: [] for panel in panels}
     colour = theme.conditions[0]
@@ -164,7 +164,7 @@ def draw_epochs(curves: pd.DataFrame, theme: Theme) -> Figure:
 
 def _epoch_lines(panel: Panel, looks: dict[float, dict[str, Any]]) -> None:
     axes = panel.axes
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=2))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for (k,), mine in each_group(panel.points.sort_values("x", kind="stable"), ["x"]):
         mine = mine.drop(columns="x").rename(columns={"epoch": "x"}).assign(kept=f"{k:g} layers kept")
         table, colour = summarise(mine, ["x"]), looks[k]["color"]

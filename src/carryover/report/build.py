@@ -102,14 +102,14 @@ def _page(folder: Path, points: pd.DataFrame, found: Found, words: str, live: st
     known, runs = study_facts(folder), load_runs(folder)
     shown = [figure for part in found.sections for figure in part.figures]
     charts = {figure.key: figure.chart for figure in shown if figure.chart is not None}
-    seconds = (runs["finished"] - runs["started"]).dt.total_seconds().sum()
     return render(
         "report.html",
         {"charts": charts, "layers": picture_data(found.layers)},
         live,
         facts=known,
         progress=facts.progress(known),
-        words=words,
+        words=facts.without_folders(words, points),
+        description=facts.description(folder),
         asked=facts.asked(points, found.points),
         study_file=facts.study_file(folder),
         headlines=headlines(found.points, found.claims) if found.sections else [],
@@ -117,7 +117,8 @@ def _page(folder: Path, points: pd.DataFrame, found: Found, words: str, live: st
         sections=found.sections,
         claims=claims_shown(found.claims),
         runs=facts.run_facts(runs),
-        time=facts.duration(seconds),
+        time=facts.time_told(folder, runs),
+        notes=facts.notes(folder),
         failures=facts.failures(load_trials(folder)),
         without_value=facts.without_value(points),
         files=live is None,

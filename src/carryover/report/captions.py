@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from carryover.analysis.contrasts import BASELINES
+from carryover.analysis.contrasts import ALL, BASELINES, NONE
 from carryover.analysis.frame import CURVE
-from carryover.report.labels import size_name
+from carryover.report.labels import BY_LAYER, size_name
+from carryover.report.linguistic import MOST_BARS, whose
+from carryover.report.permutations import LEAST_FOR_DENSITY
 from carryover.report.style import FEW
 
 WHAT = {
@@ -15,8 +17,7 @@ WHAT = {
     "localized": "A block of consecutive layers is re-initialised, or is all that is preserved, and the "
     "whole model is finetuned.",
     "single_layer": "One layer is re-initialised and the whole model is finetuned.",
-    "permutation": "The pretrained layers are put in a random order and the whole model is finetuned. The "
-    "shape beside the circles is a kernel density estimate.",
+    "permutation": "The pretrained layers are put in a random order and the whole model is finetuned.",
     "epochs": "The first k layers keep their pretrained weights, all above are re-initialised, and the whole "
     "model is finetuned for longer. Shown is the end of training.",
     "prune": "Layers are dropped and the model that is left is finetuned.",
@@ -38,17 +39,18 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
     counts = chosen[~chosen["condition"].isin(BASELINES)].groupby([*CURVE, "condition", "x"]).size()
     told = [WHAT.get(experiment, "")]
     if experiment == "permutation":
-        told.append("Mean of the permutations with its 95% t interval.")
+        told += _permutations(chosen[~chosen["condition"].isin(BASELINES)])
     elif counts.max() > 1:
         told.append(f"Means with 95% t intervals over {_range(counts)} trials a point.")
     else:
         told.append("One trial a point, hence no intervals.")
-    if experiment != "permutation" and counts.between(2, FEW).any():
-        told.append("Faint points are single trials.")
-    if chosen["condition"].isin(BASELINES).any():
+    if _crowded(chosen, experiment):
         told.append(
-            "Broken lines are the model with all or with none of its layers pretrained, with their 95% band."
+            "Bars stand on the first curve alone, for they would merge; point at another to read its own."
         )
+    elif experiment != "permutation" and counts.between(2, FEW).any():
+        told.append("Faint points are single trials.")
+    told += _baselines(chosen)
     if chosen["train_size"].nunique() == 1 and chosen["train_size"].iloc[0]:
         told.append(f"{size_name(chosen['train_size'].iloc[0])} training examples.")
     elif experiment == "incremental":
@@ -58,6 +60,36 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
     if counts.between(2, 3).any():
         told.append("An interval that leaves the panel is cut off at its edge.")
     return " ".join(text for text in told if text)
+
+
+def _permutations(rows: pd.DataFrame) -> list[str]:
+    told = ["Mean of the permutations with its 95% t interval."]
+    each = rows.groupby([*CURVE, "x"])["value"].mean()
+    if (each.groupby(CURVE).size() >= LEAST_FOR_DENSITY).any():
+        told.append("The shape beside the circles is a kernel density estimate.")
+    if each.groupby(CURVE).apply(lambda values: values.duplicated().any()).any():
+        told.append("Circles at exactly one height are orders with the same score.")
+    return told
+
+
+def _crowded(rows: pd.DataFrame, experiment: str) -> bool:
+    """Whether a panel has more curves than can all have bars."""
+    if experiment not in BY_LAYER:
+        return False
+    return bool(whose(rows).groupby([rows["model"], rows["task"]]).nunique().max() > MOST_BARS)
+
+
+def _baselines(rows: pd.DataFrame) -> list[str]:
+    """Only of those that are drawn."""
+    words = {ALL: "all", NONE: "none"}
+    drawn = [c for c in BASELINES if (rows["condition"] == c).any()]
+    if not drawn:
+        return []
+    lines = "Broken lines are" if len(drawn) > 1 else "The broken line is"
+    which = " or with ".join(words[c] for c in drawn)
+    several = rows[rows["condition"].isin(drawn)].groupby([*CURVE, "condition"]).size().max() > 1
+    band = f", with {'their' if len(drawn) > 1 else 'its'} 95% band" if several else ""
+    return [f"{lines} the model with {which} of its layers pretrained{band}."]
 
 
 def _probed(points: pd.DataFrame) -> bool:

@@ -16,7 +16,16 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from carryover.report.labels import CONDITIONS, condition_name, number, short_names, size_name
+from carryover.report.labels import (
+    BY_LAYER,
+    BY_MODEL,
+    CONDITIONS,
+    condition_name,
+    number,
+    short_names,
+    size_name,
+    task_word,
+)
 from carryover.report.layout import Mark, Panel, PanelFigure, range_of
 from carryover.report.style import DARK, LIGHT, dark_twin
 
@@ -50,7 +59,11 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
     within = [name for name in dims if _varies_in_a_panel(panels, name)]
     count = sum(0 if mark.trials is None else len(mark.trials) for _, mark in marks)
     x_label = next((p.axes.get_xlabel() for p in reversed(panels) if p.axes.get_xlabel()), "x")
+    experiment = next((str(m.about["experiment"]) for _, m in marks if "experiment" in m.about), "")
     drawn = [_mark(mark, place, dims, within, named, count <= MOST_TRIALS) for place, mark in marks]
+    for made, (place, mark) in zip(drawn, marks, strict=True):
+        made["of"] = _owner(mark, place, marks)
+    together = bool(getattr(figure, "together", False))
     hidden = [] if overlay else [name for name in named["beside"] if name.startswith("published")]
     return {
         "key": key,
@@ -58,14 +71,16 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
         "caption": f"{caption} {LEFT_OUT}" if count > MOST_TRIALS else caption,
         "x": x_label,
         "single": "permutation" if any(mark.kind == "strip" for _, mark in marks) else "seed",
-        "trials": bool(getattr(figure, "trials_first", False)),
+        "trials": getattr(figure, "trials_first", None),
         "tooMany": count > MOST_TRIALS,
         "dims": [
-            {"name": name, "label": DIMENSIONS[name], "values": list(named[name].values())} for name in dims
+            {"name": name, "label": _dimension(name, experiment), "values": list(named[name].values())}
+            for name in dims
         ],
         "hidden": [named["beside"][name] for name in hidden],
         "panels": [
-            _panel(panel, x_label, [m for m in drawn if m["panel"] == i]) for i, panel in enumerate(panels)
+            _panel(panel, x_label, [m for m in drawn if m["panel"] == i], drawn, together)
+            for i, panel in enumerate(panels)
         ],
         "marks": drawn,
     }
@@ -92,12 +107,35 @@ def _names(marks: Iterable[Mark]) -> dict[str, dict[Any, str]]:
     return found
 
 
+def _dimension(name: str, experiment: str) -> str:
+    if name == "task":
+        return task_word(experiment)
+    if name == "condition" and experiment in BY_LAYER:
+        return "finetuned on"
+    if name == "condition" and experiment in BY_MODEL:
+        return "ranking" if experiment == "smallest_set" else "neurons"
+    return "ranking" if name == "variant" and experiment in BY_LAYER else DIMENSIONS[name]
+
+
+def _owner(mark: Mark, place: int, marks: Sequence[tuple[int, Mark]]) -> int:
+    """The line of ours that a published one belongs to; -1 for all that is ours."""
+    if mark.kind != "published":
+        return -1
+    alike = (
+        i
+        for i, (at, one) in enumerate(marks)
+        if at == place and one.kind == "line" and one.about == mark.about
+    )
+    return next(alike, -1)
+
+
 def _place(mark: Mark) -> dict[str, Any]:
     """Where a mark stands in each dimension. Of what stands beside, its own size or condition says nothing."""
     told = {name: mark.about[name] for name in DIMENSIONS if name in mark.about}
     if not mark.name:
         return told
-    kept = ("task", "model") if mark.kind == "line" else ("task", "model", "train_size", "variant")
+    kept = ["task", "model"] if mark.kind == "line" else ["task", "model", "train_size", "variant"]
+    kept += ["condition"] if mark.kind == "published" else []
     return {name: told[name] for name in kept if name in told} | {"beside": mark.name}
 
 
@@ -129,6 +167,7 @@ def _mark(
         "single": [look.get("single", colour), dark_twin(look.get("single", colour))],
         "dash": _dash(look),
         "marker": look.get("marker", ""),
+        "bars": mark.bars,
         "open": look.get("markerfacecolor") in (LIGHT.background, DARK.background),
         "rows": [
             [_short(value) for value in row]
@@ -164,23 +203,39 @@ def _dash(look: dict[str, Any]) -> list[float] | None:
     return [] if style == "-" else [round(part * width, 2) for part in style[1]]
 
 
-def _panel(panel: Panel, x_label: str, marks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _panel(
+    panel: Panel,
+    x_label: str,
+    marks: Sequence[dict[str, Any]],
+    every: Sequence[dict[str, Any]],
+    together: bool,
+) -> dict[str, Any]:
     axes = panel.axes
     low, high = axes.get_xlim()
     places = [float(tick) for tick in axes.get_xticks() if low <= tick <= high]
     texts = axes.xaxis.get_major_formatter().format_ticks(places)
     floor, ceiling = range_of(panel.metric)
     title, y = axes.get_title(loc="left") or panel.task, axes.get_ylabel()
-    told = {"title": title, "sub": panel.subtitle, "y": y, "group": panel.task}
+    told = {"title": title, "sub": panel.subtitle, "y": y, "group": "" if together else panel.task}
+    names = dict(zip(places, texts, strict=True))
     return told | {
+        "zero": together,
         "range": [_short(floor), _short(ceiling)],
         "xlim": [_short(low), _short(high)],
         "ticks": [[_short(place), text.replace("−", "-")] for place, text in zip(places, texts, strict=True)],
-        "alt": _in_words(title, panel.subtitle, x_label, y, marks),
+        "alt": _in_words(title, panel.subtitle, x_label, y, marks, every, names),
     }
 
 
-def _in_words(title: str, sub: str, x_label: str, y_label: str, marks: Sequence[dict[str, Any]]) -> str:
+def _in_words(
+    title: str,
+    sub: str,
+    x_label: str,
+    y_label: str,
+    marks: Sequence[dict[str, Any]],
+    every: Sequence[dict[str, Any]],
+    names: dict[float, str],
+) -> str:
     """What a panel shows, for those who cannot see it: each line's ends, its lowest and its highest point."""
     where = f"{title}{f', {sub}' if sub else ''}"
     said = [f"{where}: {y_label} against {x_label}."]
@@ -188,18 +243,30 @@ def _in_words(title: str, sub: str, x_label: str, y_label: str, marks: Sequence[
         rows = [row for row in mark["rows"] if row[1] is not None]
         if not rows:
             continue
+        of = every[mark["of"]]["label"] if mark["of"] >= 0 else ""
+        label = mark["label"] + (f" ({of})" if of and of != "mean" else "")
+        if mark["dash"] is None and mark["kind"] != "strip":  # no order: each by its name
+            said.append(f"{label}: {', '.join(f'{number(row[1])} at {_at(row[0], names)}' for row in rows)}.")
+            continue
         first, last = rows[0], rows[-1]
         if len(rows) == 1:
-            said.append(f"{mark['label']}: {number(first[1])}.")
+            said.append(f"{label}: {number(first[1])}.")
             continue
-        text = f"{mark['label']}: from {number(first[1])} at {first[0]:g} to {number(last[1])} at {last[0]:g}"
+        text = f"{label}: from {number(first[1])} at {_at(first[0], names)}"
+        text += f" to {number(last[1])} at {_at(last[0], names)}"
         least, most = min(rows, key=lambda row: row[1]), max(rows, key=lambda row: row[1])
-        beyond = [f"lowest {number(least[1])} at {least[0]:g}"] if least not in (first, last) else []
-        beyond += [f"highest {number(most[1])} at {most[0]:g}"] if most not in (first, last) else []
+        beyond = (
+            [f"lowest {number(least[1])} at {_at(least[0], names)}"] if least not in (first, last) else []
+        )
+        beyond += [f"highest {number(most[1])} at {_at(most[0], names)}"] if most not in (first, last) else []
         said.append(", ".join([text, *beyond]) + ".")
     if len(marks) > SPOKEN:
         said.append(f"And {len(marks) - SPOKEN} more, in the table below.")
     return " ".join(said)
+
+
+def _at(x: float, names: dict[float, str]) -> str:
+    return names.get(x, f"{x:g}")
 
 
 def _short(value: float) -> float | int | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator
 from rich import box
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -19,6 +20,7 @@ from carryover.analysis.contrasts import BASELINES
 from carryover.analysis.walk import each_group, each_row
 from carryover.report.chart import chart_of
 from carryover.report.labels import (
+    UNJOINED,
     condition_name,
     experiment_name,
     in_order,
@@ -26,9 +28,11 @@ from carryover.report.labels import (
     number,
     short_names,
     size_name,
-    x_axis,
+    task_word,
+    x_name,
+    x_value,
 )
-from carryover.report.layout import Mark, layer_ticks, limit_y, make_panels, name_x
+from carryover.report.layout import Mark, Panel, layer_ticks, limit_y, make_panels, name_x
 from carryover.report.marks import Shown, line, look
 from carryover.report.page import render
 from carryover.report.sections import Shown as ShownFigure
@@ -129,6 +133,8 @@ def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT)
         points = frame.assign(
             value=frame["b"] - frame["a"], metric="difference in " + frame["metric"].map(metric_name)
         )
+        names = tick_names(frame, experiment)
+        points["x"] = points["x"].map(places(names))
         figure, panels = make_panels(points, ["variant"])
         series = list(dict.fromkeys(zip(points["train_size"], points["condition"], strict=True)))
         sizes = sorted(set(points["train_size"]))
@@ -141,38 +147,69 @@ def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT)
                 i = conditions.index(condition)
                 colour = ramp[size] if len(conditions) == 1 else theme.conditions[i % len(theme.conditions)]
                 dash = sizes.index(size) if len(conditions) > 1 else 0
-                drawn = look(theme, colour, dash, MARKERS[i % len(MARKERS)])
+                drawn = _joined(look(theme, colour, dash, MARKERS[i % len(MARKERS)]), experiment)
                 line(panel, _rows(panel.points, size, condition), (place, len(present)), drawn, shown)
             zero: dict[str, Any] = {"color": theme.ink, "linestyle": (0, (2, 2)), "linewidth": 1.0}
             panel.axes.axhline(0, **zero)
             table = pd.DataFrame({"x": [float("nan")], "mean": [0.0]})
             panel.marks.append(Mark("level", zero, {"task": panel.task}, table, name="no difference"))
             shown[panel.task].append((0.0, 0.0, 0.0))
-            layer_ticks(panel.axes, int(points["x"].min()), int(points["x"].max()))
+            _ticks(panel, names)
         limit_y(panels, shown)
-        name_x(panels, x_axis(experiment))
+        name_x(panels, x_name(experiment))
     return figure
 
 
 def draw_both(frame: pd.DataFrame, experiment: str, found: Comparison, theme: Theme = LIGHT) -> Figure:
     """A line a study, in panels of their own for every size, condition and setting."""
     with theme.applied():
-        names = {"a": found.a.name, "b": found.b.name}
-        long = pd.concat([frame.assign(value=frame[side], setting=name) for side, name in names.items()])
-        long["variant"] = [
+        studies, ticks = {"a": found.a.name, "b": found.b.name}, tick_names(frame, experiment)
+        long = pd.concat([frame.assign(value=frame[side], setting=name) for side, name in studies.items()])
+        long["condition"] = [
             ", ".join(filter(None, [condition_name(experiment, c) if c else "", v]))
-            for c, v in zip(long["condition"], long["variant"], strict=True)
+            for c, v in zip(long["condition"], long.pop("variant"), strict=True)
         ]
-        figure, panels = make_panels(long, ["train_size", "variant"])
+        long["x"] = long["x"].map(places(ticks))
+        figure, panels = make_panels(long, ["train_size", "condition"])
         shown: Shown = {panel.task: [] for panel in panels}
         for panel in panels:
-            for i, name in enumerate(names.values()):
+            for i, name in enumerate(studies.values()):
                 mine = panel.points[panel.points["setting"] == name]
-                line(panel, mine, (i, 2), look(theme, theme.conditions[i], i, MARKERS[i]), shown)
-            layer_ticks(panel.axes, int(long["x"].min()), int(long["x"].max()))
+                drawn = _joined(look(theme, theme.conditions[i], i, MARKERS[i]), experiment)
+                line(panel, mine, (i, 2), drawn, shown)
+            _ticks(panel, ticks)
         limit_y(panels, shown)
-        name_x(panels, x_axis(experiment))
+        name_x(panels, x_name(experiment))
     return figure
+
+
+def tick_names(frame: pd.DataFrame, experiment: str) -> dict[float, str]:
+    """Of an x without order, each value there is and how it is called; of layers every one from first to last."""
+    values = sorted(set(frame["x"]))
+    if experiment not in UNJOINED:
+        values = [float(layer) for layer in range(int(values[0]), int(values[-1]) + 1)]
+    return {x: x_value(experiment, x) for x in values}
+
+
+def places(names: dict[float, str]) -> dict[float, float]:
+    """Where on the axis: numbers in a row at themselves, others side by side."""
+    first = next(iter(names))
+    in_a_row = list(names) == [first + i for i in range(len(names))]
+    return {x: x if in_a_row else float(i) for i, x in enumerate(names)}
+
+
+def _ticks(panel: Panel, names: dict[float, str]) -> None:
+    at = places(names)
+    if all(x == place for x, place in at.items()):
+        layer_ticks(panel.axes, int(min(names)), int(max(names)))
+        return
+    panel.axes.xaxis.set_major_locator(FixedLocator(list(at.values())))
+    panel.axes.xaxis.set_major_formatter(FixedFormatter(list(names.values())))
+    panel.axes.set_xlim(-0.5, len(names) - 0.5)
+
+
+def _joined(drawn: dict[str, Any], experiment: str) -> dict[str, Any]:
+    return drawn | ({"linestyle": ""} if experiment in UNJOINED else {})
 
 
 def _rows(points: pd.DataFrame, size: int, condition: str) -> pd.DataFrame:
@@ -210,16 +247,19 @@ def _curves_table(found: Comparison) -> TextTable:
         )
         for row in each_row(found.curves)
     )
-    return TextTable("Curve by curve", HEADS, rows, (0, 1, 3))
+    words = dict.fromkeys(task_word(experiment) for experiment in found.curves["experiment"])
+    heads = (HEADS[0], " or ".join(words), *HEADS[2:])
+    return TextTable("Curve by curve", heads, rows, (0, 1, 3))
 
 
 def _points_table(points: pd.DataFrame, title: str) -> TextTable:
     tasks = short_names(points["task"])
-    heads = ("task", "examples", "curve", "x", "A", "B", *HEADS[5:])
+    experiment = str(points["experiment"].iloc[0])
+    heads = (task_word(experiment), "examples", "curve", x_name(experiment), "A", "B", *HEADS[5:])
     rows = []
     for _, curve in each_group(points, ["condition", "task", "train_size", "setting"]):
         for row in each_row(curve):
-            ends = (f"{row.x:g}", number(row.mean_a), number(row.mean_b))
+            ends = (x_value(row.experiment, row.x), number(row.mean_a), number(row.mean_b))
             rows.append((tasks[row.task], size_name(row.train_size), _curve_name(row), *ends, *_numbers(row)))
     return TextTable(f"Every point of {title}", heads, tuple(rows), (0, 2))
 

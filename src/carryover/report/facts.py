@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from carryover.analysis.frame import StudyFacts
+from carryover.analysis.frame import StudyFacts, _reading
 from carryover.analysis.walk import each_row
-from carryover.report.labels import experiment_name, in_order, metric_name, short_names, size_name
-from carryover.report.linguistic import LINGUISTIC
+from carryover.report.labels import (
+    LINGUISTIC,
+    experiment_name,
+    in_order,
+    metric_name,
+    short_names,
+    size_name,
+)
 
 MOST_FAILURES = 50
 
@@ -31,11 +39,11 @@ def asked(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str]]:
     models = points.drop_duplicates("model_fingerprint")
     about_words = points["experiment"].isin(LINGUISTIC)
     tasks, corpora = (points[chosen].drop_duplicates("task") for chosen in (~about_words, about_words))
-    short = short_names(points["task"])
+    short, named = short_names(points["task"]), short_names(points["model"])
     cell = ["experiment", "condition", "x", "model", "task", "train_size", "recipe"]
     trials = points.groupby(cell)["seed"].nunique()
     found = [
-        ("Models", ", ".join(f"{m.model} ({m.depth:.0f} layers)" for m in each_row(models))),
+        ("Models", ", ".join(f"{named[m.model]} ({m.depth:.0f} layers)" for m in each_row(models))),
         ("Tasks", ", ".join(f"{short[t.task]} ({metric_name(t.metric)})" for t in each_row(tasks))),
         ("Corpora", ", ".join(short[c.task] for c in each_row(corpora))),
         ("Finetuned on", ", ".join(name for name in dict.fromkeys(points["finetuned_on"]) if name)),
@@ -54,6 +62,51 @@ def asked(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str]]:
 def study_file(folder: Path) -> str | None:
     path = folder / "study.toml"
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
+def description(folder: Path) -> str:
+    """The study's own words about itself; empty where it has none, or its file cannot be read."""
+    try:
+        return str(tomllib.loads(study_file(folder) or "").get("description", "")).strip()
+    except tomllib.TOMLDecodeError:
+        return ""
+
+
+def without_folders(words: str, points: pd.DataFrame) -> str:
+    """Models that go by a path, by its last part: where they lie is in the study file."""
+    for full, short in short_names(points["model"]).items():
+        words = words.replace(full, short)
+    return words
+
+
+def notes(folder: Path) -> list[str]:
+    """What was noted about the tasks' data: fewer rows than the official ones, tags that training never shows."""
+    with _reading(folder) as db:
+        found = db.execute("SELECT value FROM meta WHERE key = 'notes'").fetchone()
+    return [_once(str(note)) for note in json.loads(found[0])] if found else []
+
+
+def _once(note: str) -> str:
+    """A task's name before the note of a reader that says it, too."""
+    first, colon, rest = note.partition(": ")
+    return rest if colon and rest.startswith(f"{first}: ") else note
+
+
+def time_told(folder: Path, runs: pd.DataFrame) -> str:
+    """How long the runs took. Of one that was killed nothing tells but its trials: it counts until the last ended."""
+    seconds = (runs["finished"] - runs["started"]).dt.total_seconds()
+    cut = runs[runs["finished"].isna()]
+    count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
+    if cut.empty:
+        return f"{count}, {duration(seconds.sum())} in all"
+    with _reading(folder) as db:
+        last = dict(
+            db.execute("SELECT run_id, MAX(finished) FROM trials WHERE finished IS NOT NULL GROUP BY run_id")
+        )
+    ends = pd.to_datetime(cut["run_id"].map(last), unit="s", utc=True)
+    known = (ends - cut["started"]).dt.total_seconds().clip(lower=0).fillna(0)
+    one = "one that did not end counts" if len(cut) == 1 else f"{len(cut)} that did not end count"
+    return f"{count}, {duration(seconds.sum() + known.sum())} as far as is known: {one} until its last finished trial"
 
 
 def run_facts(runs: pd.DataFrame) -> list[dict[str, str]]:

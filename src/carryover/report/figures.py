@@ -17,9 +17,9 @@ from matplotlib.lines import Line2D
 
 from carryover.analysis.contrasts import BASELINES
 from carryover.analysis.walk import each_group
-from carryover.report.labels import condition_name, size_name, x_axis
+from carryover.report.labels import LINGUISTIC, condition_name, size_name, x_axis
 from carryover.report.layout import layer_ticks, legend_below, limit_y, make_panels, name_x
-from carryover.report.linguistic import LINGUISTIC, draw_words
+from carryover.report.linguistic import draw_words
 from carryover.report.marks import Shown, baselines, line, look, probe_look, with_baselines, with_trials
 from carryover.report.overlay import draw_published, with_published
 from carryover.report.permutations import draw_permutations
@@ -147,8 +147,9 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
             colour = theme.conditions[i % len(theme.conditions)]
             rows = panel.points[panel.points["condition"] == condition]
             drawn = look(theme, colour, 0, MARKERS[i % len(MARKERS)])
-            few |= line(panel, rows, (present.index(condition), len(present)), drawn, shown)
-            sources |= draw_published(panel, rows, experiment, drawn, shown, overlay)
+            place = (present.index(condition), len(present))
+            few |= line(panel, rows, place, drawn, shown)
+            sources |= draw_published(panel, rows, experiment, drawn, shown, overlay, place)
         if not cells.empty:
             layer_ticks(panel.axes, int(cells["x"].min()), int(cells["x"].max()))
     limit_y(panels, shown)

@@ -265,4 +265,5 @@ def _interval(d: PairedDifference, metric: str, what: str = "paired trials") -> 
 
 def _step(step: Any) -> str:
     first, last = step.from_k + 1, step.to_k
-    return f"{first if first == last else f'{first}–{last}'} ({number(step.mean, signed=True)})"
+    layers = first if first == last else f"{first}–{last}"
+    return f"{layers}\u00a0({number(step.mean, signed=True)})"

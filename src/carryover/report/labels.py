@@ -47,6 +47,17 @@ X_AXES = {
     "selectivity": "finetuned on",
     "description_length": "finetuned on",
 }
+X_NAMES = X_AXES | {  # of x as it is stored: in tables, and where two studies are compared
+    "permutation": "number of the order",
+    "neurons": "set, % of neurons",
+    "selectivity": "set, % of neurons",
+    "description_length": "set, % of neurons",
+    "smallest_set": "delta, points",
+}
+BY_LAYER = ("word_probing", "neuron_spread")
+BY_MODEL = ("neurons", "smallest_set", "selectivity", "description_length")
+LINGUISTIC = (*BY_LAYER, *BY_MODEL)  # whose task is a corpus
+UNJOINED = ("permutation", *BY_MODEL)  # whose x is a name, with nothing between two of them
 CONDITIONS = {
     ("single_layer", ""): "one layer re-initialised",
     ("prune", "top"): "top layers dropped",
@@ -86,13 +97,27 @@ def x_axis(experiment: str) -> str:
     return X_AXES.get(experiment, "x")
 
 
+def x_name(experiment: str) -> str:
+    return X_NAMES.get(experiment, "x")
+
+
+def x_value(experiment: str, x: float) -> str:
+    """As a column's head or a tick. Of sets of neurons, 100% are all."""
+    return "all" if x == 100 and X_NAMES.get(experiment, "").startswith("set") else f"{x:g}"
+
+
+def task_word(experiment: str) -> str:
+    return "corpus" if experiment in LINGUISTIC else "task"
+
+
 def in_order(experiments: Iterable[str]) -> list[str]:
     """The experiments we know first, in the order of the paper; others after them by name."""
     return sorted(set(experiments), key=lambda e: (ORDER.index(e) if e in ORDER else len(ORDER), e))
 
 
 def size_name(size: int) -> str:
-    return f"{int(size):,}"
+    """1,000; a dash where nothing was trained on."""
+    return f"{int(size):,}" if size else "–"
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:

@@ -96,6 +96,7 @@ class Picture:
         return (
             f"{WORDS[self.kind]}, in points ({metrics} × 100), ± half of its 95% interval: {MEANT[self.kind]}; "
             f"{pairs}. Hatched: cannot be told from zero (adjusted p of 0.05 or more within the stack). "
+            "The intervals are of one layer each and not adjusted: that of a hatched layer may leave zero out. "
             "Below each stack the score with no pretrained layer, above it that with all."
             + (" A box over several layers is shaded by its worth a layer." if wide else "")
         )

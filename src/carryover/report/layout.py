@@ -40,6 +40,7 @@ class Mark:
     trials: pd.DataFrame | None = None  # x, seed, value
     name: str = ""  # where what it is about does not say it
     outline: Sequence[tuple[float, float]] = ()  # of a density: (height, width from 0 to 1)
+    bars: bool = True  # False: its intervals are in the table alone, for want of room
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class PanelFigure(Figure):
     """A figure that knows its panels."""
 
     panels: Sequence[Panel] = ()
-    trials_first: bool = False  # whether it is there to show single trials
+    trials_first: bool | None = None  # whether single trials are shown at first; None: where they are few
+    together: bool = False  # whether all panels have one y axis, from zero
 
 
 def range_of(metric: str) -> tuple[float, float]:
@@ -75,10 +77,11 @@ def columns_for(tasks: int) -> int:
 
 
 def make_panels(
-    points: pd.DataFrame, groups: Sequence[str], told: str = ""
+    points: pd.DataFrame, groups: Sequence[str], told: str = "", always: Sequence[str] = ()
 ) -> tuple[PanelFigure, list[Panel]]:
     """A panel for every task with points in a group; `groups` are the columns that get a row of their own.
-    `told`: a column that stands below a panel's title if it is not the same in all."""
+    `told`: a column that stands below a panel's title if it is not the same in all; `always`: groups that do in
+    any case."""
     tasks = list(dict.fromkeys(points["task"]))
     columns = columns_for(len(tasks))
     rows_each = math.ceil(len(tasks) / columns)
@@ -88,7 +91,7 @@ def make_panels(
     height = 3.2 if columns == 1 and rows == 1 else 2.35
     figure = PanelFigure(figsize=(width * columns, height * rows + 0.45), layout="constrained")
     grid = figure.add_gridspec(rows, columns)
-    short, varying = short_names(tasks), [g for g in groups if points[g].nunique() > 1]
+    short, varying = short_names(tasks), [g for g in groups if g in always or points[g].nunique() > 1]
     above = told if told and told not in groups and points[told].nunique() > 1 else ""
     models = short_names(points["model"])
     panels = []
@@ -139,22 +142,27 @@ def layer_ticks(axes: Axes, first: int, last: int, room: int = 13) -> None:
     axes.set_xlim(first - 0.5, last + 0.5)
 
 
-def limit_y(panels: Sequence[Panel], shown: dict[str, list[tuple[float, float, float]]]) -> None:
+def limit_y(
+    panels: Sequence[Panel], shown: dict[str, list[tuple[float, float, float]]], together: bool = False
+) -> None:
     """One y range a task, from (value, low, high) of all that is drawn; very wide intervals are cut off.
 
     Two trials have an interval of 12.7 standard errors either way: drawn in full it would flatten the curve.
+    `together`: one range for all tasks, from zero.
     """
-    for task in dict.fromkeys(panel.task for panel in panels):
-        mine = [panel for panel in panels if panel.task == task]
-        value, low, high = np.array(shown[task], dtype=float).T
-        bottom, top = float(value.min()), float(value.max())
-        room = max(top - bottom, 0.02)
+    tasks = list(dict.fromkeys(panel.task for panel in panels))
+    for group in [tasks] if together else [[task] for task in tasks]:
+        mine = [panel for panel in panels if panel.task in group]
+        value, low, high = np.array([row for task in group for row in shown[task]], dtype=float).T
+        lowest, top = float(value.min()), float(value.max())
+        room = max(top - lowest, 0.02)
         floor, ceiling = range_of(mine[0].metric)
-        least = max(np.nanmin(np.append(low, bottom)), bottom - 0.75 * room, floor)
+        least = max(np.nanmin(np.append(low, lowest)), lowest - 0.75 * room, floor)
         most = min(np.nanmax(np.append(high, top)), top + 0.75 * room, ceiling)
         margin = 0.05 * max(most - least, 0.02)
+        bottom = min(0.0, least) if together else least - margin
         for panel in mine:
-            panel.axes.set_ylim(least - margin, most + margin)
+            panel.axes.set_ylim(bottom, most + margin)
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from carryover.analysis.published import published_share, published_words
 from carryover.analysis.walk import each_group
-from carryover.report.labels import short_names, size_name, x_axis
+from carryover.report.labels import BY_LAYER, short_names, size_name, x_axis
 from carryover.report.layout import (
     Mark,
     Panel,
@@ -22,12 +22,10 @@ from carryover.report.layout import (
     make_panels,
     name_x,
 )
-from carryover.report.marks import Shown, about, line, look, with_trials
+from carryover.report.marks import Shown, about, dodge, line, look, with_trials
+from carryover.report.overlay import IN_COLOUR
 from carryover.report.style import MARKERS, Theme
 
-BY_LAYER = ("word_probing", "neuron_spread")
-BY_MODEL = ("neurons", "smallest_set", "selectivity", "description_length")
-LINGUISTIC = (*BY_LAYER, *BY_MODEL)
 PRETRAINED = "pretrained"
 PUBLISHED = "published: Durrani et al. 2021"
 SETS = ("all neurons", "top", "random", "bottom")  # in the order of what they know
@@ -38,8 +36,10 @@ THEIRS = {
     ("selectivity", "top"): "selectivity selected",
     ("selectivity", "all neurons"): "selectivity all",
 }
-SMALLEST_BY = {"": "ranked by a probe's weights", "probeless": "by differences of class means"}
+LCA = "LCA"  # how the usual ranking, by a probe's weights, is called beside another
 MOST_NAMES = 3  # on an x axis before they are set aslant
+MOST_BARS = 3  # lines of a panel that all have bars: those of more merge into one block
+FROM_ZERO = ("smallest_set", "selectivity", "description_length")  # whose panels share one y axis
 
 
 def draw_words(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False) -> PanelFigure:
@@ -64,7 +64,8 @@ def aspect(points: pd.DataFrame) -> pd.Series:
 def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigure:
     """A line a model: before finetuning dark and broken, after finetuning a colour a task (Figures 1 to 4)."""
     which = aspect(points).str.partition(", ")  # "top 5%", and the ranking where it is not the usual one
-    points = points.assign(selected=which[0], variant=which[2], condition=whose(points))
+    ranking = which[2].where(which[2] != "", LCA) if (which[2] != "").any() else which[2]
+    points = points.assign(selected=which[0], variant=ranking, condition=whose(points))
     alone = (
         points.groupby("task")["selected"].nunique().max() == 1
     )  # then corpora share a row, whatever their share
@@ -77,10 +78,10 @@ def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigur
     for panel in panels:
         present = [name for name in names if (panel.points["condition"] == name).any()]
         for place, name in enumerate(present):
-            rows = panel.points[panel.points["condition"] == name]
-            few |= line(
-                panel, rows, (place, len(present)), looks[name], shown, single_trials=len(present) <= 3
-            )
+            rows, clear = panel.points[panel.points["condition"] == name], len(present) <= MOST_BARS
+            spot, bars = (place, len(present)), clear or place == 0
+            few |= line(panel, rows, spot, looks[name], shown, single_trials=clear, bars=bars)
+            figure.trials_first = None if clear else False
         layer_ticks(panel.axes, 0, panel.depth)
     limit_y(panels, shown)
     name_x(panels, x_axis(experiment))
@@ -109,6 +110,7 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
     )
     drawn = points.drop(columns=["setting", "kept", "train_size"])
     figure, panels = make_panels(drawn, ["model"], told="size")
+    figure.together = experiment in FROM_ZERO
     looks = {name: _set_look(points[points["kept"] == name], points, theme) for name in sets}
     shown: Shown = {panel.task: [] for panel in panels}
     few, beside = False, False
@@ -120,16 +122,17 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
                 panel, rows, (place, len(present)), looks[name], shown, single_trials=len(present) <= 2
             )
             which = str(points.loc[rows.index, "setting"].iloc[0])
-            beside |= _published(panel, rows, which, looks[name], experiment, shown, overlay)
+            spot = (place, len(present))
+            beside |= _published(panel, rows, which, looks[name], experiment, shown, overlay, spot)
         _name_models(panel, models)
-    limit_y(panels, shown)
+    limit_y(panels, shown, figure.together)
     name_x(panels, x_axis(experiment))
     handles: list[Any] = [Line2D([], [], **looks[name]) for name in sets]
-    labels = [SMALLEST_BY.get(name, name) for name in sets] if experiment == "smallest_set" else sets
+    labels = list(sets)
     with_trials(handles, labels, few, theme)
     if beside and overlay:
-        handles.append(Line2D([], [], color=theme.ink, **_published_look()))
-        labels.append(PUBLISHED)
+        handles.append(Line2D([], [], color=theme.muted, **_published_look()))
+        labels.append(f"{PUBLISHED} ({IN_COLOUR.replace('curve', 'set')})")
     legend_below(figure, handles, labels)
     return figure
 
@@ -142,8 +145,11 @@ def _published(
     experiment: str,
     shown: Shown,
     overlay: bool,
+    place: tuple[int, int],
 ) -> bool:
-    """Crosses where the paper has a number for this family, property and task."""
+    """Crosses where the paper has a number for this family, property and task, each at the place of its set."""
+    if rows["ranking"].iloc[0] == "probeless":  # theirs are ranked by a probe's weights
+        return False
     key = THEIRS.get((experiment, which))
     found = []
     for (x, family, task, name, share), _ in each_group(
@@ -157,7 +163,7 @@ def _published(
     table = pd.DataFrame(found, columns=["x", "mean"])
     drawn = {"color": ours["color"], **_published_look()}
     if overlay:
-        panel.axes.plot(table["x"], table["mean"], zorder=5, **drawn)
+        panel.axes.plot(table["x"] + dodge(*place, panel)[0], table["mean"], zorder=5, **drawn)
         shown[panel.task] += [(value, value, value) for value in table["mean"]]
     panel.marks.append(Mark("published", drawn, about(rows), table, None, PUBLISHED))
     return True
@@ -215,9 +221,11 @@ def _set_of(points: pd.DataFrame) -> pd.Series:
 
 
 def _set_names(points: pd.DataFrame, experiment: str, with_size: bool) -> pd.Series:
-    """top 5%, bottom 5%, top 5%, probeless ..."""
+    """top 5%, bottom 5%, top 5%, probeless ...; of the smallest sets the ranking"""
     which = aspect(points)
-    if experiment == "smallest_set" or not with_size:
+    if experiment == "smallest_set":
+        return which.where(which != "", LCA)
+    if not with_size:
         return which
     sizes = points["share"].map(_percent)
     parts = which.str.partition(", ")

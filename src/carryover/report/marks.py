@@ -15,6 +15,10 @@ from carryover.report.style import CAP_SIZE, FEW, LINE_WIDTH, LINES, MARKER_SIZE
 
 SPREAD = 0.3  # of a step on the x axis, over which the lines of a panel are set apart: bars do not hide bars
 
+NEAR = (
+    0.05  # of the x axis: the most between two lines, that a panel with few places does not tear them apart
+)
+
 ABOUT = ("experiment", "model", "task", "train_size", "condition", "variant", "setting", "kept")
 
 Shown = dict[str, list[tuple[float, float, float]]]  # task -> (value, low, high) of all that is drawn
@@ -28,9 +32,10 @@ def line(
     shown: Shown,
     single_trials: bool = True,
     name: str = "",
+    bars: bool = True,
 ) -> bool:
     """Draws line i of n with its bars; says whether trials are shown one by one anywhere on it."""
-    shift, beside = dodge(*place)
+    shift, beside = dodge(*place, panel)
     summary = summarise(rows, ["x"])
     half = (summary["high"] - summary["low"]).to_numpy() / 2
     colour = look["color"]
@@ -47,7 +52,7 @@ def line(
         zorder=2,
     )
     x, mean = summary["x"].to_numpy() + shift, summary["mean"].to_numpy()
-    known = ~np.isnan(half)
+    known = ~np.isnan(half) & bars
     panel.axes.errorbar(
         x[known],
         mean[known],
@@ -59,9 +64,11 @@ def line(
         zorder=3,
     )
     panel.axes.plot(x, mean, zorder=4, **look)
-    shown[panel.task] += list(zip(mean, summary["low"], summary["high"], strict=True))
+    ends = (summary["low"], summary["high"]) if bars else (mean, mean)
+    shown[panel.task] += list(zip(mean, *ends, strict=True))
     shown[panel.task] += [(value, value, value) for value in faint["value"]]
-    panel.marks.append(Mark("line", look, about(rows), summary, rows[["x", "seed", "value"]], name))
+    trials = rows[["x", "seed", "value"]]
+    panel.marks.append(Mark("line", look, about(rows), summary, trials, name, bars=bars))
     return not faint.empty
 
 
@@ -133,12 +140,20 @@ def baseline_look(condition: str, theme: Theme) -> dict[str, Any]:
     return {"color": theme.ink, "linewidth": 1.0, "linestyle": dashes, "alpha": 0.75}
 
 
-def dodge(place: int, count: int) -> tuple[float, float]:
+def dodge(place: int, count: int, panel: Panel) -> tuple[float, float]:
     """How far line i of n is moved sideways, and how far from its bar its single trials stand."""
+    most = NEAR * _span(panel)
     if count == 1:
-        return 0.0, 0.1
-    gap = SPREAD * min(1.0, count / 4) / (count - 1)
+        return 0.0, min(0.1, most)
+    gap = min(SPREAD * min(1.0, count / 4) / (count - 1), most)
     return gap * (place - (count - 1) / 2), gap / 2
+
+
+def _span(panel: Panel) -> float:
+    """Of the x axis."""
+    points = panel.points
+    x = points.loc[~points["condition"].isin(BASELINES), "x"] if "condition" in points else points["x"]
+    return 1.0 if x.empty else float(x.max() - x.min() + 1)
 
 
 def with_trials(handles: list[Any], labels: list[str], few: bool, theme: Theme) -> None:

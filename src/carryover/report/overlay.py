@@ -5,27 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from carryover.analysis.published import PUBLISHED_DEPTH, curves_beside, published_pruning
+from carryover.analysis.published import FAMILIES, PUBLISHED_DEPTH, curves_beside, published_pruning
 from carryover.analysis.walk import each_group
-from carryover.report.layout import Mark, Panel
-from carryover.report.marks import Shown, about
+from carryover.report.labels import listing
+from carryover.report.layout import Mark, Panel, PanelFigure
+from carryover.report.marks import Shown, about, dodge
 from carryover.report.style import Theme
 
 EXPERIMENTS = ("incremental", "probing")  # the experiments whose published curves we hold
 DURRANI, PRUNED = "Durrani et al. 2021", 6  # layers that they dropped
+LIKE = 0.5  # the least share of the training set that counts as like all of it
+IN_COLOUR = "in the colour of its curve"
 
 
 def draw_published(
-    panel: Panel, rows: pd.DataFrame, experiment: str, look: dict[str, Any], shown: Shown, visible: bool
+    panel: Panel,
+    rows: pd.DataFrame,
+    experiment: str,
+    look: dict[str, Any],
+    shown: Shown,
+    visible: bool,
+    place: tuple[int, int] = (0, 1),
 ) -> set[str]:
     """Draws what was published for these rows of ours in the colour of `look`; gives the names of its sources.
 
-    Where it shall not be visible, it is there for the page alone, whose readers may ask for it.
+    Where it shall not be visible, it is there for the page alone, whose readers may ask for it. `place`: the line's
+    number, and of how many, so that a cross stands at its own line.
     """
     if experiment == "prune":
-        return _draw_pruning(panel, rows, look, shown, visible)
+        return _draw_pruning(panel, rows, look, shown, visible, place)
     first = rows.iloc[0]
     found = curves_beside(
         experiment, panel.task, panel.metric, int(first["train_size"]), _rows(first["train_rows"])
@@ -40,20 +51,37 @@ def draw_published(
     return {curve.source for curve in found} if visible else set()
 
 
-def _draw_pruning(
-    panel: Panel, rows: pd.DataFrame, look: dict[str, Any], shown: Shown, visible: bool
-) -> set[str]:
-    """A cross where Durrani et al. dropped as many layers of a model of this family (Tables 2 and 6)."""
+def pruned_alike(rows: pd.DataFrame) -> dict[str, float]:
+    """What Durrani et al. found for the family and the task of these rows, which are of one curve (Tables 2 and 6).
+
+    Empty where the models have another depth, other numbers of layers were dropped, or ours were finetuned on much
+    less: theirs saw the whole training sets.
+    """
     first = rows.iloc[0]
-    theirs = published_pruning(str(first["family"]), panel.task)
-    value = theirs.get(f"prune {first['condition']} {PRUNED}")
-    if value is None or panel.depth != PUBLISHED_DEPTH or not (rows["x"] == PRUNED).any():
+    whole = _rows(first["train_rows"])
+    alike = whole is not None and first["train_size"] >= LIKE * whole
+    if not alike or first["depth"] != PUBLISHED_DEPTH or not (rows["x"] == PRUNED).any():
+        return {}
+    return published_pruning(str(first["family"]), str(first["task"]))
+
+
+def _draw_pruning(
+    panel: Panel,
+    rows: pd.DataFrame,
+    look: dict[str, Any],
+    shown: Shown,
+    visible: bool,
+    place: tuple[int, int],
+) -> set[str]:
+    """A cross where Durrani et al. dropped as many layers of a model of this family."""
+    value = pruned_alike(rows).get(f"prune {rows['condition'].iloc[0]} {PRUNED}")
+    if value is None:
         return set()
     drawn = published_look(DURRANI, look["color"]) | {"linestyle": ""}
     table = pd.DataFrame({"x": [float(PRUNED)], "mean": [value]})
     panel.marks.append(Mark("published", drawn, about(rows), table, name=f"published: {DURRANI}"))
     if visible:
-        panel.axes.plot(table["x"], table["mean"], zorder=5, **drawn)
+        panel.axes.plot(table["x"] + dodge(*place, panel)[0], table["mean"], zorder=5, **drawn)
         shown[panel.task].append((value, value, value))
     return {DURRANI} if visible else set()
 
@@ -73,8 +101,9 @@ def published_look(source: str, colour: str) -> dict[str, Any]:
 
 def with_published(handles: list[Any], labels: list[str], sources: set[str], theme: Theme) -> None:
     for source in sorted(sources):
-        handles.append(Line2D([], [], **published_look(source, theme.ink)))
-        labels.append(f"published: {source}")
+        drawn = published_look(source, theme.muted) | ({"linestyle": ""} if source == DURRANI else {})
+        handles.append(Line2D([], [], **drawn))
+        labels.append(f"published: {source} ({IN_COLOUR})")
 
 
 def overlay_caption(points: pd.DataFrame, experiment: str) -> str:
@@ -95,6 +124,26 @@ def overlay_caption(points: pd.DataFrame, experiment: str) -> str:
     told = f"Dotted with crosses, published for BERT-Base: {', '.join(dict.fromkeys(notes))}."
     if depths - {PUBLISHED_DEPTH}:
         told += f" Its {PUBLISHED_DEPTH} layers are set on this model's by the share of the depth."
+    return told
+
+
+TABLES = {"prune": "Tables 2 and 6", "neurons": "Tables 1, 4 and 5", "selectivity": "Table 7"}
+
+
+def crosses_caption(figure: Figure, points: pd.DataFrame, experiment: str) -> str:
+    """What a reader must know of the numbers of Durrani et al. in this figure; empty where there are none."""
+    panels = figure.panels if isinstance(figure, PanelFigure) else ()
+    marks = [mark for panel in panels for mark in panel.marks if mark.kind == "published"]
+    if experiment not in TABLES or not marks:
+        return ""
+    families = points.drop_duplicates("model").set_index("model")["family"]
+    named = listing(dict.fromkeys(FAMILIES[families[mark.about["model"]]] for mark in marks))
+    told = f"Crosses, published for {named}: {DURRANI}, {TABLES[experiment]}"
+    if experiment == "prune" or (points["finetuned_on"] != "").any():
+        told += ", who finetuned on whole training sets"
+    told += "."
+    if any(mark.about.get("task") == "UD-EWT:xpos" for mark in marks):
+        told += " Their part-of-speech tags are of the Penn Treebank's text, not of UD-EWT."
     return told
 
 

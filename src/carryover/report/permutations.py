@@ -18,6 +18,7 @@ from carryover.report.layout import Mark, legend_below, limit_y, make_panels, na
 from carryover.report.marks import Shown, about, baselines, with_baselines
 from carryover.report.style import CAP_SIZE, MARKER_SIZE, Theme
 
+LEAST_FOR_DENSITY = 20  # fewer circles have no shape to speak of
 MEAN: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": MARKER_SIZE}
 
 
@@ -64,7 +65,7 @@ def _strip(
     axes.plot(
         place + jitter, values, "o", mfc="none", color=colour, markersize=5, mew=1.0, alpha=0.85, zorder=3
     )
-    if values.size > 2 and np.ptp(values) > 0:
+    if _has_density(values):
         density = stats.gaussian_kde(values)
         heights = np.linspace(*_density_range(values), 60)
         shape = density(heights) / density(heights).max()
@@ -85,11 +86,11 @@ def _strip(
     return outline
 
 
+def _has_density(values: np.ndarray) -> bool:
+    return bool(values.size >= LEAST_FOR_DENSITY and np.ptp(values) > 0)
+
+
 def _density_range(values: np.ndarray) -> tuple[float, float]:
     """Two bandwidths beyond the data, where the density has all but gone."""
-    room = (
-        2 * stats.gaussian_kde(values).factor * np.std(values, ddof=1)
-        if values.size > 2 and np.ptp(values)
-        else 0
-    )
+    room = 2 * stats.gaussian_kde(values).factor * np.std(values, ddof=1) if _has_density(values) else 0
     return float(values.min() - room), float(values.max() + room)

@@ -22,7 +22,8 @@ from carryover.report.appendix import (
     many_trials,
 )
 from carryover.report.figures import draw_incremental, laid_out
-from carryover.report.style import LIGHT, Theme
+from carryover.report.labels import listing, size_name
+from carryover.report.style import FEW, LIGHT, Theme
 
 LEAST_EPOCHS = 4  # fewer make no curve
 
@@ -77,8 +78,13 @@ def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[Plate]:
     if rows.empty:
         return
     if not many_trials(rows).empty:
-        told = "A point a trial, moved sideways at random so that all can be seen; the dotted line is their mean."
-        yield Plate("trials", "incremental", "Every trial", told, partial(draw_trials, rows))
+        sizes = sorted(set(many_trials(rows)["train_size"]))
+        named = f"{listing(size_name(size) for size in sizes)} examples"
+        told = (
+            f"Of the trials with {named}, which are more than {FEW} a point: a point each, moved sideways at random "
+            "so that all can be seen; the dotted line is their mean."
+        )
+        yield Plate("trials", "incremental", f"Every trial, {named}", told, partial(draw_trials, rows))
     for column, (key, title, told) in COMPARED.items():
         if rows.loc[~rows["untouched"], column].nunique() > 1:
             paint = partial(draw_comparison, rows, column)
@@ -92,8 +98,12 @@ def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[Plate]:
 def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) -> Iterator[Plate]:
     if epochs is None or rows.empty:
         return
-    recorded = epochs.loc[epochs["trial_id"].isin(rows["trial_id"]), "epoch"].nunique()
-    if recorded >= LEAST_EPOCHS:
+    each = epochs.groupby("trial_id")["epoch"].nunique()
+    whole = each.index[
+        each >= LEAST_EPOCHS
+    ]  # others have no curve: of a trial evaluated at its end, one point
+    rows = rows[rows["trial_id"].isin(whole)]
+    if not rows.empty:
         curves = epoch_curves(rows, epochs)
         told = (
             "After every epoch: the metric above, the loss on the evaluation set below, with no, half and all of "
@@ -106,8 +116,9 @@ def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) ->
 def _weights(points: pd.DataFrame, moved: pd.DataFrame) -> Plate:
     depths = points.drop_duplicates("model").set_index("model")["depth"]
     told = (
-        "How far finetuning moved each layer's output matrices: the norm of the change, all layers pretrained. "
-        f"{INTERVALS}"
+        "How far finetuning moved each layer, all layers being pretrained: the Frobenius norm of the change of a "
+        "matrix, averaged over the layer's matrices. These are the output matrices of its feed-forward part where "
+        f"the model has such names, else all of its matrices. {INTERVALS}"
     )
     first = points["experiment"].iloc[0]
     home = "incremental" if (points["experiment"] == "incremental").any() else first

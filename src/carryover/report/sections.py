@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from carryover.report.claim_table import claim_rows
 from carryover.report.figures import laid_out, paint
 from carryover.report.findings import Finding, findings, gain_table
 from carryover.report.labels import experiment_name, number, short_names, size_name
-from carryover.report.overlay import overlay_caption
+from carryover.report.overlay import crosses_caption, overlay_caption
 from carryover.report.plates import Plate
 from carryover.report.style import DARK, LIGHT, Theme
 from carryover.report.tables import Grid, grid
@@ -57,6 +57,7 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
     words: tuple[int, ...]  # the columns that hold words, not numbers
     note: str = ""
+    wide: tuple[int, ...] = ()  # the columns that hold many of them
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,14 @@ def section(
     points: pd.DataFrame, experiment: str, further: Sequence[Plate], overlay: bool, files: bool
 ) -> Section:
     """Of finished points; `files`: whether the figures will lie beside the page."""
-    beside = overlay_caption(points, experiment)
-    beside = beside if overlay or not beside else "Published curves can be switched on."
-    told = f"{caption(points, experiment)} {beside}".strip()
+
+    def told(figure: Figure) -> str:
+        crosses = crosses_caption(figure, points, experiment)
+        beside = overlay_caption(points, experiment) or crosses
+        if beside and not overlay:
+            beside = f"Published {'numbers' if crosses else 'curves'} can be switched on."
+        return f"{caption(points, experiment)} {beside}".strip()
+
     title, published = experiment_name(experiment), published_correlations()
     main = _shown(
         experiment, title, told, lambda theme: paint(points, experiment, theme, overlay), overlay, files
@@ -110,9 +116,12 @@ def section(
     )
 
 
-def _shown(key: str, title: str, told: str, painter: Any, overlay: bool, files: bool) -> Shown:
+def _shown(
+    key: str, title: str, caption: str | Callable[[Figure], str], painter: Any, overlay: bool, files: bool
+) -> Shown:
     with LIGHT.applied():
         figure = painter(LIGHT)
+    told = caption if isinstance(caption, str) else caption(figure)
     chart = chart_of(figure, key, title, told, overlay)
     if chart is not None:
         return Shown(key, title, chart["caption"], figure, chart, files=files)
@@ -136,7 +145,8 @@ def _gains(points: pd.DataFrame) -> TextTable:
     for name in ("model", "variant"):
         if len({row[name] for row in rows}) == 1:
             del heads[name]
-    return _table("What pretrained layers are worth", heads, rows, {"task", "model", "variant", "steps"})
+    made = _table("What pretrained layers are worth", heads, rows, {"task", "model", "variant", "steps"})
+    return replace(made, wide=(len(heads) - 1,))
 
 
 def _correlations(points: pd.DataFrame, published: dict) -> TextTable | None:

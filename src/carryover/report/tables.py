@@ -10,10 +10,11 @@ from carryover.analysis.contrasts import BASELINES
 from carryover.analysis.frame import CURVE
 from carryover.analysis.intervals import summarise
 from carryover.analysis.walk import each_group, each_row
-from carryover.report.labels import condition_name, short_names, size_name
+from carryover.report.labels import condition_name, short_names, size_name, task_word, x_name, x_value
 
 CELL = ["experiment", "condition", "model", "task", "train_size", "recipe", "x"]
 STATISTICS = ["mean", "low", "high", "sd", "n"]
+NOT_SHARES = {"compression"}  # metrics that are no shares of 1: times
 FURTHER = ["metric", "variant", "head", "keep_layer_norm", "reinit_lr_factor", "model_fingerprint"]
 
 
@@ -35,6 +36,9 @@ class Grid:
     heads: tuple[str, ...]
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    x: str = ""  # what the columns stand for
+    first: int = 0  # the columns before it that stand for none: of the baselines
+    share: bool = True  # whether its values are shares of 1, which may be told × 100
 
 
 def summary(points: pd.DataFrame) -> pd.DataFrame:
@@ -46,17 +50,18 @@ def summary(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def grid(points: pd.DataFrame, experiment: str) -> Grid:
-    """Baselines first, then x from left to right; heads name what varies, and always task and size."""
+    """Baselines first, then x from left to right; heads name what varies, always the task, and the size where there
+    is one."""
     chosen = points[points["experiment"] == experiment]
     is_baseline = chosen["condition"].isin(BASELINES)
     cells = chosen[~is_baseline]
     marks = [b for b in BASELINES if (chosen["condition"] == b).any()] + sorted(set(cells["x"]))
-    columns = tuple(mark.split()[0] if isinstance(mark, str) else f"{mark:g}" for mark in marks)
+    columns = tuple(mark.split()[0] if isinstance(mark, str) else x_value(experiment, mark) for mark in marks)
     conditions = list(dict.fromkeys(cells["condition"])) or [""]
     several = {
         "model": chosen["model"].nunique() > 1,
-        "task": True,
-        "examples": True,
+        task_word(experiment): True,
+        "examples": bool((chosen["train_size"] > 0).any()),
         "variant": chosen["variant"].nunique() > 1,
         "condition": len(conditions) > 1,
     }
@@ -74,11 +79,14 @@ def grid(points: pd.DataFrame, experiment: str) -> Grid:
             }
             named = {
                 "model": models[model],
-                "task": tasks[task],
+                task_word(experiment): tasks[task],
                 "examples": size_name(size),
                 "variant": variant,
                 "condition": condition_name(experiment, condition),
             }
             heads = tuple(named[head] for head, wanted in several.items() if wanted)
             rows.append(Row(heads, tuple(found.get(mark) for mark in marks)))
-    return Grid(tuple(head for head, wanted in several.items() if wanted), columns, tuple(rows))
+    heads = tuple(head for head, wanted in several.items() if wanted)
+    before = sum(isinstance(mark, str) for mark in marks)
+    share = not set(chosen["metric"]) & NOT_SHARES
+    return Grid(heads, columns, tuple(rows), x_name(experiment), before, share)

@@ -22,15 +22,19 @@ from carryover.report.tables import Cell, Grid, grid
 HEAD_WIDTHS = (16, 12, 8)  # of task, model and so on; longer ones go over several lines
 FEWEST_COLUMNS = 3  # of values a table, before heads are made narrower
 UNLIMITED = 10_000
-LEGEND = "× 100: mean ± half of its 95% t interval; no ± where one trial has finished"
+LEGEND = "mean ± half of its 95% t interval; no ± where one trial has finished"
+TIMES_100, AS_IT_IS = "× 100", "how many times shorter than by a uniform code"
 
 
 def summary_table(folder: Path) -> Group:
-    """All experiments of a study, one below the other. Values are × 100: mean ± half the 95% t interval."""
+    """All experiments of a study, one below the other. Shares are × 100; mean ± half the 95% t interval."""
     points = finished(load_points(folder))
     parts: list[Text | FoldedGrid] = []
     for experiment in in_order(points["experiment"]):
-        parts += [Text(experiment_name(experiment), style="bold"), FoldedGrid(grid(points, experiment))]
+        whole = grid(points, experiment)
+        scale = TIMES_100 if whole.share else AS_IT_IS
+        head = Text(experiment_name(experiment), style="bold").append(f"  {whole.x}; {scale}", style="dim")
+        parts += [head, FoldedGrid(whole)]
     return Group(*parts, Text(LEGEND, style="dim"))
 
 
@@ -80,7 +84,7 @@ def _table(whole: Grid, chosen: slice, head_width: int) -> Table:
         else:
             table.add_column(head, max_width=head_width, overflow="fold")
     columns = zip(*(row.cells[chosen] for row in whole.rows), strict=True)
-    shown = [_aligned(column) for column in columns]
+    shown = [_aligned(column, whole.share) for column in columns]
     for name, texts in zip(whole.columns[chosen], shown, strict=True):
         width = max(len(name), texts[0].cell_len)
         table.add_column(Text(name, justify="right"), no_wrap=True, min_width=width)
@@ -93,10 +97,12 @@ def _table(whole: Grid, chosen: slice, head_width: int) -> Table:
     return table
 
 
-def _aligned(column: tuple[Cell | None, ...]) -> list[Text]:
+def _aligned(column: tuple[Cell | None, ...], share: bool) -> list[Text]:
     """A column's cells, all equally wide, with points and ± below each other."""
-    means = ["·" if cell is None else f"{100 * cell.mean:.1f}" for cell in column]
-    spreads = ["" if cell is None else _spread(cell) for cell in column]
+    means = [
+        "·" if cell is None else f"{100 * cell.mean:.1f}" if share else f"{cell.mean:.2f}" for cell in column
+    ]
+    spreads = ["" if cell is None else _spread(cell, share) for cell in column]
     left, right = max(map(len, means)), max(map(len, spreads))
     return [
         Text(mean.rjust(left)).append(spread.ljust(right), style="dim")
@@ -104,9 +110,11 @@ def _aligned(column: tuple[Cell | None, ...]) -> list[Text]:
     ]
 
 
-def _spread(cell: Cell) -> str:
+def _spread(cell: Cell, share: bool = True) -> str:
     """±5.2, ±56: a decimal of a wide interval says nothing. Empty where there is one trial."""
     if math.isnan(cell.half_width):
         return ""
+    if not share:
+        return f" ±{cell.half_width:.2f}"
     half = 100 * cell.half_width
     return f" ±{half:.1f}" if half < 9.95 else f" ±{half:.0f}"

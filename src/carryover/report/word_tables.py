@@ -10,14 +10,16 @@ import pandas as pd
 
 from carryover.analysis.contrasts import ALL
 from carryover.analysis.intervals import t_interval
-from carryover.analysis.published import published_pruning, published_share, published_words
+from carryover.analysis.published import FAMILIES, published_share, published_words
 from carryover.analysis.walk import each_group
-from carryover.report.labels import short_names, size_name
+from carryover.report.labels import listing, short_names, size_name
 from carryover.report.linguistic import PRETRAINED, whose
+from carryover.report.overlay import pruned_alike
 
-PUBLISHED_DEPTH, PUBLISHED_DROP = 12, 6
+WORDS = {"model", "task", "corpus", "finetuned on", "variant", "neurons"}  # columns that hold words
 NOTE = "Mean over trials ± half of the 95% t interval, in per cent."
-BESIDE = " Published: Durrani et al. 2021, {}, for BERT, RoBERTa and XLNet base."
+TIMES = " Compression: how many times shorter than by a uniform code, mean over trials; of the control task beside it."
+BESIDE = " Published: Durrani et al. 2021, {}, for {}."
 
 
 @dataclass(frozen=True)
@@ -33,49 +35,42 @@ def word_tables(points: pd.DataFrame, experiment: str) -> list[WordTable]:
     """From finished points; none for other experiments."""
     chosen = points[points["experiment"] == experiment]
     if experiment == "prune":
-        return _made("Top or bottom layers dropped", _pruning(chosen), "Tables 2 and 6")
+        return _made("Top or bottom layers dropped", _pruning(chosen), "Tables 2 and 6", chosen)
     if experiment == "neurons":
         models = short_names(chosen["model"])
         return [
             table
             for (corpus, model), mine in each_group(chosen, ["task", "model"])
             for table in _made(
-                f"{corpus}, {models[model]}: accuracy with sets of neurons", _sets(mine), "Tables 1, 4 and 5"
+                f"{corpus}, {models[model]}: accuracy with sets of neurons",
+                _sets(mine),
+                "Tables 1, 4 and 5",
+                mine,
             )
         ]
     if experiment == "selectivity":
         lengths = points[points["experiment"] == "description_length"]
-        return _made(
-            "All neurons and the top ones against a control task", _selectivity(chosen, lengths), "Table 7"
-        )
+        label = "All neurons and the top ones against a control task"
+        return _made(label, _selectivity(chosen, lengths), "Table 7", chosen)
     return []
 
 
-def _made(label: str, rows: Iterator[dict[str, str]], source: str) -> list[WordTable]:
+def _made(label: str, rows: Iterator[dict[str, str]], source: str, points: pd.DataFrame) -> list[WordTable]:
     found = list(rows)
     if not found:
         return []
     names = list(dict.fromkeys(name for row in found for name in row))
     heads = {name: name for name in names if any(row.get(name) for row in found)}
-    note = NOTE + (BESIDE.format(source) if any(name.startswith("published") for name in heads) else "")
-    for name in (
-        "model",
-        "variant",
-        "finetuned on",
-        "selected",
-    ):  # what is the same in all rows goes without saying
-        if len({row.get(name) for row in found}) == 1 and len(heads) > 2:
-            heads.pop(name, None)
+    note = NOTE + (TIMES if "compression" in heads else "")
+    if any(name.startswith("published") for name in heads):
+        families = [FAMILIES[f] for f in dict.fromkeys(points["family"]) if f in FAMILIES]
+        note += BESIDE.format(source, listing(families))
+    for name in ("model", "variant", "finetuned on"):  # what is the same in all rows goes without saying
+        row_head = name == "finetuned on" and next(iter(heads)) == name
+        if name in heads and not row_head and len({row.get(name) for row in found}) == 1:
+            del heads[name]
     full = [{name: row.get(name, "") for name in heads} for row in found]
-    return [
-        WordTable(
-            label,
-            heads,
-            full,
-            frozenset(heads) & {"model", "task", "corpus", "finetuned on", "variant"},
-            note,
-        )
-    ]
+    return [WordTable(label, heads, full, frozenset(heads) & WORDS, note)]
 
 
 def _pruning(rows: pd.DataFrame) -> Iterator[dict[str, str]]:
@@ -88,13 +83,8 @@ def _pruning(rows: pd.DataFrame) -> Iterator[dict[str, str]]:
         for n in dropped:
             for end in ("top", "bottom"):
                 row[f"{end} {n:g} dropped"] = _mean(mine[(mine["condition"] == end) & (mine["x"] == n)])
-        first = mine.iloc[0]
-        if PUBLISHED_DROP in dropped and first["depth"] == PUBLISHED_DEPTH:
-            theirs = published_pruning(str(first["family"]), str(task))
-            row |= _published(
-                {"none": "baseline", "prune top 6": "top 6", "prune bottom 6": "bottom 6"}, theirs
-            )
-        yield row
+        named = {"none": "baseline", "prune top 6": "top 6", "prune bottom 6": "bottom 6"}
+        yield row | _published(named, pruned_alike(mine))
 
 
 def _sets(rows: pd.DataFrame) -> Iterator[dict[str, str]]:
@@ -114,37 +104,33 @@ def _sets(rows: pd.DataFrame) -> Iterator[dict[str, str]]:
 
 
 def _selectivity(rows: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[dict[str, str]]:
+    """A row a set: all neurons, and the top ones by their share."""
     models = short_names(rows["model"])
     rows = rows.assign(whose=whose(rows))
     lengths = lengths.assign(whose=whose(lengths)) if len(lengths) else lengths
     for (corpus, model, name), mine in each_group(rows, ["task", "model", "whose"]):
-        same = pd.DataFrame()
+        same = lengths
         if len(lengths):
             same = lengths[
                 (lengths["task"] == corpus) & (lengths["model"] == model) & (lengths["whose"] == name)
             ]
-        for share in sorted(set(mine["share"].dropna())):
+        theirs = published_words(str(mine["family"].iloc[0]), str(corpus), "") if name == PRETRAINED else {}
+        for share in [float("nan"), *sorted(set(mine["share"].dropna()))]:
+            every = pd.isna(share)
+            cell, coded = (
+                part[part["share"].isna() if every else part["share"] == share] for part in (mine, same)
+            )
             row = {"corpus": str(corpus), "model": models[model], "finetuned on": str(name)}
-            parts = {"all": mine[mine["neurons"] == "all"], "top": mine[mine["share"] == share]}
-            row["selected"] = f"{100 * share:.6g}%"
-            for which, cell in parts.items():
-                row[f"accuracy, {which}"] = _mean(cell.assign(value=cell["value"] + cell["control"]))
-            for which, cell in parts.items():
-                row[f"selectivity, {which}"] = _mean(cell)
-            if len(same):
-                row["compression, all"] = _plain(same[same["neurons"] == "all"])
-                row["control, all"] = _plain(
-                    same[same["neurons"] == "all"].assign(value=lambda f: f["control"])
-                )
-                row["compression, top"] = _plain(same[same["share"] == share])
-            if share == published_share(str(corpus)) and name == PRETRAINED:
-                theirs = published_words(str(mine["family"].iloc[0]), str(corpus), "")
-                named = {
-                    "accuracy all neurons": "accuracy, all",
-                    "accuracy selected neurons": "accuracy, top",
-                }
-                named |= {"selectivity all": "selectivity, all", "selectivity selected": "selectivity, top"}
-                row |= _published(named, theirs)
+            row["neurons"] = "all" if every else f"top {100 * share:.6g}%"
+            row["accuracy"] = _mean(cell.assign(value=cell["value"] + cell["control"]))
+            row["selectivity"] = _mean(cell)
+            if len(coded):
+                row["compression"] = _plain(coded)
+                row["of the control"] = _plain(coded.assign(value=coded["control"]))
+            if every or share == published_share(str(corpus)):
+                keys = ("accuracy all neurons", "selectivity all")
+                keys = keys if every else ("accuracy selected neurons", "selectivity selected")
+                row |= _published(dict(zip(keys, ("accuracy", "selectivity"), strict=True)), theirs)
             yield row
 
 

@@ -1,16 +1,16 @@
 // A chart of the page: panels of curves with intervals, switched, hovered, walked by keyboard, saved.
 "use strict";
 
-const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
-const HEIGHT = 250, LEFT = 50, RIGHT = 12, BOTTOM = 40;
+const HEIGHT = 250, RIGHT = 12, BOTTOM = 40, TICK_SIZE = 11.5, NAME = 19; // NAME: room for that of the y axis
 const FEW = 10; // up to so many trials a point are shown at first
+const MOST_BARS = 3; // curves of a panel that all have bars, even if they have none among many
 
 class Chart {
   constructor(figure, data, themes, kept) {
     Object.assign(this, { figure, data, themes });
     const most = Math.max(0, ...data.marks.flatMap((mark) => mark.rows.map((row) => row[5] || 0)));
     // what is switched off, by "dimension/value"; lives on when the page is written anew
-    this.state = kept || { off: new Set(data.hidden.map((name) => `beside/${name}`)), trials: data.trials || (most > 1 && most <= FEW) };
+    this.state = kept || { off: new Set(data.hidden.map((name) => `beside/${name}`)), trials: data.trials ?? (most > 1 && most <= FEW) };
     const caption = figure.querySelector("figcaption");
     this.controls = html("div", { class: "controls" });
     this.panels = html("div", { class: "panels" });
@@ -68,10 +68,14 @@ class Chart {
     this.cell = Math.min(560, Math.floor((width - 14 * (columns - 1)) / columns));
     this.panels.style.gridTemplateColumns = `repeat(${columns}, minmax(0, ${this.cell}px))`;
     this.columnCount = columns;
+    for (const one of shown) one.bars = one.marks.filter((mark) => mark.kind === "line").length <= MOST_BARS;
     const ranges = yRanges(shown, this.state.trials);
+    const scales = new Map([...ranges].map(([name, range]) => [name, { range, ticks: niceTicks(...range, 6) }]));
+    const words = [...scales.values()].flatMap((scale) => scale.ticks.map((tick) => tick[1]));
+    this.left = NAME + Math.ceil(Math.max(20, ...words.map((word) => textWidth(word, TICK_SIZE)))) + 6; // all panels alike
     const focused = [...this.panels.children].indexOf(document.activeElement);
     this.panels.replaceChildren();
-    for (const one of shown) this.panels.append(new Drawing(this, one.panel, one.marks, ranges.get(one.panel.group), theme).node);
+    for (const one of shown) this.panels.append(new Drawing(this, one, scales.get(one.panel.group), theme).node);
     if (!shown.length) html("p", { class: "soft" }, this.panels, "Nothing is switched on.");
     if (focused >= 0 && this.panels.children[focused]) this.panels.children[focused].focus();
     this.drawKey(shown.flatMap((one) => one.marks), theme);
@@ -85,11 +89,12 @@ class Chart {
   }
 
   entries(marks) {
-    const found = new Map();
-    for (const mark of marks) {
-      const published = mark.kind === "published"; // drawn in the colour of its size, named once for all
-      const look = [mark.label, published ? "" : mark.colour[0], mark.marker, mark.dash].join("|");
-      if (!found.has(look)) found.set(look, published ? { ...mark, colour: [this.themes.light.ink, this.themes.dark.ink] } : mark);
+    const found = new Map(), last = (mark) => mark.kind === "published";
+    for (const mark of [...marks.filter((one) => !last(one)), ...marks.filter(last)]) {
+      const look = [mark.label, last(mark) ? "" : mark.colour[0], mark.marker, mark.dash].join("|");
+      // what was published has the colour of its curve: named once for all, in none of them
+      const neutral = { colour: [this.themes.light.muted, this.themes.dark.muted], label: `${mark.label} (in the colour of its ${mark.dash ? "curve" : "set"})` };
+      if (!found.has(look)) found.set(look, last(mark) ? { ...mark, ...neutral } : mark);
     }
     return [...found.values()];
   }
@@ -112,7 +117,8 @@ class Chart {
     const rows = Math.ceil(nodes.length / this.columnCount), gap = 14;
     const width = this.columnCount * (this.cell + gap) + gap;
     const entries = this.entries(this.visible());
-    const lines = 18 * Math.ceil(entries.length / Math.max(1, Math.floor(width / 200)));
+    const each = Math.max(200, ...entries.map((mark) => textWidth(mark.label, 12) + 54));
+    const lines = 18 * Math.ceil(entries.length / Math.max(1, Math.floor(width / each)));
     const whole = svg("svg", { xmlns: SVG, width, height: rows * (height + gap) + lines + gap, "font-family": FONT });
     svg("rect", { width: "100%", height: "100%", fill: theme.background }, whole);
     nodes.forEach((node, place) => {
@@ -123,8 +129,8 @@ class Chart {
       whole.append(copy);
     });
     entries.forEach((mark, place) => {
-      const across = Math.max(1, Math.floor(width / 200));
-      const x = gap + (place % across) * 200, y = rows * (height + gap) + gap + 18 * Math.floor(place / across);
+      const across = Math.max(1, Math.floor(width / each));
+      const x = gap + (place % across) * each, y = rows * (height + gap) + gap + 18 * Math.floor(place / across);
       const group = svg("g", { transform: `translate(${x} ${y - 7})` }, whole);
       swatch(group, mark, theme, 7);
       svg("text", { x: 40, y: 11, "font-size": 12, fill: theme.ink }, group, mark.label);
@@ -153,15 +159,16 @@ class Chart {
 // standard errors either way, which would flatten the curve.
 function yRanges(shown, withTrials) {
   const groups = new Map();
-  for (const { panel, marks } of shown) {
-    const group = groups.get(panel.group) || { values: [], lows: [], highs: [], range: panel.range };
+  for (const { panel, marks, bars } of shown) {
+    const group = groups.get(panel.group) || { values: [], lows: [], highs: [], range: panel.range, zero: panel.zero };
     groups.set(panel.group, group);
     for (const mark of marks) {
       for (const [, mean, low, high] of mark.rows) {
         if (mean === null) continue;
+        const drawn = bars || mark.bars;
         group.values.push(mean);
-        group.lows.push(low ?? mean);
-        group.highs.push(high ?? mean);
+        group.lows.push((drawn ? low : null) ?? mean);
+        group.highs.push((drawn ? high : null) ?? mean);
       }
       if (withTrials || mark.kind === "strip") for (const trial of mark.trials) if (trial[2] !== null) group.values.push(trial[2]);
       for (const [height] of mark.outline) {
@@ -172,12 +179,12 @@ function yRanges(shown, withTrials) {
   }
   const least = (list) => list.reduce((a, b) => Math.min(a, b), Infinity), most = (list) => list.reduce((a, b) => Math.max(a, b), -Infinity);
   const ranges = new Map();
-  for (const [name, { values, lows, highs, range }] of groups) {
+  for (const [name, { values, lows, highs, range, zero }] of groups) {
     const bottom = least(values), top = most(values), room = Math.max(top - bottom, 0.02);
     const low = Math.max(Math.min(bottom, least(lows)), bottom - 0.75 * room, range[0] ?? -Infinity);
     const high = Math.min(Math.max(top, most(highs)), top + 0.75 * room, range[1] ?? Infinity);
     const margin = 0.05 * Math.max(high - low, 0.02);
-    ranges.set(name, [low - margin, high + margin]);
+    ranges.set(name, [zero ? Math.min(0, low) : low - margin, high + margin]);
   }
   return ranges;
 }

@@ -2,26 +2,30 @@
 "use strict";
 
 const SPREAD = 0.3; // of a step on the x axis, over which lines are set apart: bars do not hide bars
+const NEAR = 14; // pixels at most between two lines: with few places, what belongs together would stand far apart
 
 class Drawing {
-  constructor(chart, panel, marks, range, theme) {
-    Object.assign(this, { chart, panel, marks, theme });
+  constructor(chart, { panel, marks, bars }, { range, ticks }, theme) {
+    Object.assign(this, { chart, panel, marks, bars, theme });
     this.top = panel.sub ? 42 : 28;
     this.width = chart.cell;
+    this.left = chart.left;
     const [left, right] = panel.xlim, [low, high] = range;
-    this.x = (value) => LEFT + ((value - left) / (right - left)) * (this.width - LEFT - RIGHT);
+    this.x = (value) => this.left + ((value - left) / (right - left)) * (this.width - this.left - RIGHT);
     this.y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - this.top);
+    this.near = NEAR / (this.x(1) - this.x(0)); // in units of the x axis
     this.inside = (value) => Math.max(low, Math.min(high, value));
     this.aslant = this.tooLong(); // how much lower names reach that are set aslant; 0: they have room
     const height = HEIGHT + this.aslant;
-    this.node = svg("svg", { viewBox: `0 0 ${this.width} ${height}`, width: this.width, height, role: "img", tabindex: 0, "aria-label": panel.alt, "font-family": FONT, "font-size": 11.5 });
-    this.axes(niceTicks(low, high, 6));
+    this.node = svg("svg", { viewBox: `0 0 ${this.width} ${height}`, width: this.width, height, role: "img", tabindex: 0, "aria-label": panel.alt, "font-family": FONT, "font-size": TICK_SIZE });
+    this.axes(ticks);
     this.hits = [];
     const lines = marks.filter((mark) => mark.kind === "line");
     for (const mark of marks) if (mark.kind === "level") this.level(mark);
     for (const mark of marks) {
       if (mark.kind === "strip") this.strip(mark);
-      else if (mark.kind !== "level") this.line(mark, dodge(lines.indexOf(mark), lines.length));
+      else if (mark.kind === "published" && !mark.dash) this.line(mark, dodge(lines.indexOf(chart.data.marks[mark.of]), lines.length, this.near));
+      else if (mark.kind !== "level") this.line(mark, dodge(lines.indexOf(mark), lines.length, this.near));
     }
     this.ring = svg("circle", { r: 8, fill: "none", stroke: theme.ink, "stroke-width": 1.5, visibility: "hidden" }, this.node);
     this.at = -1;
@@ -45,10 +49,10 @@ class Drawing {
     text(0, 13, panel.title, { "font-size": 13.5, "font-weight": 600 });
     if (panel.sub) text(0, 29, panel.sub, { fill: theme.muted });
     for (const [value, words] of ticks) {
-      svg("line", { x1: LEFT, x2: right, y1: this.y(value), y2: this.y(value), stroke: theme.grid }, node);
-      text(LEFT - 6, this.y(value) + 4, words, { "text-anchor": "end" });
+      svg("line", { x1: this.left, x2: right, y1: this.y(value), y2: this.y(value), stroke: theme.grid }, node);
+      text(this.left - 6, this.y(value) + 4, words, { "text-anchor": "end" });
     }
-    svg("line", { x1: LEFT, x2: right, y1: bottom, y2: bottom, stroke: theme.muted }, node);
+    svg("line", { x1: this.left, x2: right, y1: bottom, y2: bottom, stroke: theme.muted }, node);
     const room = Math.max(...panel.ticks.map((tick) => tick[1].length)) * 7 + 6;
     const step = this.aslant ? 1 : Math.max(1, Math.ceil(room / this.eachTick()));
     panel.ticks.forEach(([value, words], place) => {
@@ -57,17 +61,18 @@ class Drawing {
       if (this.aslant) text(x + 3, y, words, { "text-anchor": "end", transform: `rotate(-35 ${x + 3} ${y})` });
       else if (place % step === 0) text(x, y, words, { "text-anchor": "middle" });
     });
-    text((LEFT + right) / 2, HEIGHT + this.aslant - 5, this.chart.data.x, { "text-anchor": "middle" });
+    text((this.left + right) / 2, HEIGHT + this.aslant - 5, this.chart.data.x, { "text-anchor": "middle" });
     const middle = (this.top + bottom) / 2;
-    text(11, middle, panel.y, { "text-anchor": "middle", transform: `rotate(-90 11 ${middle})` });
+    const tall = bottom - this.top + 30, wide = textWidth(panel.y, TICK_SIZE);
+    text(11, middle, panel.y, { "text-anchor": "middle", "font-size": wide > tall ? (TICK_SIZE * tall) / wide : null, transform: `rotate(-90 11 ${middle})` });
   }
 
   line(mark, [shift, aside]) {
     const colour = mark.colour[this.theme.place], rows = mark.rows.filter((row) => row[1] !== null);
     const faint = mark.kind === "published";
-    if (this.chart.state.trials) this.trials(mark, (trial) => this.x(trial[0] + shift + aside + jitter(trial[1])));
+    if (this.chart.state.trials) this.trials(mark, (trial) => this.x(trial[0] + shift + aside + Math.min(1, 4 * this.near) * jitter(trial[1])));
     const at = rows.map((row) => [this.x(row[0] + shift), this.y(row[1])]);
-    for (const [i, row] of rows.entries()) this.bar(at[i][0], row, colour, 3);
+    if (mark.bars || this.bars) for (const [i, row] of rows.entries()) this.bar(at[i][0], row, colour, 3);
     if (mark.dash) {
       svg("path", { d: at.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join(""), fill: "none", stroke: colour, "stroke-width": faint ? 1.3 : 2, "stroke-dasharray": mark.dash.map((part) => 1.3 * part).join(" ") || null, opacity: faint ? 0.8 : null }, this.node);
     }
@@ -93,7 +98,7 @@ class Drawing {
 
   level(mark) {
     const [x, mean, low, high] = mark.rows[0], colour = mark.colour[this.theme.place];
-    const left = x === null ? LEFT : this.x(x - 0.42), right = x === null ? this.width - RIGHT : this.x(x + 0.42);
+    const left = x === null ? this.left : this.x(x - 0.42), right = x === null ? this.width - RIGHT : this.x(x + 0.42);
     if (low !== null) {
       const top = this.y(this.inside(high));
       svg("rect", { x: left, width: right - left, y: top, height: this.y(this.inside(low)) - top, fill: this.theme.muted, opacity: 0.16 }, this.node);
@@ -173,7 +178,8 @@ class Drawing {
     if (row[2] !== null) lines.push(`95% interval: ${number(row[2])} to ${number(row[3])}`);
     if (row[5]) lines.push(`n = ${row[5]}${row[4] === null ? ", hence no interval" : `, sd ${number(row[4])}`}`);
     const box = this.node.getBoundingClientRect(), scale = box.width / this.width;
-    const title = [panel.title, panel.sub, mark.label === "mean" ? "" : mark.label].filter(Boolean).join(" \u00b7 ");
+    const of = mark.of >= 0 ? chart.data.marks[mark.of].label : "mean";
+    const title = [panel.title, panel.sub, of === "mean" ? "" : of, mark.label === "mean" ? "" : mark.label].filter(Boolean).join(" \u00b7 ");
     chart.tip.show(title, lines, box.left + x * scale, box.top + y * scale);
   }
 
@@ -185,9 +191,9 @@ class Drawing {
 
 const jitter = (seed) => ((((seed + 1) * 0.618034) % 1) - 0.5) * 0.12;
 
-function dodge(place, count) {
-  if (place < 0 || count === 1) return [0, 0.12];
-  const gap = (SPREAD * Math.min(1, count / 4)) / (count - 1);
+function dodge(place, count, near) {
+  if (place < 0 || count === 1) return [0, Math.min(0.12, near)];
+  const gap = Math.min((SPREAD * Math.min(1, count / 4)) / (count - 1), near);
   return [gap * (place - (count - 1) / 2), gap / 2];
 }
 

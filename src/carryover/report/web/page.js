@@ -20,7 +20,7 @@ const redraw = () => drawn.forEach((one) => one.draw(true));
 // --- tables ---
 
 function sortable(table) {
-  const heads = [...table.tHead.rows[0].cells];
+  const heads = [...table.tHead.querySelectorAll("th[scope=col]")]; // in the order of the columns, over one row or two
   heads.forEach((head, column) => {
     if (!head.textContent.trim()) return;
     const button = html("button", { type: "button" }, null, head.textContent);

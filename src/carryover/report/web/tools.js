@@ -1,6 +1,7 @@
 // What charts, the layer picture and tables share: making nodes, themes, switches, tooltips, files to save.
 "use strict";
 
+const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 const SVG = "http://www.w3.org/2000/svg";
 const dataOf = (document) => JSON.parse(document.getElementById("data").textContent);
 
@@ -26,7 +27,13 @@ function isDark() {
 }
 
 const minus = (text) => text.replace("-", "\u2212");
-const number = (value) => (value === null || value === undefined ? "" : minus(value.toFixed(3)));
+// No sign before what rounds to nothing.
+const number = (value) => (value === null || value === undefined ? "" : minus((Number(value.toFixed(3)) + 0).toFixed(3)));
+const pen = document.createElement("canvas").getContext("2d");
+function textWidth(words, size) {
+  pen.font = `${size}px ${FONT}`;
+  return pen.measureText(words).width;
+}
 const signed = (value, digits = 1) => {
   const rounded = Number(value.toFixed(digits)) + 0;
   return minus((rounded < 0 ? "" : "+") + rounded.toFixed(digits));
