@@ -27,7 +27,7 @@ from carryover.analysis.claims.orders import t4
 from carryover.analysis.claims.places import t3, t5
 from carryover.analysis.claims.settings import t6, t7
 from carryover.analysis.claims.sizes import t1, t2
-from carryover.analysis.claims.weights import s1, s2
+from carryover.analysis.claims.weights import s1, s2, scaled_movement
 from carryover.analysis.frame import finished, load_points
 from carryover.trial import Point, Training
 
@@ -379,3 +379,13 @@ def test_an_effect_that_is_there_but_small_is_called_so():
     found = judge("X", "text", tests, LIMITS)
     assert found.verdict == HOLDS
     assert "smaller than what counts: a" in found.details
+
+
+def test_scaled_movement_goes_from_0_to_1_in_every_trial():
+    rows = [("m", "CoLA", 500, seed, layer, 2.0 + seed + layer**2) for seed in (0, 1) for layer in range(1, 5)]
+    rows += [("m", "CoLA", 500, 2, layer, 3.0) for layer in range(1, 5)]
+    moved = pd.DataFrame(rows, columns=["model", "task", "train_size", "seed", "layer", "value"])
+    scaled = scaled_movement(moved)
+    assert set(scaled["seed"]) == {0, 1}  # one whose layers all moved alike has no shape
+    by_layer = scaled.groupby("layer")["value"].mean()
+    assert by_layer.tolist() == pytest.approx([0, 3 / 15, 8 / 15, 1])

@@ -144,8 +144,8 @@ def load_weight_change(folder: Path) -> pd.DataFrame:
 
 
 def load_change_of_whole_models(folder: Path) -> pd.DataFrame:
-    """The part of `load_weight_change` that claims and figures read: Frobenius norms of models that were finetuned
-    as they were pretrained. All of it would fill the memory where there are many trials."""
+    """The part of `load_weight_change` that claims and figures read: norms of models that were finetuned as they
+    were pretrained, not those relative to the start. All of it would fill the memory where there are many trials."""
     columns = ["trial_id", "name", "layer", "kind", "value"]
     whole = (
         "SELECT id FROM trials WHERE json_extract(trial_json, '$.surgery.reinit') = '[]'"
@@ -154,7 +154,7 @@ def load_change_of_whole_models(folder: Path) -> pd.DataFrame:
     with _reading(folder) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
             return pd.DataFrame(columns=columns)
-        query = f"SELECT {', '.join(columns)} FROM weight_change WHERE kind = 'frobenius'"
+        query = f"SELECT {', '.join(columns)} FROM weight_change WHERE kind IN ('frobenius', 'spectral')"
         return _in_parts(f"{query} AND trial_id IN ({whole} AND id IN {ASKED_FOR})", db)
 
 

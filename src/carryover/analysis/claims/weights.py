@@ -18,16 +18,16 @@ SMALLEST = np.log(1.05)  # a ratio of less than 5% hardly counts
 REMARK = "log of the ratio of the mean distances; less than 5% (0.049) hardly counts"
 
 
-def movement(points: pd.DataFrame, weights: pd.DataFrame) -> pd.DataFrame:
+def movement(points: pd.DataFrame, weights: pd.DataFrame, norm: str = "frobenius") -> pd.DataFrame:
     """model, task, train_size, seed, layer, value: of whole pretrained models, the mean over a layer's matrices.
 
     The matrices are the output sublayers', as in Singh & Giovanardi, where the model has such names; the norm is
-    Frobenius' where it was measured.
+    the one asked for where it was measured.
     """
     if weights.empty:
         return pd.DataFrame(columns=["model", "task", "train_size", "seed", "layer", "value"])
     kinds = [str(kind) for kind in dict.fromkeys(weights["kind"])]
-    kind = next((k for k in kinds if k.startswith("frobenius")), kinds[0])
+    kind = next((k for k in kinds if k.startswith(norm)), kinds[0])
     chosen = weights[(weights["kind"] == kind) & (weights["layer"] >= 1)]
     outputs = chosen["name"].str.contains(r"output\.dense\.weight$") & ~chosen["name"].str.contains(
         "attention"
@@ -37,6 +37,14 @@ def movement(points: pd.DataFrame, weights: pd.DataFrame) -> pd.DataFrame:
     columns = ["model", "task", "train_size", "seed"]
     both = whole[["trial_id", *columns]].merge(chosen, on="trial_id")  # in the order of the study
     return both.groupby([*columns, "layer"], sort=False)["value"].mean().reset_index()
+
+
+def scaled_movement(moved: pd.DataFrame) -> pd.DataFrame:
+    """Each trial's curve from 0 at the layer that moved least to 1 at the one that moved most, as Singh &
+    Giovanardi draw it; trials whose layers all moved alike are left out."""
+    each = moved.groupby(["model", "task", "train_size", "seed"])["value"]
+    least, most = each.transform("min"), each.transform("max")
+    return moved.assign(value=(moved["value"] - least) / (most - least))[most > least]
 
 
 def s1(points: pd.DataFrame, weights: pd.DataFrame, limits: Limits) -> Claim:
