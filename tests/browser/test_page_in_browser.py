@@ -215,6 +215,63 @@ def test_dark_by_the_system_and_by_the_button(browser, folder):
         assert page.evaluate(ink) == "#1c2430"  # remembered
 
 
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """24 layers, small distances, a long name of a file: what is too wide for a phone and for paper."""
+    from carryover.report.build import page
+
+    made = incremental(("SST-2", "UD-EWT:xpos"), (500, 5000), 4, depth=24) + permutation(depth=24)
+    place = write_results(
+        tmp_path_factory.mktemp("deep"), made, lifelike(24), depth=24, moved=lambda p, n: 0.02 + 1e-4 * n
+    )
+    (place / "study.toml").write_text(f'description = "deep"\n# {"x" * 300}\n')
+    (place / "report.html").write_text(page(place), encoding="utf-8")
+    return place
+
+
+def test_the_name_of_an_axis_stands_beside_its_ticks(browser, deep):
+    with opening(browser, deep / "report.html") as page:
+        found = page.locator("figure svg[role=img]:has(text[transform])").evaluate_all(
+            """nodes => nodes.filter(node => node.closest("figure").dataset.chart !== "layers").map(node => {
+                const box = text => text.getBoundingClientRect();
+                const ticks = [...node.querySelectorAll("text[text-anchor=end]:not([transform])")].map(box);
+                const name = box(node.querySelector("text[transform^='rotate(-90']"));
+                return [node.getBoundingClientRect().left, name.left, name.right, Math.min(...ticks.map(t => t.left))];
+            })"""
+        )
+        assert len(found) == 5  # two tasks, their weights, and the permutations
+        for left, name_left, name_right, ticks in found:
+            assert left - 0.5 <= name_left < name_right <= ticks
+
+
+def test_tables_fit_a_phone_and_break_no_word(browser, deep):
+    with opening(browser, deep / "report.html", 390, has_touch=True) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        rows = page.locator("table").first.locator("tbody tr")
+        assert max(row.bounding_box()["height"] for row in rows.all()) < 260
+        heads = page.locator("tbody th.text, thead th button").evaluate_all(
+            """nodes => nodes.map(node => {
+                const range = document.createRange();
+                range.selectNodeContents(node);
+                return [node.textContent, new Set([...range.getClientRects()].map(box => box.top)).size];
+            })"""
+        )
+        assert len(heads) > 40
+        for text, lines in heads:
+            assert lines <= len(text.replace("-", " ").split()), text
+
+
+def test_paper_is_not_made_wider_by_a_table(browser, deep):
+    with opening(browser, deep / "report.html", 700) as page:
+        page.emulate_media(media="print")
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 700
+        size = "node => parseFloat(getComputedStyle(node).fontSize)"
+        claim = page.locator("td.wide:has(.small)").first
+        assert claim.locator(".small").first.evaluate(size) < claim.evaluate(size)
+        assert page.locator("pre").is_hidden()
+
+
 @pytest.mark.parametrize("width", [360, 768])
 def test_a_phone_scrolls_down_and_not_sideways(browser, folder, width):
     with opening(browser, folder / "report.html", width, has_touch=True) as page:

@@ -64,15 +64,22 @@ def test_orders_are_numbered_and_not_joined(two):
     assert sorted(conditions) == ["block preserved", "block re-initialised"]
 
 
-def test_sets_of_neurons_stand_at_the_sizes_there_are(tmp_path):
+def test_sets_of_neurons_stand_over_the_models_that_were_asked(tmp_path):
     made = word_points(("bert-base-uncased",), ("SST-2",), ("UD-EWT:xpos",), depth=6)
     for name in ("one", "two"):
         write_results(tmp_path / name, made, forgetting(6), name=name, depth=6)
     charts = charts_of(tmp_path / "one", tmp_path / "two", tmp_path / "page.html")
     for what in ("difference", "both"):
         chart = charts[f"neurons_{what}"]
-        assert chart["x"] == "set, % of neurons"
-        assert all(panel["ticks"] == [[0, "5"], [1, "10"], [2, "all"]] for panel in chart["panels"])
+        assert chart["x"] == "finetuned on"
+        assert all(panel["ticks"] == [[0, "pretrained"], [1, "SST-2"]] for panel in chart["panels"])
+        sets = next(dim for dim in chart["dims"] if dim["name"] == "condition")
+        assert sets["label"] == "neurons"
+        assert {"all neurons", "top 5%", "bottom 10%"} <= set(sets["values"])
+        assert "variant" not in [dim["name"] for dim in chart["dims"]]
+    assert "set, % of neurons" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    for what in ("difference", "both"):
+        chart = charts[f"neurons_{what}"]
         assert all(mark["dash"] is None for mark in chart["marks"] if mark["kind"] == "line")
         assert chart["dims"][0]["label"] != "task"
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator
 from rich import box
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -20,6 +19,8 @@ from carryover.analysis.contrasts import BASELINES
 from carryover.analysis.walk import each_group, each_row
 from carryover.report.chart import chart_of
 from carryover.report.labels import (
+    BY_MODEL,
+    LINGUISTIC,
     UNJOINED,
     condition_name,
     experiment_name,
@@ -29,10 +30,12 @@ from carryover.report.labels import (
     short_names,
     size_name,
     task_word,
+    x_axis,
     x_name,
     x_value,
 )
 from carryover.report.layout import Mark, Panel, layer_ticks, limit_y, make_panels, name_x
+from carryover.report.linguistic import LCA, MOST_BARS, PRETRAINED, name_models
 from carryover.report.marks import Shown, line, look
 from carryover.report.page import render
 from carryover.report.sections import Shown as ShownFigure
@@ -134,9 +137,9 @@ def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT)
             value=frame["b"] - frame["a"], metric="difference in " + frame["metric"].map(metric_name)
         )
         names = tick_names(frame, experiment)
-        points["x"] = points["x"].map(places(names))
         figure, panels = make_panels(points, ["variant"])
         series = list(dict.fromkeys(zip(points["train_size"], points["condition"], strict=True)))
+        figure.trials_first = None if len(series) <= MOST_BARS else False
         sizes = sorted(set(points["train_size"]))
         ramp = dict(zip(sizes, theme.sizes(len(sizes)), strict=True))
         conditions = list(dict.fromkeys(points["condition"]))
@@ -147,7 +150,10 @@ def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT)
                 i = conditions.index(condition)
                 colour = ramp[size] if len(conditions) == 1 else theme.conditions[i % len(theme.conditions)]
                 dash = sizes.index(size) if len(conditions) > 1 else 0
-                drawn = _joined(look(theme, colour, dash, MARKERS[i % len(MARKERS)]), experiment)
+                marker = MARKERS[
+                    (i + i // len(theme.conditions)) % len(MARKERS)
+                ]  # a colour that comes again: another
+                drawn = _joined(look(theme, colour, dash, marker), experiment)
                 line(panel, _rows(panel.points, size, condition), (place, len(present)), drawn, shown)
             zero: dict[str, Any] = {"color": theme.ink, "linestyle": (0, (2, 2)), "linewidth": 1.0}
             panel.axes.axhline(0, **zero)
@@ -156,7 +162,7 @@ def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT)
             shown[panel.task].append((0.0, 0.0, 0.0))
             _ticks(panel, names)
         limit_y(panels, shown)
-        name_x(panels, x_name(experiment))
+        name_x(panels, _x_label(experiment))
     return figure
 
 
@@ -169,7 +175,6 @@ def draw_both(frame: pd.DataFrame, experiment: str, found: Comparison, theme: Th
             ", ".join(filter(None, [condition_name(experiment, c) if c else "", v]))
             for c, v in zip(long["condition"], long.pop("variant"), strict=True)
         ]
-        long["x"] = long["x"].map(places(ticks))
         figure, panels = make_panels(long, ["train_size", "condition"])
         shown: Shown = {panel.task: [] for panel in panels}
         for panel in panels:
@@ -179,33 +184,22 @@ def draw_both(frame: pd.DataFrame, experiment: str, found: Comparison, theme: Th
                 line(panel, mine, (i, 2), drawn, shown)
             _ticks(panel, ticks)
         limit_y(panels, shown)
-        name_x(panels, x_name(experiment))
+        name_x(panels, _x_label(experiment))
     return figure
 
 
 def tick_names(frame: pd.DataFrame, experiment: str) -> dict[float, str]:
-    """Of an x without order, each value there is and how it is called; of layers every one from first to last."""
-    values = sorted(set(frame["x"]))
-    if experiment not in UNJOINED:
-        values = [float(layer) for layer in range(int(values[0]), int(values[-1]) + 1)]
-    return {x: x_value(experiment, x) for x in values}
-
-
-def places(names: dict[float, str]) -> dict[float, float]:
-    """Where on the axis: numbers in a row at themselves, others side by side."""
-    first = next(iter(names))
-    in_a_row = list(names) == [first + i for i in range(len(names))]
-    return {x: x if in_a_row else float(i) for i, x in enumerate(names)}
+    """Every layer from first to last, every order; of questions about sets of neurons the models that were asked."""
+    if "whose" in frame:
+        return dict(sorted(zip(frame["x"], frame["whose"], strict=True)))
+    return {float(x): x_value(experiment, x) for x in range(int(frame["x"].min()), int(frame["x"].max()) + 1)}
 
 
 def _ticks(panel: Panel, names: dict[float, str]) -> None:
-    at = places(names)
-    if all(x == place for x, place in at.items()):
+    if all(name.isdigit() for name in names.values()):
         layer_ticks(panel.axes, int(min(names)), int(max(names)))
-        return
-    panel.axes.xaxis.set_major_locator(FixedLocator(list(at.values())))
-    panel.axes.xaxis.set_major_formatter(FixedFormatter(list(names.values())))
-    panel.axes.set_xlim(-0.5, len(names) - 0.5)
+    else:
+        name_models(panel, list(names.values()))
 
 
 def _joined(drawn: dict[str, Any], experiment: str) -> dict[str, Any]:
@@ -216,12 +210,33 @@ def _rows(points: pd.DataFrame, size: int, condition: str) -> pd.DataFrame:
     return points[(points["train_size"] == size) & (points["condition"] == condition)]
 
 
+def _x_label(experiment: str) -> str:
+    return x_axis(experiment) if experiment in BY_MODEL else x_name(experiment)
+
+
 def _frame(found: Comparison, experiment: str) -> pd.DataFrame:
     """Pairs in the shape that panels take. Baselines stand at an x of no meaning: they are in the tables."""
     mine = found.pairs[found.pairs["experiment"] == experiment]
     curves = mine[~mine["condition"].isin(BASELINES)]
     rows = (curves if len(curves) else mine).rename(columns={"setting": "variant"})
-    return rows.assign(model="", depth=int(mine["x"].max()))
+    rows = rows.assign(model="", depth=int(mine["x"].max()))
+    if experiment not in LINGUISTIC:
+        return rows
+    rows = _by_model(rows) if experiment in BY_MODEL else rows
+    # models before and after finetuning differ in size and settings: that they do is no further curve
+    alone = not rows.duplicated(["task", "condition", "x", "seed"]).any()
+    return rows.assign(variant="", train_size=rows["train_size"].max()) if alone else rows
+
+
+def _by_model(rows: pd.DataFrame) -> pd.DataFrame:
+    """Sets of neurons as conditions over the models that were asked, as in a study's own figure."""
+    parts = rows["condition"].str.partition(": ")
+    sets = parts[2] + rows["x"].map(lambda x: "" if x == 100 else f" {x:g}%")
+    if rows["experiment"].iloc[0] == "smallest_set":
+        sets = parts[2].where(parts[2] != "", LCA)
+    names = sorted(dict.fromkeys(parts[0]), key=lambda name: name != PRETRAINED)
+    where = {name: float(place) for place, name in enumerate(names)}
+    return rows.assign(whose=parts[0], x=parts[0].map(where), condition=sets)
 
 
 def _curve_name(row: Any) -> str:

@@ -124,7 +124,7 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
             which = str(points.loc[rows.index, "setting"].iloc[0])
             spot = (place, len(present))
             beside |= _published(panel, rows, which, looks[name], experiment, shown, overlay, spot)
-        _name_models(panel, models)
+        name_models(panel, models)
     limit_y(panels, shown, figure.together)
     name_x(panels, x_axis(experiment))
     handles: list[Any] = [Line2D([], [], **looks[name]) for name in sets]
@@ -198,7 +198,7 @@ def _set_look(rows: pd.DataFrame, points: pd.DataFrame, theme: Theme) -> dict[st
     return drawn | {"linestyle": ""}
 
 
-def _name_models(panel: Panel, names: Sequence[str]) -> None:
+def name_models(panel: Panel, names: Sequence[str]) -> None:
     axes = panel.axes
     axes.xaxis.set_major_locator(FixedLocator(list(range(len(names)))))
     axes.xaxis.set_major_formatter(FixedFormatter(list(names)))

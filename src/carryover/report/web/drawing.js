@@ -63,7 +63,7 @@ class Drawing {
     });
     text((this.left + right) / 2, HEIGHT + this.aslant - 5, this.chart.data.x, { "text-anchor": "middle" });
     const middle = (this.top + bottom) / 2;
-    const tall = bottom - this.top + 30, wide = textWidth(panel.y, TICK_SIZE);
+    const tall = bottom - this.top + 6, wide = textWidth(panel.y, TICK_SIZE);
     text(11, middle, panel.y, { "text-anchor": "middle", "font-size": wide > tall ? (TICK_SIZE * tall) / wide : null, transform: `rotate(-90 11 ${middle})` });
   }
 
