@@ -174,7 +174,7 @@ def test_published_curves_are_drawn_only_when_asked_and_only_where_they_belong(t
     assert line.axes is with_theirs.axes[0]
     assert line.get_xdata() == pytest.approx(np.linspace(0, 6, 13))  # 12 layers on 6
     last = [t.get_text() for t in with_theirs.legends[0].get_texts()][-1]
-    assert last == "published: Tamkin et al. 2020 (in the colour of its curve)"
+    assert last == "published: Tamkin et al. 2020\n(in the colour of its curve)"
     assert "share of the depth" in overlay_caption(points, "incremental")
     assert overlay_caption(points[points.train_size == 900], "incremental") == ""
     draw(points.assign(train_rows=np.nan), "incremental", overlay=True)  # an old study may not know them

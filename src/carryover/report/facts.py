@@ -73,9 +73,10 @@ def description(folder: Path) -> str:
 
 
 def without_folders(words: str, points: pd.DataFrame) -> str:
-    """Models that go by a path, by its last part: where they lie is in the study file."""
-    for full, short in short_names(points["model"]).items():
-        words = words.replace(full, short)
+    """Models that go by a path, by its last part, and tasks as the figures call them: the study file has the rest."""
+    names = short_names(points["model"]) | short_names(points["task"])
+    for full in sorted(names, key=len, reverse=True):
+        words = words.replace(full, names[full])
     return words
 
 

@@ -169,6 +169,9 @@ def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) 
     """Outside the axes, where it covers no data; as many columns as the width holds."""
     characters = 2.0 * figure.get_figwidth() * 72 / 8  # about as many as an 8 pt line holds
     columns = len(labels)
-    while columns > 1 and columns * (max(len(text) for text in labels) + 11) > characters:
+    while (
+        columns > 1
+        and columns * (max(len(line) for text in labels for line in text.splitlines()) + 11) > characters
+    ):
         columns = math.ceil(columns / 2) if columns > 4 else columns - 1
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)

@@ -132,7 +132,7 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
     with_trials(handles, labels, few, theme)
     if beside and overlay:
         handles.append(Line2D([], [], color=theme.muted, **_published_look()))
-        labels.append(f"{PUBLISHED} ({IN_COLOUR.replace('curve', 'set')})")
+        labels.append(f"{PUBLISHED}\n({IN_COLOUR.replace('curve', 'set')})")
     legend_below(figure, handles, labels)
     return figure
 

@@ -103,7 +103,7 @@ def with_published(handles: list[Any], labels: list[str], sources: set[str], the
     for source in sorted(sources):
         drawn = published_look(source, theme.muted) | ({"linestyle": ""} if source == DURRANI else {})
         handles.append(Line2D([], [], **drawn))
-        labels.append(f"published: {source} ({IN_COLOUR})")
+        labels.append(f"published: {source}\n({IN_COLOUR})")
 
 
 def overlay_caption(points: pd.DataFrame, experiment: str) -> str:
