@@ -24,6 +24,11 @@ def put(path, content):
     return path
 
 
+def copied(path):
+    """Another file with the same rows: train and dev must be two."""
+    return put(path.with_name(f"copy-{path.name}"), path.read_bytes())
+
+
 def write(path, rows, names=("text", "pair", "label")):
     ending = path.name.removesuffix(".gz").rsplit(".", 1)[1]
     if ending == "parquet":
@@ -77,13 +82,15 @@ def test_true_and_false_are_classes(tmp_path):
 
 def test_fractions_make_a_regression(tmp_path):
     train = write(tmp_path / "t.csv", [("a", "", "0.5"), ("b", "", "3"), ("c", "", "-2e1")])
-    task = load_file_task("own", train, train, "text", "label")
+    task = load_file_task("own", train, copied(train), "text", "label")
     assert (task.kind, task.n_outputs, task.metric, task.label_names) == ("regression", 1, "pearson", ())
     assert task.train.labels.tolist() == [0.5, 3.0, -20.0]
     assert task.train.labels.dtype == np.float32
     whole = write(tmp_path / "w.csv", [("a", "", "1"), ("b", "", "3")])
-    assert load_file_task("own", whole, whole, "text", "label").kind == "classification"
-    forced = load_file_task("own", whole, whole, "text", "label", kind="regression", metric="spearman")
+    assert load_file_task("own", whole, copied(whole), "text", "label").kind == "classification"
+    forced = load_file_task(
+        "own", whole, copied(whole), "text", "label", kind="regression", metric="spearman"
+    )
     assert (forced.kind, forced.metric) == ("regression", "spearman")
 
 
@@ -128,7 +135,7 @@ def test_bad_rows_of_all_kinds_are_counted_together(tmp_path):
 def test_bad_rows_in_train(tmp_path):
     train = put(tmp_path / "t.csv", 'text,label\n"over\ntwo lines",a\n,b\nx,a\ny,\n')
     with pytest.raises(BadData) as error:
-        load_file_task("own", train, train, "text", "label")
+        load_file_task("own", train, copied(train), "text", "label")
     assert "t.csv:4: 'text' is empty" in str(error.value)
     assert "t.csv:6: no label" in str(error.value)
 
@@ -146,7 +153,7 @@ def test_regression_labels_that_are_no_numbers(tmp_path, label):
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ('{"text": 5, "label": 1}', "'text' holds a int, not text"),
+        ('{"text": 5, "label": 1}', "'text' holds an int, not text"),
         ('{"text": null, "label": 1}', "'text' holds nothing, not text"),
         ('{"text": "a", "label": null}', "no label"),
         ('{"text": "a", "label": [1]}', "no label"),
@@ -168,19 +175,85 @@ def test_nothing_is_guessed(tmp_path):
     with pytest.raises(CarryoverError, match="no dev file: name one with dev"):
         load_file_task("own", good, None, "text", "label")
     with pytest.raises(BadData, match="no column 'body'; the columns are 'text', 'pair', 'label'"):
-        load_file_task("own", good, good, "body", "label")
+        load_file_task("own", good, copied(good), "body", "label")
     with pytest.raises(CarryoverError, match="classification and regression"):
-        load_file_task("own", good, good, "text", "label", kind="ranking")
+        load_file_task("own", good, copied(good), "text", "label", kind="ranking")
     with pytest.raises(CarryoverError, match="task 'own': metric = 'bleu'"):
-        load_file_task("own", good, good, "text", "label", metric="bleu")
+        load_file_task("own", good, copied(good), "text", "label", metric="bleu")
     with pytest.raises(BadData, match="has no rows"):
         load_file_task("own", good, put(tmp_path / "e.tsv", "text\tpair\tlabel\n"), "text", "label")
     one = put(tmp_path / "o.tsv", "text\tlabel\na\tx\nb\tx\n")
     with pytest.raises(BadData, match="every row has the label 'x'"):
-        load_file_task("own", one, one, "text", "label")
+        load_file_task("own", one, copied(one), "text", "label")
 
 
 def test_a_text_column_taken_for_the_label(tmp_path):
     rows = put(tmp_path / "t.tsv", "text\tlabel\n" + "".join(f"text {i}\t{i % 2}\n" for i in range(30)))
     with pytest.raises(BadData, match="30 different values of 'text'"):
-        load_file_task("own", rows, rows, text="label", label="text")
+        load_file_task("own", rows, copied(rows), text="label", label="text")
+
+
+@pytest.mark.parametrize(("train", "dev"), [("22", "12"), ("12", "22")])
+def test_targets_that_are_all_the_same(tmp_path, train, dev):
+    """A correlation with a constant is no number."""
+    files = [
+        put(tmp_path / f"{name}.tsv", "text\tlabel\n" + "".join(f"{name} {d}\t{d}.5\n" for d in digits))
+        for name, digits in (("train", train), ("dev", dev))
+    ]
+    constant = "train" if train == "22" else "dev"
+    with pytest.raises(BadData, match=rf"{constant}\.tsv: every row has the label 2\.5; a regression"):
+        load_file_task("own", *files, "text", "label")
+
+
+def test_a_dev_set_of_one_class_is_told_of(tmp_path):
+    train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\ty\n")
+    dev = put(tmp_path / "d.tsv", "text\tlabel\nc\ty\nd\ty\n")
+    (note,) = load_file_task("own", train, dev, "text", "label").notes
+    assert note.startswith("every dev example has the label 'y'")
+
+
+def test_train_and_dev_are_two_files(tmp_path):
+    train = put(tmp_path / "t.tsv", GOOD)
+    (tmp_path / "link.tsv").symlink_to(train)
+    for dev in (train, tmp_path / "link.tsv", tmp_path / "gone" / ".." / "t.tsv"):
+        with pytest.raises(CarryoverError, match="train and dev are the same file"):
+            load_file_task("own", train, dev, "text", "label")
+
+
+@pytest.mark.parametrize(
+    ("pair", "count"), [(None, "3 of 4 dev examples are"), ("pair", "1 of 4 dev examples is")]
+)
+def test_dev_examples_that_are_in_train_are_counted(tmp_path, pair, count):
+    train = write(tmp_path / "t.csv", [("a", "1", "x"), ("b", "2", "y"), ("b", "2", "y"), ("c", "3", "x")])
+    dev = write(tmp_path / "d.csv", [("a", "1", "y"), ("b", "9", "x"), ("b", "8", "y"), ("d", "3", "x")])
+    task = load_file_task("own", train, dev, "text", "label", pair)
+    assert task.notes == (f"{count} in the training file, too",)
+    other = write(tmp_path / "o.csv", [("A", "1", "y"), ("e", "9", "x")])
+    assert load_file_task("own", train, other, "text", "label", pair).notes == ()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"pair": "text", "label": "label"}, {"label": "text"}, {"pair": "label", "label": "label"}],
+)
+def test_every_column_has_one_use(tmp_path, columns):
+    train = put(tmp_path / "t.tsv", GOOD)
+    with pytest.raises(CarryoverError, match=r"text = 'text', .*each must be a column of its own"):
+        load_file_task("own", train, copied(train), "text", **columns)
+
+
+@pytest.mark.parametrize(("train", "dev"), [("0 1", "0.0 1.0"), ("0.0 1.00", "1 0"), ("1.0 -2", "-2.0 1")])
+def test_whole_numbers_that_pandas_wrote_as_decimals(tmp_path, train, dev):
+    def labelled(name, labels):
+        return put(tmp_path / name, "text,label\n" + "".join(f"{name},{la}\n" for la in labels.split()))
+
+    task = load_file_task("own", labelled("t.csv", train), labelled("d.csv", dev), "text", "label")
+    for split, labels in ((task.train, train), (task.evals[""], dev)):
+        assert [float(task.label_names[i]) for i in split.labels] == [float(la) for la in labels.split()]
+    assert "." not in "".join(task.label_names)
+
+
+def test_decimals_among_other_labels_stay_as_they_are(tmp_path):
+    train = put(tmp_path / "t.csv", "text,label\na,v1.0\nb,1.0\nc,1\n")
+    dev = put(tmp_path / "d.csv", "text,label\nx,1.0\ny,1\n")
+    assert load_file_task("own", train, dev, "text", "label").label_names == ("1", "1.0", "v1.0")

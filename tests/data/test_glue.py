@@ -167,7 +167,7 @@ def test_wnli_and_a_folder_that_is_the_tasks_own(tmp_path):
 
 @pytest.mark.parametrize(
     ("row", "complaint"),
-    [("only text", "1 columns, expected 2"), ("a\t2", "unknown label '2'"), ("\t1", "'sentence' is empty")],
+    [("only text", "1 column, expected 2"), ("a\t2", "unknown label '2'"), ("\t1", "'sentence' is empty")],
 )
 def test_bad_rows_of_other_tasks_are_errors(tmp_path, row, complaint):
     put(tmp_path / "SST-2", "train.tsv", ["sentence\tlabel", "a\t1", row])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from carryover.data import rows as rows_module
-from carryover.data.rows import column_names, count_rows, records
+from carryover.data.rows import check_columns, column_names, count_rows, records
 from carryover.data.tasks import BadData, BadRows
 from carryover.trial import CarryoverError
 
@@ -85,7 +85,64 @@ def test_csv_with_a_quote_left_open(tmp_path):
     rows, bad = read(put(tmp_path / "x.csv", 'text,label\na,1\n"b,0\nc,1\n'))
     assert rows == [(2, ["a", "1"])]
     assert bad.first[0][0] == 3
-    assert "not valid CSV" in bad.first[0][1]
+    assert bad.first[0][1] == "not valid CSV: a quote is opened and never closed"
+
+
+@pytest.mark.parametrize("read_header", [read, column_names])
+def test_a_csv_header_with_a_quote_left_open_is_not_an_empty_file(tmp_path, read_header):
+    with pytest.raises(BadData, match=r"x\.csv:1: not valid CSV: a quote is opened and never closed"):
+        read_header(put(tmp_path / "x.csv", 'text,"label\na,pos\nb,neg\n'))
+
+
+def test_a_header_that_is_not_utf8(tmp_path):
+    with pytest.raises(BadData, match=r"x\.csv:1: not UTF-8: .* save the file as UTF-8"):
+        read(put(tmp_path / "x.csv", "té,label\na,0\n".encode("latin-1")), ("té", "label"))
+    rows, bad = read(put(tmp_path / "x.csv", "text,label,é\na,0,1\n".encode("latin-1")))
+    assert (rows, bad.count) == ([(2, ["a", "0"])], 1)  # none of the columns that are asked for
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize("last", ["", "\r"])
+def test_old_mac_line_ends(tmp_path, ending, last):
+    lines = ['{"text": "a", "label": 0}'] * 2 if ending == "jsonl" else ["text,label", "a,0"]
+    content = "\r".join(lines).replace(",", "\t" if ending == "tsv" else ",") + last
+    with pytest.raises(BadData, match=r"old Mac line ends .* save it with \\n"):
+        read(put(tmp_path / f"x.{ending}", content))
+
+
+def test_an_old_mac_line_end_among_others(tmp_path):
+    _, bad = read(put(tmp_path / "x.csv", "text,label\na,0\rb,1\nc,1\n"))
+    assert bad.first[0][0] == 2
+    assert "old Mac line end" in bad.first[0][1]
+
+
+@pytest.mark.parametrize(
+    ("ending", "mark", "hint"),
+    [
+        ("csv", ";", r"Separated by semicolons\? Save the file with commas"),
+        ("csv", "\t", r"Separated by tabs\? Save the file with commas"),
+        ("tsv", ",", r"Separated by commas\? Save the file with tabs"),
+        ("csv", "-", "'text-label'$"),
+    ],
+)
+def test_another_separator(tmp_path, ending, mark, hint):
+    with pytest.raises(BadData, match=rf"no column 'text'; the columns are .*{hint}"):
+        read(put(tmp_path / f"x.{ending}", f"text{mark}label\na{mark}0\n"))
+
+
+def test_columns_are_checked_without_reading_on(tmp_path):
+    path = put(tmp_path / "x.csv", 'text,label\na,0\n"b\n')
+    check_columns(path, ["text", "label"])
+    with pytest.raises(BadData, match="no column 'txt'"):
+        check_columns(path, ["txt", "label"])
+    with pytest.raises(BadData, match="has no rows"):
+        check_columns(put(tmp_path / "y.csv", "text,label\n"), ["text", "label"])
+    with pytest.raises(BadData, match="it is empty"):
+        check_columns(put(tmp_path / "y.csv", ""), ["text", "label"])
+    rows = put(tmp_path / "y.jsonl", '{"text": "a"}\n')
+    check_columns(rows, ["text"])
+    with pytest.raises(BadData, match="no 'label'; this row has 'text'"):
+        check_columns(rows, ["text", "label"])
 
 
 def test_jsonl(tmp_path):
@@ -103,10 +160,16 @@ def test_jsonl_bad_lines(tmp_path):
     assert bad.count == 5
     assert [line for line, _ in bad.first] == [2, 3, 4, 5, 6]
     complaints = dict(bad.first)
-    assert "not valid JSON" in complaints[2]
+    name = "Expecting property name enclosed in double quotes"
+    assert complaints[2] == f"not valid JSON: {name} at character 2"
     assert "a JSON list" in complaints[3]
     assert "no 'label'; this row has 'text'" in complaints[4]
     assert "not valid JSON" in complaints[5]
+
+
+def test_a_json_line_that_breaks_off(tmp_path):
+    _, bad = read(put(tmp_path / "x.jsonl", '{"text": "a", "label": 1}\n{"text": "b"\n'))
+    assert bad.first == [(2, "not valid JSON: Expecting ',' delimiter at character 13")]
 
 
 def test_parquet(tmp_path):
@@ -127,8 +190,8 @@ def test_bytes_that_are_not_utf8(tmp_path):
     _, bad = read(put(tmp_path / "x.tsv", content))
     assert bad.count == 2
     assert bad.first == [
-        (3, "not UTF-8: byte 0xe9 at position 4"),
-        (5, "not UTF-8: byte 0xff at position 1"),
+        (3, "not UTF-8: byte 0xe9 at position 4; save the file as UTF-8"),
+        (5, "not UTF-8: byte 0xff at position 1; save the file as UTF-8"),
     ]
 
 

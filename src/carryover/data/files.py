@@ -9,7 +9,8 @@ nothing is dropped or mended without a word.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ import numpy as np
 
 from carryover.data.metrics import choose_metrics
 from carryover.data.rows import records
-from carryover.data.tasks import BadData, BadRows, Kind, Split, Task
+from carryover.data.tasks import BadData, BadRows, Kind, Split, Task, counted
 from carryover.trial import CarryoverError
 
+WHOLE = re.compile(r"-?[0-9]+(\.0+)?")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -56,15 +58,33 @@ def load_file_task(
         )
     if kind not in (None, "classification", "regression"):
         raise CarryoverError(f"task {name!r}: kind = {kind!r}; allowed are classification and regression")
+    if label in (text, pair) or text == pair:
+        raise CarryoverError(
+            f"task {name!r}: text = {text!r}, {'' if pair is None else f'pair = {pair!r}, '}label = {label!r}; "
+            "each must be a column of its own"
+        )
+    if Path(train).resolve() == Path(dev).resolve():
+        raise CarryoverError(
+            f"task {name!r}: train and dev are the same file ({train}); scores must come from other examples"
+        )
     train_examples, dev_examples = (read_examples(Path(p), text, label, pair) for p in (train, dev))
     kind = kind or _guess_kind(train_examples)
+    notes = list(_in_both(train_examples, dev_examples))
     if kind == "regression":
         label_names: tuple[str, ...] = ()
         labels = [number_targets(examples) for examples in (train_examples, dev_examples)]
+        for examples, targets in zip((train_examples, dev_examples), labels, strict=True):
+            _refuse_constant(examples, targets)
     else:
+        _spell_whole_numbers_alike(train_examples, dev_examples)
         label_names = _label_names(train_examples, label)
         numbers = {label_name: i for i, label_name in enumerate(label_names)}
         labels = [number_classes(examples, numbers) for examples in (train_examples, dev_examples)]
+        if len(np.unique(labels[1])) == 1:
+            notes.append(
+                f"every dev example has the label {label_names[labels[1][0]]!r}: scores cannot tell a good model "
+                "from one that always gives it"
+            )
     primary, metrics = choose_metrics(kind, len(label_names), metric, where=f"task {name!r}: metric")
     return Task(
         name=name,
@@ -74,6 +94,7 @@ def load_file_task(
         metrics=metrics,
         train=train_examples.split(labels[0]),
         evals={"": dev_examples.split(labels[1])},
+        notes=tuple(notes),
     )
 
 
@@ -140,7 +161,8 @@ def number_targets(examples: Examples) -> np.ndarray:
 
 def _text_complaint(value: Any, column: str, empty_ok: bool) -> str | None:
     if not isinstance(value, str):
-        found = "nothing" if value is None else f"a {type(value).__name__}"
+        kind = type(value).__name__
+        found = "nothing" if value is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
         return f"{column!r} holds {found}, not text"
     if not empty_ok and not value.strip():
         return f"{column!r} is empty"
@@ -161,6 +183,34 @@ def _label_text(raw: Any) -> str | None:
             return None
         return str(int(raw)) if raw.is_integer() else str(raw)
     return (str(raw).strip() or None) if isinstance(raw, str | int) else None
+
+
+def _spell_whole_numbers_alike(*files: Examples) -> None:
+    """Where all labels are whole numbers, 1.0 is the class 1: pandas writes 1.0 where some label is missing."""
+    names = {_label_text(raw) for examples in files for raw in examples.labels} - {None}
+    if all(WHOLE.fullmatch(str(name)) for name in names):
+        for examples in files:
+            examples.labels = [
+                raw.partition(".")[0] if isinstance(raw, str) else raw for raw in examples.labels
+            ]
+
+
+def _in_both(train: Examples, dev: Examples) -> Iterator[str]:
+    """A note on dev examples that a model has seen in training, whatever their labels there."""
+    asked = dev.texts if dev.pairs is None else list(zip(dev.texts, dev.pairs, strict=True))
+    seen = set(asked).intersection(
+        train.texts if train.pairs is None else zip(train.texts, train.pairs, strict=True)
+    )
+    if count := sum(example in seen for example in asked):
+        are = "is" if count == 1 else "are"
+        yield f"{count:,} of {counted(len(asked), 'dev example')} {are} in the training file, too"
+
+
+def _refuse_constant(examples: Examples, targets: np.ndarray) -> None:
+    if targets.min() == targets.max():
+        raise BadData(
+            f"{examples.bad.file}: every row has the label {targets[0]:g}; a regression task needs two or more"
+        )
 
 
 def _number(raw: Any) -> float | None:

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from carryover.data.tasks import BadData, BadRows
+from carryover.data.tasks import BadData, BadRows, counted
 from carryover.trial import CarryoverError
 
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
+SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 LARGEST_TO_COUNT = 50_000_000  # bytes; a second or so
 Record = tuple[int, list[Any]]  # (line in the file, values of the columns asked for)
 
@@ -39,14 +40,23 @@ def records(
     else:
         lines = _lines(path, bad)
         rows = _csv_records(lines, bad) if ending == ".csv" else _tsv_records(lines)
-        yield from _delimited_values(path, rows, columns, header, malformed)
+        yield from _delimited_values(path, rows, columns, header, bad, malformed)
 
 
 def column_names(path: Path) -> list[str]:
     """The header of a TSV or CSV file."""
-    lines = _lines(path, BadRows(str(path)))
-    rows = _csv_records(lines, BadRows(str(path))) if _format(path) == ".csv" else _tsv_records(lines)
-    return [name.strip() for name in next(rows, (1, []))[1]]
+    bad = BadRows(str(path))
+    lines = _lines(path, bad)
+    return _header(_csv_records(lines, bad) if _format(path) == ".csv" else _tsv_records(lines), bad)
+
+
+def check_columns(path: Path, columns: list[str]) -> None:
+    """Raises unless the file has these columns and a row; reads no further than its first good row."""
+    bad = BadRows(str(path))
+    for _ in records(path, columns, bad, None, bad):
+        return
+    bad.raise_if_any()
+    raise BadData(f"{path} has no rows")
 
 
 def count_rows(path: Path) -> int | None:
@@ -90,10 +100,13 @@ def _lines(path: Path, bad: BadRows) -> Iterator[str]:
                     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
                         raise BadData(f"{path} is UTF-16; save it as UTF-8")
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
+                    if not raw.endswith(b"\n") and b"\r" in raw.rstrip(b"\r"):
+                        raise BadData(f"{path} has old Mac line ends (\\r); save it with \\n line ends")
                 try:
                     yield raw.decode()
                 except UnicodeDecodeError as error:
-                    bad.add(number, f"not UTF-8: byte 0x{raw[error.start]:02x} at position {error.start + 1}")
+                    where = f"byte 0x{raw[error.start]:02x} at position {error.start + 1}"
+                    bad.add(number, f"not UTF-8: {where}; save the file as UTF-8")
                     yield raw.decode(errors="replace")
     except (OSError, EOFError, zlib.error) as error:
         raise BadData(f"{path} cannot be read: {error}") from error
@@ -117,7 +130,7 @@ def _csv_records(lines: Iterator[str], bad: BadRows) -> Iterator[Record]:
             except StopIteration:
                 return
             except csv.Error as error:
-                bad.add(first_line, f"not valid CSV: {error}")
+                bad.add(first_line, f"not valid CSV: {_csv_complaint(error)}")
                 return  # where the next row begins is anyone's guess
             if row:
                 yield first_line, row
@@ -125,21 +138,41 @@ def _csv_records(lines: Iterator[str], bad: BadRows) -> Iterator[Record]:
         csv.field_size_limit(usual_limit)
 
 
+def _csv_complaint(error: csv.Error) -> str:
+    """The csv module's words are for those who call it."""
+    said = str(error)
+    if "unexpected end of data" in said:
+        return "a quote is opened and never closed"
+    if "new-line character" in said:
+        return "a \\r alone (an old Mac line end?); save the file with \\n line ends"
+    return said
+
+
+def _header(rows: Iterator[Record], bad: BadRows) -> list[str]:
+    _, names = next(rows, (1, None))
+    if names is None:
+        bad.raise_if_any()
+    return [name.strip() for name in names or ()]
+
+
 def _delimited_values(
     path: Path,
     rows: Iterator[Record],
     columns: list[str],
     header: Sequence[str] | None,
+    bad: BadRows,
     malformed: BadRows,
 ) -> Iterator[Record]:
     if header is None:
-        header = [name.strip() for name in next(rows, (1, []))[1]]
+        header = _header(rows, bad)
+        if not set(columns) <= set(header):
+            bad.raise_if_any()  # a header that cannot be read right
     where = _positions(path, columns, header)
     for line, fields in rows:
         if len(fields) == len(header):
             yield line, [fields[i] for i in where]
         else:
-            malformed.add(line, f"{len(fields)} columns, expected {len(header)}")
+            malformed.add(line, f"{counted(len(fields), 'column')}, expected {len(header)}")
 
 
 def _json_values(lines: Iterator[str], columns: list[str], bad: BadRows) -> Iterator[Record]:
@@ -147,8 +180,11 @@ def _json_values(lines: Iterator[str], columns: list[str], bad: BadRows) -> Iter
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = json.loads(line.rstrip())
+        except json.JSONDecodeError as error:
+            bad.add(number, f"not valid JSON: {error.msg} at character {error.colno}")
+            continue
+        except (ValueError, RecursionError) as error:  # numbers too long, lists too deep
             bad.add(number, f"not valid JSON: {error}")
             continue
         if not isinstance(row, dict):
@@ -188,5 +224,16 @@ def _positions(path: Path, columns: list[str], header: Sequence[str]) -> list[in
         close = difflib.get_close_matches(column, header, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         found = ", ".join(repr(name[:40]) for name in header[:12]) or "none: it is empty"
-        raise BadData(f"{path}:1: no column {column!r}{hint}; the columns are {found}")
+        raise BadData(
+            f"{path}:1: no column {column!r}{hint}; the columns are {found}{_separator_hint(path, header)}"
+        )
     return [list(header).index(column) for column in columns]
+
+
+def _separator_hint(path: Path, header: Sequence[str]) -> str:
+    """Where the name of a single column holds what may be meant to part several."""
+    usual = {".csv": ",", ".tsv": "\t"}.get(_format(path))
+    if usual is None or len(header) != 1:
+        return ""
+    found = next((name for mark, name in SEPARATORS.items() if mark != usual and mark in header[0]), None)
+    return f". Separated by {found}? Save the file with {SEPARATORS[usual]}" if found else ""

@@ -20,6 +20,10 @@ Kind = Literal["classification", "regression"]
 BAD_ROWS_SHOWN = 5
 
 
+def counted(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 class BadData(CarryoverError):
     """Rows that cannot be used; the message names file and line of the first few and counts them all."""
 
@@ -40,10 +44,9 @@ class BadRows:
     def raise_if_any(self, advice: str = "Correct or remove these rows, then run again.") -> None:
         if not self.count:
             return
-        rows = "1 bad row" if self.count == 1 else f"{self.count:,} bad rows"
         shown = [f"  {self.file}:{line}: {complaint}" for line, complaint in self.first]
         more = [f"  and {self.count - len(shown):,} more"] if self.count > len(shown) else []
-        raise BadData("\n".join([f"{rows} in {self.file}:", *shown, *more, advice]))
+        raise BadData("\n".join([f"{counted(self.count, 'bad row')} in {self.file}:", *shown, *more, advice]))
 
 
 @dataclass(frozen=True, eq=False)
