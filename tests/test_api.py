@@ -126,6 +126,15 @@ def test_a_study_file_runs_by_its_path(study, tmp_path, monkeypatch):
     assert not (tmp_path / "out" / "cache").exists()
 
 
+def test_a_study_folder_runs_by_its_path(study, tmp_path):
+    first = carryover.run(study.override(trials=1), tmp_path / "small", device="cpu", workers=0)
+    again = carryover.run(tmp_path / "small", tmp_path / "small", device="cpu", workers=0, progress=False)
+    assert (again.last_run.done, again.last_run.ran) == (first.last_run.done, 0) == (3, 0)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(carryover.CarryoverError, match="this is a folder"):
+        carryover.run(tmp_path / "empty", tmp_path / "small")
+
+
 def test_what_cannot_work_is_told_before_anything_trains(study, tmp_path):
     longer = carryover.Study(**(study.settings() | {"training": {"max_length": 40}}))
     with pytest.raises(carryover.CarryoverError, match=r"max_length = 40.* at most 32 tokens"):

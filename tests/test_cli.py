@@ -183,6 +183,53 @@ def test_export_is_tidy():
     assert "no folder" in call("export", "mine", "--out", "nowhere/x.csv", code=2).stderr
 
 
+def test_export_writes_the_form_that_the_file_ends_in():
+    import pandas as pd
+
+    call("run", "mine.toml", "--trials", "1")
+    call("export", "mine", "--out", "x.parquet")
+    call("export", "mine", "--out", "y.csv.gz")
+    call("export", "mine", "--out", "plain")
+    assert len(pd.read_parquet("x.parquet")) == len(pd.read_csv("y.csv.gz")) == len(pd.read_csv("plain")) == 5
+    call("export", "mine", "--out", "z.data", "--format", "parquet")
+    assert len(pd.read_parquet("z.data")) == 5
+    said = call("export", "mine", "--out", "y.csv", "--format", "parquet", code=2).stderr
+    assert "--out y.csv has the ending of csv, but --format is parquet" in said
+    assert "name a .csv or .parquet file" in call("export", "mine", "--out", "y.json", code=2).stderr
+    assert not Path("y.csv").exists()
+    assert not Path("y.json").exists()
+
+
+def test_a_study_file_stands_for_the_folder_beside_it():
+    assert "mine holds no results.db: run the study" in call("status", "mine.toml", code=2).stderr
+    call("run", "mine.toml")
+    assert "mine: 15 of 15 trials done" in call("status", "mine.toml").output
+    assert Path("mine/report.html").samefile(call("report", "mine.toml").output.splitlines()[-1].split()[-1])
+    assert call("claims", "mine.toml").output == call("claims", "mine").output
+    assert "mine/results.csv" in call("export", "mine.toml").output
+    call("compare", "mine.toml", "mine/results.db")
+    Path("study.toml").write_text(fakes.make_study(name="study").to_toml())  # a name of one's own
+    call("run", "study.toml")
+    assert "study: 15 of 15 trials done" in call("status", "study.toml").output
+
+
+def test_a_preset_that_is_mistyped_has_a_near_one():
+    said = call("run", "tamkin2020/incremenal", code=2).stderr
+    assert "did you mean `tamkin2020/incremental`?" in said
+    Path("empty").mkdir()
+    assert "empty is a folder without study.toml" in call("run", "empty", code=2).stderr
+
+
+def test_a_study_that_was_never_run_has_no_last_run():
+    call("run", "mine.toml")
+    with Store.open(Path("mine/results.db"), "mine") as store:
+        store.connection.execute("DELETE FROM runs")
+        store.connection.execute("UPDATE trials SET status = 'pending'")
+    assert "nobody runs it; go on with: carryover run mine" in call("status", "mine").output
+    assert "nothing has finished in mine yet" in call("export", "mine", code=2).stderr
+    assert not Path("mine/results.csv").exists()
+
+
 def test_errors_are_short_and_red_and_have_no_traceback(monkeypatch):
     import torch
 

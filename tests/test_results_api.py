@@ -28,6 +28,20 @@ def results(tmp_path_factory):
     return carryover.load(write_results(tmp_path_factory.mktemp("api"), made, lifelike(6)))
 
 
+@pytest.mark.parametrize("margin", [-1, 0, 1.5, float("nan")])
+def test_a_margin_is_of_the_metric(results, margin):
+    from typer.testing import CliRunner
+
+    from carryover.cli import app
+
+    with pytest.raises(carryover.CarryoverError, match="give a number from 1e-06 to 1"):
+        results.claims(margin=margin)
+    assert len(results.claims(margin=0.02))
+    if margin == margin:  # the command line has the same range
+        told = CliRunner().invoke(app, ["claims", str(results.folder), "--margin", str(margin)])
+        assert (told.exit_code, "--margin" in told.output) == (2, True)
+
+
 def test_a_figure_is_matplotlibs_and_has_the_means(results):
     from matplotlib.figure import Figure
 

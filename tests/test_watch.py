@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from carryover.cli import app
-from carryover.cli.watch import HOST, Onlooker, make_server, with_pages
+from carryover.cli.watch import HOST, Onlooker, look, make_server, progress_text, with_pages
 from carryover.runs.folder import StudyFolder
 
 sys.path.insert(0, str(Path(__file__).parent / "analysis"))
@@ -65,7 +65,10 @@ def test_the_page_and_its_state(server):
     state = json.loads(text)
     assert state["version"] == version
     assert state["share"] == pytest.approx(12 / 21)
-    assert "Nobody runs it now" in state["text"]
+    assert "Nobody runs it now (the last run: finished); go on with" in state["text"]
+    with sqlite3.connect(server.onlooker.folder.database) as db:
+        db.execute("DELETE FROM runs")
+    assert "Nobody runs it now; go on with" in progress_text(look(server.onlooker.folder))
     assert answer.getheader("X-Frame-Options") == "DENY"
 
 
@@ -84,6 +87,16 @@ def test_it_only_reads_and_has_nothing_else(server, study):
     ask(server)
     left = {path.name for path in study.iterdir()}
     assert left <= {"results.db", "results.db-wal", "results.db-shm"}
+
+
+def test_a_head_request_is_answered_without_the_page(server):
+    answer, text = ask(server, "/", method="HEAD")
+    whole, page = ask(server, "/")
+    assert (answer.status, text) == (200, "")
+    assert answer.getheader("Content-Length") == whole.getheader("Content-Length") == str(len(page.encode()))
+    assert answer.getheader("X-Frame-Options") == "DENY"
+    assert ask(server, "/", "evil.example", method="HEAD")[0].status == 403
+    assert ask(server, "/nothing", method="HEAD")[0].status == 404
 
 
 def test_it_listens_on_this_machine_alone(server):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tomllib
+from pathlib import Path
 
 import fakes
 import pytest
@@ -159,6 +161,14 @@ def test_workers_that_cannot_start_are_a_clear_error(folder, monkeypatch):
         run(folder, workers=1, engine="nowhere:engine")
     with Store.read(folder / "results.db") as store:
         assert store.counts() == Counts(pending=15)
+
+
+def test_without_ray_the_way_to_get_it_is_told(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    with pytest.raises(CarryoverError) as told:
+        run(folder, on="ray")
+    assert f"pip install '{project['optional-dependencies']['ray'][0]}'" in str(told.value)
 
 
 def test_devices_that_are_not_there_are_refused(monkeypatch):

@@ -26,7 +26,7 @@ from carryover.runs.rows import Counts
 from carryover.runs.store import Store
 from carryover.trial import CarryoverError
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'carryover[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[client]>=2.40'")
 
 NODES = 2
 

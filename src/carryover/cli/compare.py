@@ -14,7 +14,7 @@ from carryover.trial import CarryoverError
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="The folder of a study.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="The folder of a study, or its study file.")],
     b: Annotated[
         Path, typer.Argument(metavar="B", help="The folder of another, or of the same run elsewhere.")
     ],

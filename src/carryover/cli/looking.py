@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -13,10 +13,14 @@ from carryover.cli.show import bytes_text, console, counted, duration, table, tr
 from carryover.runs.folder import find_folder
 from carryover.trial import CarryoverError
 
+if TYPE_CHECKING:
+    from carryover.runs.export import Format
+
 FAILURES_SHOWN = 10
 
 StudyFolderPath = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="The folder of a study, its study.toml or its results.db.")
+    Path,
+    typer.Argument(metavar="STUDY", help="The folder of a study, a file in it, or the study file beside it."),
 ]
 
 
@@ -109,7 +113,8 @@ def status(
         left = f"; about {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
         say(f"run by {now.running}{left}")
     elif counts.pending or counts.running:
-        say(f"nobody runs it (the last run: {now.last_outcome}); go on with: carryover run {now.folder}")
+        last = f" (the last run: {now.last_outcome})" if now.last_outcome else ""
+        say(f"nobody runs it{last}; go on with: carryover run {now.folder}")
     for note in now.notes:
         say(note, "yellow")
     for failure in now.failures if errors else now.failures[:FAILURES_SHOWN]:
@@ -142,7 +147,9 @@ def report(
 
 def export(
     folder: StudyFolderPath,
-    form: Annotated[Form, typer.Option("--format", help="csv or parquet.")] = Form.csv,
+    form: Annotated[
+        Form | None, typer.Option("--format", help="csv or parquet. By default what --out ends in, or csv.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="The file to write. By default in the study folder.")
     ] = None,
@@ -153,4 +160,5 @@ def export(
     """Write the results as a table for other programs: one row per point and trial that is done."""
     from carryover.runs.export import export as write
 
-    typer.echo(f"wrote {write(find_folder(folder), form.value, out, by_epoch=epochs)}")
+    chosen: Format | None = None if form is None else form.value
+    typer.echo(f"wrote {write(find_folder(folder), chosen, out, by_epoch=epochs)}")

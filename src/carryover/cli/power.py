@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from carryover.cli.looking import StudyFolderPath
 from carryover.cli.show import console, counted, table
-from carryover.runs.folder import STUDY_FILE, StudyFolder, find_folder
+from carryover.runs.folder import StudyFolder, find_folder
 from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def power(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study, or its study file.")],
+    study: StudyFolderPath,
     difference: Annotated[
         float,
         typer.Option("--difference", min=1e-6, help="The difference to show, in units of the metric: 0.01."),
@@ -38,7 +38,7 @@ def power(
     from carryover.analysis.frame import finished, load_points, load_runs
     from carryover.analysis.more_trials import comparisons, minutes_of_a_trial_more
 
-    folder = _folder(study)
+    folder = find_folder(study)
     out = console()
 
     def say(text: str, style: str = "") -> None:
@@ -72,12 +72,6 @@ def power(
     )
     if add is not None:
         say(_add(folder, add))
-
-
-def _folder(given: Path) -> StudyFolder:
-    if given.suffix == ".toml" and given.name != STUDY_FILE and given.with_suffix("").is_dir():
-        given = given.with_suffix("")
-    return find_folder(given)
 
 
 def _add(folder: StudyFolder, more: int) -> str:

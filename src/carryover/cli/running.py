@@ -10,7 +10,7 @@ import typer
 
 from carryover.cli.progress import Onlooker
 from carryover.cli.show import console, counted, duration, messages
-from carryover.runs.folder import DATABASE, STUDY_FILE
+from carryover.runs.folder import STUDY_FILE, folder_of
 from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
@@ -196,20 +196,24 @@ def choose(
 
 
 def _find(name: str, folder: Path | None) -> Chosen:
+    from carryover.study.errors import close_match
     from carryover.study.file import load_study
     from carryover.study.preset import list_presets, load_preset
 
     path = Path(name)
     if (path / STUDY_FILE).is_file():
-        return Chosen(load_study(path / STUDY_FILE), folder or path)
+        return Chosen(load_study(path), folder or path)
     if path.is_file() or path.suffix == ".toml":
-        in_its_folder = path.name == STUDY_FILE and (path.parent / DATABASE).is_file()
-        return Chosen(load_study(path), folder or (path.parent if in_its_folder else path.with_suffix("")))
+        return Chosen(load_study(path), folder or folder_of(path))
     presets = list_presets()
     if name not in presets:
+        if path.is_dir():
+            raise CarryoverError(
+                f"{name} is a folder without {STUDY_FILE}: no study was run in it; name its file"
+            )
         raise CarryoverError(
-            f"there is neither a study file nor a preset {name}; the presets are: {', '.join(presets)};"
-            " `carryover new my-study.toml` writes a study file"
+            f"there is neither a study file nor a preset {name};{close_match(name, presets)} the presets are:"
+            f" {', '.join(presets)}; `carryover new my-study.toml` writes a study file"
         )
     return Chosen(load_preset(name), folder or Path(name.replace("/", "-")))
 

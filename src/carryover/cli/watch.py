@@ -170,6 +170,8 @@ class Handler(BaseHTTPRequestHandler):
         except CarryoverError as error:
             self.answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error))
 
+    do_HEAD = do_GET  # without the body: see answer
+
     def answer(self, code: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode("utf-8")
         self.send_response(code)
@@ -178,7 +180,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """The terminal is not for every request."""
@@ -214,7 +217,8 @@ def progress_text(now: Status) -> str:
         left = f", about {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
         return f"{text}, {counts.running:,} running now{left}."
     if counts.pending or counts.running:
-        return f"{text}. Nobody runs it now (the last run: {now.last_outcome}); go on with: carryover run {now.folder}"
+        last = f" (the last run: {now.last_outcome})" if now.last_outcome else ""
+        return f"{text}. Nobody runs it now{last}; go on with: carryover run {now.folder}"
     return f"{text}. The study is complete."
 
 

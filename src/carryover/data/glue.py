@@ -251,7 +251,8 @@ def _file(home: Path, stem: str, override: str | None, setting: str) -> Path:
     example = next((name for name in found if name.startswith(setting)), f"my_{setting}.tsv")
     raise CarryoverError(
         f"{home} has no {names[0]}; it has {', '.join(found) or 'no .tsv files'}. "
-        f'Put {names[0]} there, or name another file of that folder: {setting} = "{example}"'
+        f'Put {names[0]} there, or name another file of that folder in the study file: {setting} = "{example}" '
+        "(of a preset, `carryover presets NAME > my-study.toml` writes one)"
     )
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Format = Literal["csv", "parquet"]
+ENDINGS: dict[Format, tuple[str, ...]] = {
+    "csv": (".csv", ".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zip"),  # pandas compresses by the ending
+    "parquet": (".parquet", ".pq"),
+}
 
 POINTS = """
 SELECT p.experiment, p.condition, p.x, t.id AS trial_id, t.model, t.model_fingerprint, m.depth, t.task,
@@ -84,9 +88,17 @@ def _listed(layers: list[int] | None) -> str:
     return " ".join(map(str, layers or ()))
 
 
-def export(folder: StudyFolder, form: Format, out: Path | None = None, by_epoch: bool = False) -> Path:
-    """Write the table and return where it is; `out` is by default a file in the study folder."""
+def export(
+    folder: StudyFolder, form: Format | None = None, out: Path | None = None, by_epoch: bool = False
+) -> Path:
+    """Write the table and return where it is; `out` is by default a file in the study folder. The form is that of
+    its ending, where none is given."""
+    form = _form(form, out)
     frame = epochs_frame(folder) if by_epoch else points_frame(folder)
+    if frame.empty:
+        raise CarryoverError(
+            f"nothing has finished in {folder.path} yet: run the study with `carryover run`, then export it"
+        )
     target = out or folder.path / f"{'epochs' if by_epoch else 'results'}.{form}"
     if target.is_dir():
         raise CarryoverError(f"{target} is a folder: name a file, such as {target / 'results'}.{form}")
@@ -97,3 +109,21 @@ def export(folder: StudyFolder, form: Format, out: Path | None = None, by_epoch:
     else:
         frame.to_parquet(target, index=False)
     return target
+
+
+def _form(given: Format | None, out: Path | None) -> Format:
+    """As asked for, or as the file's ending says; CSV where neither says anything."""
+    if out is None or not out.suffix:
+        return given or "csv"
+    name = out.name.lower()
+    told = next((form for form, endings in ENDINGS.items() if name.endswith(endings)), None)
+    if given is not None and told not in (None, given):
+        raise CarryoverError(
+            f"--out {out} has the ending of {told}, but --format is {given}: change one of them"
+        )
+    form = given or told
+    if form is None:
+        raise CarryoverError(
+            f"--out {out}: {out.suffix} is no form that is written; name a .csv or .parquet file, or give --format"
+        )
+    return form

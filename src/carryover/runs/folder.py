@@ -75,15 +75,21 @@ class StudyFolder:
         partial.replace(self.study_file)
 
 
+def folder_of(study_file: Path) -> Path:
+    """Where a study file's results go: into a folder of its name beside it, unless it lies in a study's folder."""
+    if study_file.name == STUDY_FILE and (study_file.parent / DATABASE).is_file():
+        return study_file.parent
+    return study_file.with_suffix("")
+
+
 def find_folder(given: Path) -> StudyFolder:
-    """The study folder that a folder, its study.toml or its results.db stands for."""
-    path = given.parent if given.name in (STUDY_FILE, DATABASE) or given.is_file() else given
+    """The study folder that a folder, a file in it, or the study file beside it stands for."""
+    is_study = given.suffix == ".toml" and not given.is_dir()
+    path = folder_of(given) if is_study else given.parent if given.is_file() else given
+    folder = StudyFolder(path)
+    if folder.database.is_file():
+        return folder
     if not given.exists():
         raise CarryoverError(f"there is no {given}: name the folder of a study that was run")
-    folder = StudyFolder(path)
-    if not folder.database.is_file():
-        hint = ""
-        if given.suffix == ".toml" and (given.with_suffix("") / DATABASE).is_file():
-            hint = f"; did you mean {given.with_suffix('')}?"
-        raise CarryoverError(f"{path} holds no {DATABASE}: name the folder of a study that was run{hint}")
-    return folder
+    first = f"run the study (carryover run {given}), or " if is_study else ""
+    raise CarryoverError(f"{path} holds no {DATABASE}: {first}name the folder of a study that was run")

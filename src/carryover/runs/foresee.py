@@ -79,7 +79,7 @@ def foresee(
         timed = Timed((), 0.0)
         if measure:
             kinds = len({time_key(stack.trials[0]) for stack in stacks})
-            with doing(f"timing a few steps of {kinds} kinds of stack"):
+            with doing(f"timing a few steps of {kinds} {'kind' if kinds == 1 else 'kinds'} of stack"):
                 timed = time_stacks(stacks, means, DEFAULT_ENGINE, subjects, logs)
         here = on_gpus = None
         unknown: list[Stack] = []

@@ -31,7 +31,7 @@ from carryover.runs.ray_worker import Joined, RayWorker
 from carryover.runs.worker import Measure, Setup
 from carryover.trial import CarryoverError, Trial
 
-INSTALL = "Ray is not installed: pip install 'carryover[ray]'"
+INSTALL = "Ray is not installed: pip install 'ray[client]>=2.40'"  # as in pyproject.toml
 NEWS_SECONDS = 2.0  # that an actor waits before it says that there is no news
 GRACE = 20.0  # seconds that others are waited for when the first worker has joined
 SECONDS_WITHOUT_WORKERS = 600.0

@@ -221,9 +221,12 @@ class Study(Section):
 
 
 def load_study(path: str | Path) -> Study:
+    """From a file, or from the study.toml in a study's folder."""
     path = Path(path)
     if path.is_dir():
-        raise StudyError([Problem((), "this is a folder; name the study file in it")], str(path))
+        if not (path / "study.toml").is_file():
+            raise StudyError([Problem((), "this is a folder; name the study file in it")], str(path))
+        path /= "study.toml"
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
