@@ -18,7 +18,7 @@ from carryover.report.overlay import pruned_alike
 
 WORDS = {"model", "task", "corpus", "finetuned on", "variant", "neurons"}  # columns that hold words
 NOTE = "Mean over trials ± half of the 95% t interval, in per cent."
-TIMES = " Compression: how many times shorter than by a uniform code, mean over trials; of the control task beside it."
+TIMES = " Compression: how many times shorter than by a uniform code, mean over trials, and the same for the control task."
 BESIDE = " Published: Durrani et al. 2021, {}, for {}."
 
 
@@ -126,7 +126,7 @@ def _selectivity(rows: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[dict[str
             row["selectivity"] = _mean(cell)
             if len(coded):
                 row["compression"] = _plain(coded)
-                row["of the control"] = _plain(coded.assign(value=coded["control"]))
+                row["compression, control"] = _plain(coded.assign(value=coded["control"]))
             if every or share == published_share(str(corpus)):
                 keys = ("accuracy all neurons", "selectivity all")
                 keys = keys if every else ("accuracy selected neurons", "selectivity selected")
