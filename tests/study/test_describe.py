@@ -38,6 +38,26 @@ def test_what_an_experiment_changes_is_said():
     assert "layer norms drawn anew and kept" in text
 
 
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (
+            ["all"],
+            "on all training examples for 3 epochs, at learning rate 2e-05, in 2 trials, each with a seed",
+        ),
+        ([8, 0.5], "in 2 trials, each on a random subset."),
+        ([8, "all"], "in 2 trials, each on a random subset or on all."),
+    ],
+)
+def test_all_examples_are_no_subset(sizes, said):
+    assert said in describe_study(a_study(train_sizes=sizes, trials=2))
+
+
+def test_a_model_in_a_folder_is_called_by_its_last_part():
+    assert "layers of tiny and org/bert carry" in describe_study(a_study(models=["/a/b/tiny", "org/bert"]))
+    assert "layers of /a/tiny and /b/tiny carry" in describe_study(a_study(models=["/a/tiny", "/b/tiny"]))
+
+
 @pytest.mark.parametrize("name", list_presets())
 def test_every_preset_can_be_said_in_words(name):
     text = describe_study(load_preset(name))

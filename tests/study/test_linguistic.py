@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from carryover.data.corpora import BUILTIN, KNOWN
-from carryover.study.corpus import BUILTIN_CORPORA, FOLDER_CORPORA, CorpusSpec
+from carryover.data.tagged import CONLLU_COLUMNS, PMB_LAYERS
+from carryover.study.corpus import BUILTIN_CORPORA, FOLDER_CORPORA, TAGS, CorpusSpec
 from carryover.study.describe import describe_study
 from carryover.study.errors import StudyError
 from carryover.study.expand import expand
@@ -123,6 +124,10 @@ def test_corpora_that_the_study_knows_are_those_that_can_be_read():
     assert set(BUILTIN_CORPORA) == set(BUILTIN)
     assert set(FOLDER_CORPORA) == set(KNOWN)
     assert CorpusSpec(name="ud-ewt:XPOS").name == "UD-EWT:xpos"
+    assert {name: tuple(known) for name, known in (("conllu", CONLLU_COLUMNS), ("pmb", PMB_LAYERS))} == TAGS
+
+
+OWN = {"name": "mine", "train": "a", "test": "b", "format": "conll"}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +137,16 @@ def test_corpora_that_the_study_knows_are_those_that_can_be_read():
         ({"corpora": ["UD-EWT:xpox"]}, "no such corpus; did you mean `UD-EWT:xpos`"),
         ({"corpora": [{"name": "mine", "train": "a.conll"}]}, "needs `test`"),
         ({"corpora": [{"name": "builtin:pos", "source": "x"}]}, "is built in and takes no `source`"),
+        (
+            {"corpora": [OWN | {"column": "upos"}]},
+            r'corpora\[0\]\.column = "upos": the columns of a conll file are numbered',
+        ),
+        ({"corpora": [OWN | {"column": 0}]}, r"corpora\[0\]\.column = 0: this is the column of the words"),
+        (
+            {"corpora": [OWN | {"format": "conllu", "column": 3}]},
+            r'corpora\[0\]\.column = 3: of conllu, allowed: "upos", "xpos"',
+        ),
+        ({"corpora": [OWN | {"test": "a"}]}, r'corpora\[0\]\.test = "a": the same file as `train`'),
         ({"corpora": ["builtin:pos", "builtin:pos"]}, "builtin:pos is listed twice"),
         ({"experiments": [{"kind": "word_probing", "layers": [9]}]}, "has 4 layers: the layers are 1 to 4"),
         ({"experiments": [{"kind": "word_probing", "finetuned_on": ["QNLI"]}]}, "the study has no QNLI"),

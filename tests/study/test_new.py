@@ -2,7 +2,9 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from carryover.cli import app
 from carryover.study.corpus import CorpusSpec
 from carryover.study.experiments import KINDS
 from carryover.study.file import Study, load_study
@@ -83,6 +85,29 @@ def test_your_own_files_are_named_from_the_study_folder(tmp_path, monkeypatch):
     (task,) = study.tasks
     assert (task.name, task.origin, task.text, task.label) == ("reviews", "files", "a b", "l")
     assert (task.train, task.dev) == (str(tmp_path / "reviews/train.tsv"), "/d.tsv")
+
+
+@pytest.mark.parametrize(
+    ("train", "more", "said"),
+    [
+        ("text,label\na,x\n", ("--text", "txt"), "train.csv:1: no column 'txt' (did you mean 'text'?)"),
+        ("text\na\n", (), "train.csv:1: no column 'label'"),
+        ("text,label\na,x\n", ("--pair", "second"), "train.csv:1: no column 'second'"),
+        ("", (), "train.csv:1: no column 'text'; the columns are none: it is empty"),
+        ("text,label\n", (), "train.csv has no rows"),
+        ("text,label\na,x\n", ("--dev", "gone.csv"), "gone.csv: no such file"),
+        ("text,label\na,x\n", ("--dev", "train.csv"), "the same file as `train`"),
+    ],
+)
+def test_the_command_looks_into_the_files(tmp_path, monkeypatch, train, more, said):
+    monkeypatch.chdir(tmp_path)
+    Path("train.csv").write_text(train)
+    Path("dev.csv").write_text("text,label\nb,x\n")
+    options = ["--train", "train.csv", "--dev", "dev.csv", "--text", "text", "--label", "label", *more]
+    result = CliRunner().invoke(app, ["new", "s.toml", *options])
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not Path("s.toml").exists()
 
 
 def test_own_files_need_all_four(tmp_path):

@@ -62,6 +62,13 @@ def test_a_number_per_size_refuses(bad):
     assert "{ 500 = 50, default = 3 }" in message_of(trials=bad)
 
 
+@pytest.mark.parametrize("bad", [[0.9], [], 0.9, [0.9, 0.99, 0.999]])
+def test_betas_are_two(bad):
+    text = message_of(training={"betas": bad})
+    assert text.startswith("training.betas = ")
+    assert text.endswith(": two numbers are needed, such as [0.9, 0.999]")
+
+
 @pytest.mark.parametrize("bad", [0, -5, 0.0, 1.0, 1.5, "al", True, None])
 def test_sizes_that_are_none(bad):
     text = message_of(train_sizes=[10, bad])
@@ -97,6 +104,10 @@ def test_where_a_task_comes_from():
         ({"name": "own", "train": "t.tsv"}, ["tasks[0].dev: ", "tasks[0].text: ", "tasks[0].label: "]),
         (OWN | {"source": "hub"}, ["tasks[0].source", "only a GLUE task"]),
         (OWN | {"kind": "regression", "metric": "f1"}, ["tasks[0].metric", '"pearson", "spearman"']),
+        (OWN | {"dev": "t.tsv"}, ['tasks[0].dev = "t.tsv"', "the same file as `train`"]),
+        (OWN | {"pair": "a"}, ['tasks[0].pair = "a"', "the same column as `text`"]),
+        (OWN | {"label": "a"}, ['tasks[0].label = "a"', "the same column as `text`"]),
+        (OWN | {"pair": "b"}, ['tasks[0].label = "b"', "the same column as `pair`"]),
         (OWN | {"metric": "acuracy"}, ["did you mean `accuracy`?"]),
         ({"name": "SST-2", "train": "train.tsv"}, ["tasks[0].train", "`source`"]),
         ({"name": "SST-2", "kind": "regression"}, ["tasks[0].kind"]),

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from carryover.cli.show import bytes_text, console, counted, duration, table, trial_text
 from carryover.runs.folder import find_folder
-from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
     from carryover.runs.export import Format
@@ -76,12 +75,13 @@ def new(
     ] = None,
 ) -> None:
     """Write a study file with every setting explained, ready to run."""
-    from carryover.data.rows import count_rows
+    from carryover.data.rows import check_columns, count_rows
     from carryover.study.new import write_template
 
     rows = None if train is None else count_rows(train)
-    if dev is not None and not dev.is_file():
-        raise CarryoverError(f"{dev}: no such file")
+    if text is not None and label is not None:
+        for data in (path for path in (train, dev) if path is not None):
+            check_columns(data, [text, label] if pair is None else [text, label, pair])
     written = write_template(
         file, model, train, dev, text, label, pair=pair, kind=kind, metric=metric, rows=rows
     )

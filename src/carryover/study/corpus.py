@@ -12,6 +12,10 @@ from carryover.study.sections import Count, Section, Text, absolute
 
 BUILTIN_CORPORA = ("builtin:pos", "builtin:chunk")
 FOLDER_CORPORA = ("UD-EWT:xpos", "UD-EWT:upos", "CoNLL-2000:pos", "CoNLL-2000:chunk", "PMB:sem")
+TAGS = {
+    "conllu": ("upos", "xpos"),
+    "pmb": ("sym", "sem", "cat", "sns", "rol"),
+}  # of conll: numbers of columns
 FILE_KEYS = ("train", "test", "dev", "format", "column")
 
 
@@ -82,6 +86,10 @@ class CorpusSpec(Section):
         if self.origin == "files":
             missing = [key for key in ("train", "test", "format") if getattr(self, key) is None]
             problems = [(key, f"a corpus of your own files needs `{key}`") for key in missing]
+            if self.test is not None and self.test == self.train:
+                problems.append(("test", "the same file as `train`; scores must come from other sentences"))
+            if wrong_column := self._wrong_column():
+                problems.append(("column", wrong_column))
             if self.source is not None:
                 problems.append(("source", "your own files have full paths in `train` and `test`; remove it"))
             if self.name in known:
@@ -99,6 +107,16 @@ class CorpusSpec(Section):
             keys = [key for key in ("source", *FILE_KEYS) if getattr(self, key) is not None]
             return [(key, f"{self.name} is built in and takes no `{key}`; remove it") for key in keys]
         return []
+
+    def _wrong_column(self) -> str | None:
+        if self.column is None or self.format is None:
+            return None
+        if self.format in TAGS:
+            names = TAGS[self.format]
+            return None if self.column in names else f"of {self.format}, allowed: {one_of(names)}"
+        if isinstance(self.column, str):
+            return "the columns of a conll file are numbered; give 1, 2, ..., or -1 for the last"
+        return "this is the column of the words; give that of the tags" if self.column == 0 else None
 
     def resolved(self, base: Path) -> CorpusSpec:
         keys = ("train", "test", "dev") if self.origin == "files" else ("source",)

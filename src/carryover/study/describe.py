@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from carryover.study.experiments import Experiment, Probing, Prune
@@ -21,7 +21,7 @@ def describe_file(path: Path) -> str:
 
 
 def describe_study(study: Study) -> str:
-    models = _and(m.name for m in study.models)
+    models = _and(_model_names(study))
     sentences = []
     if any(not isinstance(e, LinguisticKind) for e in study.experiments):
         sentences.append(f"What do the layers of {models} carry over to {_and(t.name for t in study.tasks)}?")
@@ -35,7 +35,7 @@ def describe_study(study: Study) -> str:
         how, trained = f"is probed with {_sizes(study.train_sizes)}", "probed"
     if not study.tasks:
         return " ".join([*sentences, f"Each question is asked in {_per_size(study.trials, 'trial')}."])
-    lines = [f"Each model {how}, in {_per_size(study.trials, 'trial')}, each on a random subset."]
+    lines = [f"Each model {how}, in {_per_size(study.trials, 'trial')}, {_differing(study.train_sizes)}."]
     lines += [f"{t.name} is {trained} on {_sizes(t.train_sizes)}." for t in study.tasks if t.train_sizes]
     return " ".join(sentences + lines)
 
@@ -68,6 +68,22 @@ def _experiment(study: Study, experiment: Experiment) -> str:
         notes.append(f"learning rate {experiment.lr:g}")
     name = experiment.kind.replace("_", " ").capitalize()
     return f"{name}: {experiment.words()}" + (f" ({'; '.join(notes)})." if notes else ".")
+
+
+def _model_names(study: Study) -> list[str]:
+    """A folder by its last part, unless two models are called so."""
+    names = [Path(m.name).name if m.name.startswith(("/", "~", ".")) else m.name for m in study.models]
+    return [
+        short if names.count(short) == 1 else m.name for short, m in zip(names, study.models, strict=True)
+    ]
+
+
+def _differing(sizes: Sequence[Size]) -> str:
+    """How trials differ: all examples are no subset."""
+    drawn = [size for size in sizes if size != "all"]
+    if not drawn:
+        return "each with a seed of its own"
+    return "each on a random subset" if len(drawn) == len(sizes) else "each on a random subset or on all"
 
 
 def _sizes(sizes: Iterable[Size]) -> str:

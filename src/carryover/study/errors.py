@@ -86,8 +86,7 @@ def problems_of(
         elif kind == "extra_forbidden":
             found.append(Problem(path, unknown_key(path, data)))
         elif kind == "missing":
-            inside_list = isinstance(e["loc"][-1], int)
-            found.append(Problem(path, "another value is needed" if inside_list else "this key is needed"))
+            found.append(Problem(path, "this key is needed"))
         else:
             found.append(Problem(path, _sentence(kind, ctx, e["input"], e["msg"]), given))
     return found

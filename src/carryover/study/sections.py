@@ -86,6 +86,13 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
+def two_numbers(value: Any) -> tuple[Any, ...]:
+    values = as_tuple(value)
+    if len(values) == 2:
+        return values
+    raise ValueError("two numbers are needed, such as [0.9, 0.999]")
+
+
 def at_least_one(value: Any) -> tuple[Any, ...]:
     if values := as_tuple(value):
         return values
@@ -242,6 +249,13 @@ class TaskSpec(Section):
             problems.append(
                 ("source", "only a GLUE task has a source; give `train` and `dev` their full paths")
             )
+        if self.dev is not None and self.dev == self.train:
+            problems.append(("dev", "the same file as `train`; scores must come from other examples"))
+        columns = {key: getattr(self, key) for key in self._set("text", "pair", "label")}
+        for i, (key, column) in enumerate(columns.items()):
+            same = next((other for other in list(columns)[:i] if columns[other] == column), None)
+            if same is not None:
+                problems.append((key, f"the same column as `{same}`; each needs its own"))
         if self.kind and self.metric and self.metric not in METRICS[self.kind]:
             problems.append(("metric", f"for {self.kind}, allowed: {one_of(METRICS[self.kind])}"))
         return problems
@@ -270,7 +284,7 @@ class TrainingSpec(Section):
     )
     betas: Annotated[
         tuple[Annotated[Number, Field(ge=0, lt=1)], Annotated[Number, Field(ge=0, lt=1)]],
-        BeforeValidator(as_tuple),
+        BeforeValidator(two_numbers),
     ] = Field(default=PLAIN.betas, description="AdamW's betas.")
     eps: Annotated[Number, Field(gt=0)] = Field(default=PLAIN.eps, description="AdamW's epsilon.")
     clip_norm: Annotated[Number, Field(ge=0)] = Field(
