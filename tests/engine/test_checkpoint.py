@@ -66,14 +66,17 @@ def break_off(subjects, folder, after: int, trials=TRIALS, every: float = 0.0, *
 
 
 def finish(subjects, folder, trials=TRIALS, **kind):
-    steps, epochs = [], []
+    steps, restored, epochs = [], [], []
     outcomes = finetune(
         trials,
         *subjects,
         settings=EngineSettings(checkpoint_folder=folder, checkpoint_seconds=1e9, **kind),
         on_step=steps.append,
+        on_restored=restored.append,
         on_epoch=lambda trial_id, record: epochs.append((trial_id, record.epoch)),
     )
+    assert sum(steps) + sum(restored) == PER_EPOCH * EPOCHS * len(trials)
+    assert len(restored) == (len(steps) < PER_EPOCH * EPOCHS)
     return outcomes, len(steps), epochs
 
 

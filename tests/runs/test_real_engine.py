@@ -16,7 +16,7 @@ from small_subject import small_study
 
 import carryover
 from carryover.runs import machine
-from carryover.runs.events import Note
+from carryover.runs.events import Note, Progress
 
 TRIALS = 8
 
@@ -188,7 +188,13 @@ def test_a_stack_broken_off_in_the_middle_goes_on_from_its_checkpoint(
     with pytest.raises(KeyboardInterrupt):
         go(on_event=interrupt)
     assert list((tmp_path / "study" / "checkpoints").glob("*.safetensors"))
-    assert go().last_run.done == TRIALS
+    before, news = len(steps), []
+    assert go(on_event=news.append).last_run.done == TRIALS
     assert 60 < len(steps) <= 62  # two stacks of 30 steps; at most two steps are done again
     assert_same(values(tmp_path / "study"), undisturbed)
     assert not (tmp_path / "study" / "checkpoints").exists()
+    told = [event for event in news if isinstance(event, Progress)]
+    restored = TRIALS // 2 * (before + 60 - len(steps))
+    assert (told[0].steps_done, told[0].steps_restored) == (restored, restored)
+    assert told[-1].steps_done == TRIALS * 30
+    assert {event.steps_restored for event in told} == {told[0].steps_restored}

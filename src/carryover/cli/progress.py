@@ -27,7 +27,7 @@ class Onlooker:
         self.quiet = quiet
         self.began = time.monotonic()
         self.last_line = self.began
-        self.news: deque[tuple[float, int]] = deque()  # (when, steps done), of the last minute
+        self.news: deque[tuple[float, int]] = deque()  # (when, steps that this run did), of the last minute
         self.started: events.RunStarted | None = None
         self.bar: Progress | None = None
         self.task: TaskID | None = None
@@ -84,7 +84,7 @@ class Onlooker:
             return
         now = time.monotonic()
         total, done = self.started.steps, event.steps_done
-        speed = self._speed(now, done)
+        speed = self._speed(now, done - event.steps_restored)
         pace = "" if speed is None else f"{speed:,.0f} steps/s" if speed > 10 else f"{speed:.1f} steps/s"
         left = f"about {duration((total - done) / speed)} left" if speed and done < total else ""
         trials = f"{event.trials_done:,}/{self.started.trials:,}"

@@ -56,12 +56,14 @@ def finetune(
     device: str | torch.device = "cpu",
     on_epoch: OnEpoch | None = None,
     on_step: OnStep | None = None,
+    on_restored: OnStep | None = None,
     on_trained: OnTrained | None = None,
     with_changes: bool = True,
     settings: EngineSettings | None = None,
 ) -> list[Outcome]:
     """Train all trials at once and evaluate them. `encoder` is pretrained and stays as it is.
 
+    `on_step` counts optimiser steps of trials; `on_restored` those that an earlier run did and a checkpoint holds.
     `on_trained` gets the weights of each trial's finetuned encoder, of those without an error. `with_changes`:
     measure how far every matrix moved.
     """
@@ -75,6 +77,8 @@ def finetune(
     outcomes = [Outcome(t.id) for t in trials]
     checkpoint = Checkpoint(settings, trials)
     step = checkpoint.restore(run, outcomes)
+    if step and on_restored is not None:
+        on_restored(step * len(trials))
     if on_epoch is not None:
         for outcome in outcomes:
             for record in outcome.epochs:

@@ -65,6 +65,7 @@ class Driver:
         self.done, self.failed = counts.done, counts.failed
         self.steps_closed = 0  # of trials that came to their end
         self.steps_open: dict[int, int] = {}  # of stacks under way
+        self.restored: dict[int, int] = {}  # by stack: steps that an earlier run did
 
     def drive(self, executor: Executor) -> None:
         self.waiting.workers = executor.workers
@@ -101,8 +102,8 @@ class Driver:
         match event:
             case EpochDone(trial_id, epoch):
                 self.store.record_epoch(trial_id, epoch)
-            case StepsDone(number, steps):
-                self.steps_open[number] = steps
+            case StepsDone(number, steps, restored):
+                self.steps_open[number], self.restored[number] = steps, restored
                 self._tell_progress()
             case TrialsDone(number, outcomes):
                 self._put_away(self.under_way[number], outcomes, share=1 / len(outcomes))
@@ -196,6 +197,7 @@ class Driver:
             self._forget_open(stack)
         elif stack.lost <= self.retries:
             self.on_event(Note(f"{reason}; its {_trials(stack)} will be run again"))
+            self.restored.pop(stack.number, None)
             self._forget_open(stack)
             self.waiting.first(stack)
         elif stack.size > 1:
@@ -208,6 +210,7 @@ class Driver:
 
     def _split(self, stack: Stack, most: int) -> None:
         """Run a stack again, first of all, in pieces of at most so many trials."""
+        self.restored.pop(stack.number, None)
         self._forget_open(stack)
         self.waiting.first(*self._pieces(stack, most))
 
@@ -236,7 +239,8 @@ class Driver:
         self._tell_progress()
 
     def _tell_progress(self) -> None:
-        self.on_event(Progress(self.done, self.failed, self.steps_closed + sum(self.steps_open.values())))
+        steps = self.steps_closed + sum(self.steps_open.values())
+        self.on_event(Progress(self.done, self.failed, steps, sum(self.restored.values())))
 
 
 def _trials(stack: Stack) -> str:

@@ -23,6 +23,7 @@ class EpochDone:
 class StepsDone:
     stack: int
     steps: int  # optimiser steps of this stack so far, summed over its trials
+    restored: int = 0  # of these: done by an earlier run, and read from the disk
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class RunStarted:
 class Progress:
     trials_done: int  # in the study, earlier runs included
     trials_failed: int
-    steps_done: int  # of this run
+    steps_done: int  # of those that this run had to do
+    steps_restored: int = 0  # of these: done by an earlier run, which says nothing of the pace
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def _finetuned(
             known["pretrained"] = Finetuned(None)
         elif (saved := encoders.load(folder, trial)) is not None:
             known[trial.id] = Finetuned(trial, None, saved[1]["metrics"], saved[1]["seconds"])
-            on_steps(trial.steps)
+            workplace.found_done(trial.steps)
     missing = [trial for trial in wanted if trial is not None and trial.id not in known]
     if missing:
         known |= {model.name: model for model in _finetune(missing, slots, workplace, on_steps)}
@@ -102,6 +102,7 @@ def _finetune(
         subjects.data(trials[0]),
         device=setup.device,
         on_step=on_steps,
+        on_restored=workplace.found_done,
         on_trained=keep,
         with_changes=False,  # answers are what is stored
         settings=EngineSettings(

@@ -113,6 +113,7 @@ class Workplace:
         self.times: Callable[..., Times] | None = getattr(home, f"{function}_times", None)
         self._subjects = subjects
         self.hand_in: Callable[[list[Any]], None] = lambda outcomes: None  # outcomes of a stack that goes on
+        self.found_done: OnSteps = lambda steps: None  # trial-steps that an earlier run did
 
     @property
     def subjects(self) -> Subjects:
@@ -136,7 +137,7 @@ class Workplace:
 
     def run(self, stack: Stack, emit: Emit) -> None:
         """Train a stack; whatever goes wrong is news, not an exception."""
-        told, steps = 0.0, 0
+        told, steps, restored = 0.0, 0, 0
         notes = Notes(emit)
         ended: list[str] = []
 
@@ -154,7 +155,15 @@ class Workplace:
             steps += more
             if (now := time.monotonic()) - told >= SECONDS_BETWEEN_NEWS:
                 told = now
-                emit(StepsDone(stack.number, steps))
+                emit(StepsDone(stack.number, steps, restored))
+
+        def found_done(more: int) -> None:
+            nonlocal told, restored
+            restored += more
+            told = 0.0  # to be told at once
+            on_steps(more)
+
+        self.found_done = found_done
 
         logging.getLogger("carryover").addHandler(notes)
         try:
@@ -230,6 +239,7 @@ def train_stack(stack: Stack, workplace: Workplace, on_epoch: OnEpoch, on_steps:
             device=setup.device,
             on_epoch=on_epoch,
             on_step=on_steps,
+            on_restored=workplace.found_done,
             settings=settings,
         )
     )
