@@ -105,9 +105,11 @@ def test_albert_is_refused_with_the_reason():
         Anatomy(AutoModel.from_config(config))
 
 
-def test_an_unknown_family_is_told_what_an_entry_needs():
-    with pytest.raises(UnsupportedModel, match=r"'gpt2'.*ModuleList.*embeddings.*pooler.*dropout"):
+def test_an_unknown_family_is_told_which_are_known():
+    with pytest.raises(UnsupportedModel, match=r"studies encoders; 'gpt2' is not.*bert, .*CONTRIBUTING"):
         family_of("gpt2")
+    with pytest.raises(UnsupportedModel, match=r"names no model_type.*add one of these: bert, "):
+        family_of(None)
 
 
 def test_a_model_with_a_head_is_refused():

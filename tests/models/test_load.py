@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from small_models import (
+    DEPTH_KEY,
     FAMILY_NAMES,
     SHARED_MODELS,
     same_state,
@@ -155,14 +156,38 @@ def test_a_config_with_more_layers_than_the_file(copy_of_bert):
         load_encoder(resolve(str(copy_of_bert)))
 
 
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_config_with_fewer_layers_than_the_file(family, inside, tmp_path):
+    """Those above would be dropped without a word, and the depth of the study would be wrong."""
+    model = small_model(family, depth=3)
+    if inside and family != "xlnet":  # its names have a prefix then
+        model = AutoModelForMaskedLM.from_config(small_config(family, depth=3))
+    model.save_pretrained(tmp_path)
+    change_config(tmp_path, **{DEPTH_KEY.get(family, "num_hidden_layers"): 2})
+    if family == "modernbert":
+        change_config(tmp_path, layer_types=model.config.layer_types[:2])
+    with pytest.raises(
+        CarryoverError, match=r"parameters of layers.*layers?\.2\..*dropped\. Does config\.json"
+    ):
+        load_encoder(resolve(str(tmp_path)))
+
+
 def test_a_config_of_another_size(copy_of_bert):
     change_config(copy_of_bert, intermediate_size=64)
-    with pytest.raises(CarryoverError, match="could not be loaded"):
+    with pytest.raises(CarryoverError, match=r"intermediate\.dense\.bias is 48 and should be 64") as caught:
         load_encoder(resolve(str(copy_of_bert)))
+    assert "other shapes than config.json says" in str(caught.value)
+    assert "ignore_mismatched_sizes" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("model_type", "message"), [("albert", "share one set"), ("gpt2", "must|entry"), (None, "no entry")]
+    ("model_type", "message"),
+    [
+        ("albert", "share one set"),
+        ("gpt2", "'gpt2' is not among the families"),
+        (None, "names no model_type"),
+    ],
 )
 def test_other_families_are_refused_before_any_weight_is_read(copy_of_bert, model_type, message):
     change_config(copy_of_bert, model_type=model_type)
@@ -171,6 +196,13 @@ def test_other_families_are_refused_before_any_weight_is_read(copy_of_bert, mode
         with pytest.raises(UnsupportedModel, match=message) as caught:
             read(files)
         assert str(copy_of_bert) in str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "kind"), [("[1]", "list"), ('"bert"', "str"), ("null", "NoneType")])
+def test_a_config_that_is_no_object(copy_of_bert, content, kind):
+    (copy_of_bert / "config.json").write_text(content)
+    with pytest.raises(CarryoverError, match=rf"config\.json must hold a JSON object, not a {kind}"):
+        describe(resolve(str(copy_of_bert)))
 
 
 def test_a_config_that_is_not_json(copy_of_bert):

@@ -58,7 +58,7 @@ REFUSED: dict[str, str] = {
 
 
 def family_of(model_type: str | None) -> Family:
-    """The entry of a config's `model_type`; the error says why there is none and what an entry needs."""
+    """The entry of a config's `model_type`; the error says why there is none."""
     if model_type in FAMILIES:
         return FAMILIES[model_type]
     known = ", ".join(sorted(FAMILIES))
@@ -67,11 +67,13 @@ def family_of(model_type: str | None) -> Family:
             f"model_type {model_type!r} cannot be studied layer by layer: {REFUSED[model_type]}. "
             f"Use a model of one of these families: {known}."
         )
+    if model_type is None:
+        raise UnsupportedModel(
+            f"config.json names no model_type, so that its family is not known; add one of these: {known}."
+        )
     raise UnsupportedModel(
-        f"model_type {model_type!r} has no entry among the families carryover knows ({known}). To add one, "
-        "give carryover.models.anatomy.FAMILIES an entry for an encoder of transformers that says: the path "
-        "of the ModuleList that holds its layers, the paths of its embeddings, the path of its pooler (if it "
-        "has one), which token stands for the sequence (first or last), the config key of its hidden dropout."
+        f"carryover studies encoders; {model_type!r} is not among the families it knows ({known}). "
+        "CONTRIBUTING.md says how to add a family of encoders."
     )
 
 

@@ -4,15 +4,16 @@
     facts = describe(files)          # from config.json and the weights' header
     encoder = load_encoder(files)    # float32, eval mode, eager attention
 
-Two things that transformers does without a word are errors here: weights that the file lacks are never drawn
-at random, and a pooler that the file lacks is left out.
+What transformers does without a word is not done here: weights that the file lacks are never drawn at random,
+layers that config.json lacks are never dropped, and a pooler that the file lacks is left out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,9 @@ __all__ = [
     "longest_input",
     "resolve",
 ]
+
+
+CONFIG_HINT = "Does config.json belong to these weights (layers, family)?"
 
 
 @dataclass(frozen=True)
@@ -95,20 +99,47 @@ def load_encoder(files: ModelFiles) -> PreTrainedModel:
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # told of below, by name
                 **options,
             )
         except (RuntimeError, OSError, ValueError) as error:
             raise CarryoverError(
                 f"model {files.name!r} in {files.folder} could not be loaded: {error}"
             ) from error
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise CarryoverError(
-            f"model {files.name!r}: the weights in {files.folder} lack {len(missing)} of the encoder's "
-            f"parameters ({', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}), which would "
-            "be random and not pretrained. Does config.json belong to these weights (layers, family)?"
-        )
+    complaint = _loading_complaint(report, family)
+    if complaint is not None:
+        raise CarryoverError(f"model {files.name!r}: the weights in {files.folder} {complaint}")
     return model.eval()
+
+
+def _loading_complaint(report: dict[str, Any], family: Family) -> str | None:
+    """What the weights have that config.json does not say, or the other way round."""
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, found, expected = mismatched[0]
+        return (
+            f"have other shapes than config.json says: {name} is {_shape(found)} and should be "
+            f"{_shape(expected)} (hidden_size, intermediate_size, vocab_size?). {CONFIG_HINT}"
+        )
+    if missing := sorted(report["missing_keys"]):
+        return (
+            f"lack {len(missing)} of the encoder's parameters ({_first_of(missing)}), which would be random and "
+            f"not pretrained. {CONFIG_HINT}"
+        )
+    in_layers = re.compile(rf"(.+\.)?{re.escape(family.layers)}\.\d+\..+")
+    if dropped := sorted(filter(in_layers.fullmatch, report["unexpected_keys"])):
+        return (
+            f"have {len(dropped)} parameters of layers that config.json has no place for "
+            f"({_first_of(dropped)}), which would be dropped. {CONFIG_HINT}"
+        )
+    return None
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _shape(size: Sequence[int]) -> str:
+    return " x ".join(map(str, size))
 
 
 def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerFast:
@@ -147,7 +178,7 @@ def known_models() -> list[tuple[str, str]]:
             config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        kind = config.get("model_type")
+        kind = config.get("model_type") if isinstance(config, dict) else None
         if kind in FAMILIES:
             settings = AutoConfig.for_model(**config)
             layers, hidden = settings.num_hidden_layers, settings.hidden_size
@@ -168,6 +199,10 @@ def _read_config(files: ModelFiles) -> tuple[Family, Any]:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CarryoverError(f"model {files.name!r}: {path} cannot be read as JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise CarryoverError(
+            f"model {files.name!r}: {path} must hold a JSON object, not a {type(raw).__name__}"
+        )
     try:
         family = family_of(raw.get("model_type"))
     except CarryoverError as error:
