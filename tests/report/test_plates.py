@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 from synthetic_results import (
     incremental,
@@ -146,6 +147,25 @@ def test_weight_change_is_that_of_whole_models(tmp_path):
     _, (plate,) = everything(tmp_path, incremental(), moved=moved)
     (line,) = lines(plate.draw(), "o")
     assert line.get_ydata() == pytest.approx([1, 2, 3, 4, 5, 6])
+
+
+def test_scaled_weight_change_has_the_published_curve_beside_it(tmp_path):
+    """Singh & Giovanardi, Figure 3: the spectral norm, each curve from 0 to 1; theirs is of all of CoLA."""
+    points, _ = everything(tmp_path, incremental(("SST-2", "CoLA"), (5000,)), train_rows=5000)
+    rows = [
+        (trial, f"layer.{layer}.output.dense.weight", layer, kind, 2.0 + layer)
+        for trial in points["trial_id"]
+        for layer in range(1, 7)
+        for kind in ("frobenius", "spectral")
+    ]
+    weights = pd.DataFrame(rows, columns=["trial_id", "name", "layer", "kind", "value"])
+    found = {plate.key: plate for plate in plates(points, None, weights, overlay=True)}
+    figure = found["weight_change_scaled"].draw()
+    ours = [mark for panel in figure.panels for mark in panel.marks if mark.kind == "line"]
+    assert all(mark.table["mean"].tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1]) for mark in ours)
+    theirs = {p.task: m.table["mean"].max() for p in figure.panels for m in p.marks if m.kind == "published"}
+    assert theirs == {"CoLA": 1.0}
+    assert any("published" in text.get_text() for text in figure.legends[0].get_texts())
 
 
 def test_shares_of_training_sets_of_several_sizes_have_a_figure(tmp_path):

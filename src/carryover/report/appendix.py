@@ -27,6 +27,7 @@ from carryover.report.layout import (
     name_x,
 )
 from carryover.report.marks import Shown, about, line, look, with_trials
+from carryover.report.overlay import draw_published, with_published
 from carryover.report.style import FEW, MARKER_SIZE, MARKERS, Theme
 
 DOTTED = (0, (1.2, 1.4))
@@ -173,24 +174,28 @@ def _epoch_lines(panel: Panel, looks: dict[float, dict[str, Any]]) -> None:
         panel.marks.append(Mark("line", looks[k], about(mine), table, mine[["x", "seed", "value"]]))
 
 
-def draw_weight_change(moved: pd.DataFrame, theme: Theme) -> Figure:
-    """How far each layer moved: a line a size, from light to dark."""
-    points = moved.rename(columns={"layer": "x"}).assign(metric="distance", variant="")
+def draw_weight_change(
+    moved: pd.DataFrame, theme: Theme, metric: str = "distance", overlay: bool = False
+) -> Figure:
+    """How far each layer moved: a line a size, from light to dark; what was published of this metric beside it."""
+    points = moved.rename(columns={"layer": "x"}).assign(metric=metric, variant="")
     figure, panels = make_panels(points, ["model"])
     sizes = sorted(set(points["train_size"]))
     colours = dict(zip(sizes, theme.sizes(len(sizes)), strict=True))
     shown: Shown = {panel.task: [] for panel in panels}
-    few = False
+    few, sources = False, set[str]()
     for panel in panels:
         present = [size for size in sizes if (panel.points["train_size"] == size).any()]
         for place, size in enumerate(present):
-            mine = panel.points[panel.points["train_size"] == size]
-            few |= line(panel, mine, (place, len(present)), look(theme, colours[size], 0), shown)
+            mine, drawn = panel.points[panel.points["train_size"] == size], look(theme, colours[size], 0)
+            few |= line(panel, mine, (place, len(present)), drawn, shown)
+            sources |= draw_published(panel, mine, "weight-change", drawn, shown, overlay)
         layer_ticks(panel.axes, 1, panel.depth)
     limit_y(panels, shown)
     name_x(panels, "layer")
     handles = [Line2D([], [], **look(theme, colours[size], 0)) for size in sizes]
     labels = [f"{size_name(size)} examples" for size in sizes]
     with_trials(handles, labels, few, theme)
+    with_published(handles, labels, sources, theme)
     legend_below(figure, handles, labels)
     return figure

@@ -13,6 +13,7 @@ METRICS = {
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
     "distance": "distance moved",
+    "spectral norm, min-max scaled": "distance moved, scaled",
     "spread": "share of the top neurons",
     "neurons": "share of all neurons",
     "compression": "compression",

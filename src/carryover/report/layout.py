@@ -21,6 +21,7 @@ RANGES = {
     "f1": (0.0, 1.0),
     "macro_f1": (0.0, 1.0),
     "distance": (0.0, math.inf),
+    "spectral norm, min-max scaled": (0.0, 1.0),
     "dev_loss": (0.0, math.inf),
     "spread": (0.0, 1.0),
     "neurons": (0.0, 1.0),

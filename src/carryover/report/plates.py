@@ -12,7 +12,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure
 
-from carryover.analysis.claims.weights import movement
+from carryover.analysis.claims.weights import movement, scaled_movement
 from carryover.report.appendix import (
     draw_comparison,
     draw_epochs,
@@ -25,6 +25,8 @@ from carryover.report.figures import draw_incremental, laid_out
 from carryover.report.labels import listing, size_name
 from carryover.report.style import FEW, LIGHT, Theme
 
+NORMS = ("frobenius", "spectral")
+SCALED = "spectral norm, min-max scaled"  # as it is called in the published numbers
 LEAST_EPOCHS = 4  # fewer make no curve
 
 
@@ -68,9 +70,7 @@ def plates(
     for experiment in ("incremental", "epochs"):
         found += _epochs(points[points["experiment"] == experiment], experiment, epochs)
     if weights is not None and not weights.empty:
-        moved = movement(points, weights)
-        if not moved.empty:
-            found.append(_weights(points, moved))
+        found += _weights(points, weights, overlay)
     return found
 
 
@@ -113,17 +113,34 @@ def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) ->
         yield Plate(key, experiment, "Epoch by epoch", told, partial(draw_epochs, curves))
 
 
-def _weights(points: pd.DataFrame, moved: pd.DataFrame) -> Plate:
-    depths = points.drop_duplicates("model").set_index("model")["depth"]
-    told = (
-        "How far finetuning moved each layer, all layers being pretrained: the Frobenius norm of the change of a "
-        "matrix, averaged over the layer's matrices. These are the output matrices of its feed-forward part where "
-        f"the model has such names, else all of its matrices. {INTERVALS}"
+def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iterator[Plate]:
+    """The change as it is, and with every curve scaled from 0 to 1, as Singh & Giovanardi draw it (Figure 3)."""
+    moved, by_spectral = (_with_facts(movement(points, weights, norm), points) for norm in NORMS)
+    if moved.empty:
+        return
+    of = (
+        "of the change of a matrix, averaged over the layer's matrices. These are the output matrices of its "
+        "feed-forward part where the model has such names, else all of its matrices."
     )
     first = points["experiment"].iloc[0]
-    home = "incremental" if (points["experiment"] == "incremental").any() else first
-    paint = partial(draw_weight_change, moved.assign(depth=moved["model"].map(depths)))
-    return Plate("weight_change", str(home), "Weight change", told, paint)
+    home = "incremental" if (points["experiment"] == "incremental").any() else str(first)
+    told = "How far finetuning moved each layer, all layers being pretrained: the Frobenius norm"
+    paint = partial(draw_weight_change, moved)
+    yield Plate("weight_change", home, "Weight change", f"{told} {of} {INTERVALS}", paint)
+    scaled = scaled_movement(by_spectral)
+    if (weights["kind"] == "spectral").any() and not scaled.empty:
+        told = (
+            f"The same by the spectral norm {of} Each trial's curve is scaled from 0, the layer that moved least, to "
+            "1, the one that moved most, as Singh & Giovanardi draw it."
+        )
+        paint = partial(draw_weight_change, scaled, metric=SCALED, overlay=overlay)
+        yield Plate("weight_change_scaled", home, "Weight change, scaled", f"{told} {INTERVALS}", paint)
+
+
+def _with_facts(moved: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
+    depths = points.drop_duplicates("model").set_index("model")["depth"]
+    rows = points.drop_duplicates("task").set_index("task")["train_rows"]
+    return moved.assign(depth=moved["model"].map(depths), train_rows=moved["task"].map(rows))
 
 
 def _draw_shares(rows: pd.DataFrame, overlay: bool, theme: Theme) -> Figure:

@@ -18,7 +18,9 @@ from carryover.report.overlay import pruned_alike
 
 WORDS = {"model", "task", "corpus", "finetuned on", "variant", "neurons"}  # columns that hold words
 NOTE = "Mean over trials ± half of the 95% t interval, in per cent."
-TIMES = " Compression: how many times shorter than by a uniform code, mean over trials; so for the control task."
+TIMES = (
+    " Compression: how many times shorter than by a uniform code, mean over trials; so for the control task."
+)
 BESIDE = " Published: Durrani et al. 2021, {}, for {}."
 
 
