@@ -246,7 +246,7 @@ def test_a_study_under_way_says_so_and_shows_its_failures(tmp_path):
     assert page.tags.count("script") == 2
     assert "i" not in page.tags
     assert "no pair of finished trials" in page.text
-    assert "Trials a point 3" in page.text  # as asked for, whatever has finished
+    assert "Trials per point 3" in page.text  # as asked for, whatever has finished
 
 
 def test_data_cannot_end_the_element_they_stand_in():

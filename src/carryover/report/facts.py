@@ -51,7 +51,7 @@ def asked(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str]]:
         ("Experiments", ", ".join(experiment_name(e).lower() for e in in_order(points["experiment"]))),
         ("Re-initialisation", ", ".join(dict.fromkeys(points.loc[~points["untouched"], "recipe"])) or "none"),
         ("Head", ", ".join(dict.fromkeys(points["head"]))),
-        ("Trials a point", _span(trials)),
+        ("Trials per point", _span(trials)),
         ("Epochs", _span(done.loc[~done["experiment"].isin(LINGUISTIC), "epochs"].dropna())),
     ]
     variants = [variant for variant in dict.fromkeys(done.get("variant", ())) if variant]

@@ -80,33 +80,33 @@ def columns_for(tasks: int) -> int:
 def make_panels(
     points: pd.DataFrame, groups: Sequence[str], told: str = "", always: Sequence[str] = ()
 ) -> tuple[PanelFigure, list[Panel]]:
-    """A panel for every task with points in a group; `groups` are the columns that get a row of their own.
-    `told`: a column that stands below a panel's title if it is not the same in all; `always`: groups that do in
-    any case."""
+    """A panel for every task with points in a group; `groups` are the columns that get a row of their own, unless
+    the task decides them: then all tasks share a row. What differs stands below a panel's title, as does the column
+    `told`; the groups `always` do in any case."""
     tasks = list(dict.fromkeys(points["task"]))
     columns = columns_for(len(tasks))
     rows_each = math.ceil(len(tasks) / columns)
-    blocks = list(each_group(points, groups))
+    decided = points.groupby("task")[list(groups)].nunique().max() == 1
+    in_rows = [g for g in groups if g == "model" or not (decided[g] and points[g].nunique() > 1)]
+    blocks = list(each_group(points, in_rows))
     width = 5.2 if columns == 1 else {2: 3.7, 3: 3.0}.get(columns, 2.6)
     rows = rows_each * len(blocks)
     height = 3.2 if columns == 1 and rows == 1 else 2.35
     figure = PanelFigure(figsize=(width * columns, height * rows + 0.45), layout="constrained")
     grid = figure.add_gridspec(rows, columns)
     short, varying = short_names(tasks), [g for g in groups if g in always or points[g].nunique() > 1]
-    above = told if told and told not in groups and points[told].nunique() > 1 else ""
+    varying += [told] if told and points[told].nunique() > 1 else []
     models = short_names(points["model"])
     panels = []
-    for block, (key, chosen) in enumerate(blocks):
-        named = dict(zip(groups, key, strict=True))
+    for block, (_, chosen) in enumerate(blocks):
         for place, task in enumerate(tasks):
             mine = chosen[chosen["task"] == task]
             if mine.empty:
                 continue
             row = block * rows_each + place // columns
             axes = figure.add_subplot(grid[row, place % columns])
-            axes.set_title(short[task], pad=14 if varying or above else 6)
-            parts = [_group_name(g, named[g], models) for g in varying]
-            parts += [str(mine[above].iloc[0])] if above else []
+            axes.set_title(short[task], pad=14 if varying else 6)
+            parts = [_group_name(g, mine[g].iloc[0], models) for g in varying]
             text = " · ".join(part for part in parts if part)
             if text:
                 axes.text(0, 1.02, text, transform=axes.transAxes, fontsize=7.5, va="bottom")

@@ -66,11 +66,7 @@ def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigur
     which = aspect(points).str.partition(", ")  # "top 5%", and the ranking where it is not the usual one
     ranking = which[2].where(which[2] != "", LCA) if (which[2] != "").any() else which[2]
     points = points.assign(selected=which[0], variant=ranking, condition=whose(points))
-    alone = (
-        points.groupby("task")["selected"].nunique().max() == 1
-    )  # then corpora share a row, whatever their share
-    groups = ["model", "variant"] if alone else ["model", "selected", "variant"]
-    figure, panels = make_panels(points.drop(columns="train_size"), groups, told="selected")
+    figure, panels = make_panels(points.drop(columns="train_size"), ["model", "selected", "variant"])
     names = _in_order(points["condition"])
     looks = {name: _model_look(name, names, theme) for name in names}
     shown: Shown = {panel.task: [] for panel in panels}

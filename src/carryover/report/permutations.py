@@ -18,7 +18,7 @@ from carryover.report.layout import Mark, legend_below, limit_y, make_panels, na
 from carryover.report.marks import Shown, about, baselines, with_baselines
 from carryover.report.style import CAP_SIZE, MARKER_SIZE, Theme
 
-LEAST_FOR_DENSITY = 20  # fewer circles have no shape to speak of
+LEAST_FOR_DENSITY = 5  # fewer circles have no shape to speak of
 MEAN: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": MARKER_SIZE}
 
 
@@ -91,6 +91,5 @@ def _has_density(values: np.ndarray) -> bool:
 
 
 def _density_range(values: np.ndarray) -> tuple[float, float]:
-    """Two bandwidths beyond the data, where the density has all but gone."""
-    room = 2 * stats.gaussian_kde(values).factor * np.std(values, ddof=1) if _has_density(values) else 0
-    return float(values.min() - room), float(values.max() + room)
+    """That of the data: a density that goes on where there are none says more than is known."""
+    return float(values.min()), float(values.max())
