@@ -169,15 +169,24 @@ def load_trials(folder: Path) -> pd.DataFrame:
 
 
 def load_runs(folder: Path) -> pd.DataFrame:
-    """One row per call of `carryover run`; started and finished are UTC times, versions a dict."""
+    """One row per call of `carryover run`; started, finished and last_trial (when the last one that it trained
+    ended) are UTC times, versions a dict."""
     with _reading(folder) as db:
-        runs = pd.read_sql_query("SELECT * FROM runs ORDER BY run_id", db)
-    for column in ("started", "finished"):
+        last = "SELECT MAX(finished) FROM trials WHERE trials.run_id = runs.run_id"
+        runs = pd.read_sql_query(f"SELECT *, ({last}) AS last_trial FROM runs ORDER BY run_id", db)
+    for column in ("started", "finished", "last_trial"):
         runs[column] = pd.to_datetime(pd.to_numeric(runs[column]), unit="s", utc=True)
     runs["versions"] = pd.Series(
         [json.loads(text) if text else {} for text in runs["versions"]], dtype=object
     )
     return runs
+
+
+def load_notes(folder: Path) -> list[str]:
+    """What was noted about the data: fewer rows than the official ones, tags that training never shows."""
+    with _reading(folder) as db:
+        found = db.execute("SELECT value FROM meta WHERE key = 'notes'").fetchone()
+    return [str(note) for note in json.loads(found[0])] if found else []
 
 
 def study_facts(folder: Path) -> StudyFacts:

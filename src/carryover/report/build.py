@@ -117,7 +117,7 @@ def _page(folder: Path, points: pd.DataFrame, found: Found, words: str, live: st
         sections=found.sections,
         claims=claims_shown(found.claims),
         runs=facts.run_facts(runs),
-        time=facts.time_told(folder, runs),
+        time=facts.time_told(runs),
         notes=facts.notes(folder),
         failures=facts.failures(load_trials(folder)),
         without_value=facts.without_value(points),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from carryover.analysis.frame import StudyFacts, _reading
+from carryover.analysis.frame import StudyFacts, load_notes
 from carryover.analysis.walk import each_row
 from carryover.report.labels import (
     LINGUISTIC,
@@ -81,10 +80,7 @@ def without_folders(words: str, points: pd.DataFrame) -> str:
 
 
 def notes(folder: Path) -> list[str]:
-    """What was noted about the tasks' data: fewer rows than the official ones, tags that training never shows."""
-    with _reading(folder) as db:
-        found = db.execute("SELECT value FROM meta WHERE key = 'notes'").fetchone()
-    return [_once(str(note)) for note in json.loads(found[0])] if found else []
+    return [_once(note) for note in load_notes(folder)]
 
 
 def _once(note: str) -> str:
@@ -93,19 +89,14 @@ def _once(note: str) -> str:
     return rest if colon and rest.startswith(f"{first}: ") else note
 
 
-def time_told(folder: Path, runs: pd.DataFrame) -> str:
+def time_told(runs: pd.DataFrame) -> str:
     """How long the runs took. Of one that was killed nothing tells but its trials: it counts until the last ended."""
     seconds = (runs["finished"] - runs["started"]).dt.total_seconds()
     cut = runs[runs["finished"].isna()]
     count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
     if cut.empty:
         return f"{count}, {duration(seconds.sum())} in all"
-    with _reading(folder) as db:
-        last = dict(
-            db.execute("SELECT run_id, MAX(finished) FROM trials WHERE finished IS NOT NULL GROUP BY run_id")
-        )
-    ends = pd.to_datetime(cut["run_id"].map(last), unit="s", utc=True)
-    known = (ends - cut["started"]).dt.total_seconds().clip(lower=0).fillna(0)
+    known = (cut["last_trial"] - cut["started"]).dt.total_seconds().clip(lower=0).fillna(0)
     one = "one that did not end counts" if len(cut) == 1 else f"{len(cut)} that did not end count"
     return f"{count}, {duration(seconds.sum() + known.sum())} as far as is known: {one} until its last finished trial"
 
