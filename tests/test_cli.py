@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -251,6 +252,8 @@ def test_errors_are_short_and_red_and_have_no_traceback(monkeypatch):
         (("run", "mine.toml", "--device", "gpu"), "no such device"),
         (("run", "mine.toml", "--device", "cuda:7"), "--device cuda:7: torch sees 0 CUDA devices here"),
         (("run", "mine.toml", "--max-stack", "0"), "max_stack = 0: give 1"),
+        (("plan", "mine.toml", "--max-stack", "0"), "max_stack = 0: give 1"),
+        (("plan", "mine.toml", "--workers", "-1"), "workers = -1: give 0"),
         (("run", "mine.toml", "--checkpoint-minutes", "-1"), "checkpoint_minutes = -1"),
     ]:
         result = call(*arguments, code=2)
@@ -260,6 +263,32 @@ def test_errors_are_short_and_red_and_have_no_traceback(monkeypatch):
     assert [path.name for path in Path.cwd().iterdir()] == ["mine.toml"]  # before any work
     monkeypatch.setenv("CARRYOVER_DEBUG", "1")
     assert isinstance(CliRunner().invoke(app, ["status", "nowhere"]).exception, CarryoverError)
+
+
+def test_places_that_cannot_be_written_are_told_without_a_traceback():
+    call("run", "mine.toml", "--trials", "1")
+    Path("file").touch()
+    Path("mine/report.html").mkdir()
+    for arguments, place in [
+        (("new", "/proc/x.toml"), "/proc/x.toml"),
+        (("new", "file/x.toml"), "file"),
+        (("run", "mine.toml", "--folder", "/proc/x"), "/proc/x"),
+        (("report", "mine"), "mine/report.html"),
+        (("export", "mine", "--out", "/proc/x.csv"), "/proc/x.csv"),
+        (("export", "mine", "--out", "/proc/x.parquet"), "/proc/x.parquet"),
+    ]:
+        said = call(*arguments, code=2).stderr
+        assert re.search(rf"error: \S*{place}: \w", said), said
+        assert "Traceback" not in said
+
+
+def test_what_a_terminal_cannot_show_is_no_crash():
+    Path("plain.toml").write_text(fakes.make_study(name="3 × 4").to_toml())
+    call("run", "plain.toml")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "carryover", "status", "plain"]
+    done = subprocess.run(command, capture_output=True, env=environment)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, b"3 ? 4: 15 of 15 trials done"), done.stderr
 
 
 def test_ctrl_c_says_how_to_go_on(monkeypatch):

@@ -67,6 +67,38 @@ def test_an_edited_study_runs_only_what_is_new(folder):
     assert_complete(folder, 30)
 
 
+def told_by(folder, study, **options) -> list[str]:
+    events = []
+    run(folder, study, on_event=events.append, **options)
+    return [e.text for e in events if isinstance(e, Note) if "nothing left out" not in e.text]
+
+
+def test_finished_trials_that_an_edited_study_drops_are_told_of(folder):
+    assert told_by(folder, make_study(trials=3)) == []
+    (folder / "report.html").touch()
+    (folder / "epochs.csv").touch()
+    dropped, report, export = told_by(folder, make_study(trials=2, sizes=(16, 32)))
+    assert dropped == (
+        "5 finished trials are no longer asked for (the study, its data or its model changed): they stay in"
+        " results.db and in no result"
+    )
+    assert report == f"of the study as it was: report.html; carryover report {folder} writes anew"
+    assert export == f"of the study as it was: epochs.csv; carryover export {folder} writes anew"
+    assert told_by(folder, make_study(trials=2, sizes=(16, 32))) == []  # once is enough
+    assert told_by(folder, make_study(trials=3, sizes=(16, 32))) == []  # and they are back
+    assert_complete(folder, 30)
+
+
+def test_changed_data_are_told_of(folder):
+    class OtherData(FakeSubjects):
+        def task_facts(self, spec):
+            return fakes.FakeFacts(spec.name, f"other data of {spec.name}")
+
+    run(folder, make_study(trials=1))
+    (told,) = told_by(folder, make_study(trials=1), subjects=OtherData())
+    assert told.startswith("5 finished trials are no longer asked for")
+
+
 def test_a_folder_of_another_study_or_of_other_things_is_refused(folder):
     run(folder)
     with pytest.raises(StoreError, match="holds the study 'fake study', not 'other'"):
@@ -83,11 +115,18 @@ def test_nothing_trains_when_something_is_wrong(folder):
     with pytest.raises(CarryoverError, match="no tokenizer"):
         run(folder, subjects=FakeSubjects(complaint=CarryoverError("no tokenizer here")))
     assert computed(folder) == []
+    assert {path.name for path in folder.iterdir()} == {".lock"}  # nothing that looks like a study
     with pytest.raises(CarryoverError, match="workers = -1"):
         run(folder, workers=-1)
     with pytest.raises(CarryoverError, match="max_stack = 0"):
         run(folder, max_stack=0)
     assert run(folder).done == 15  # and the folder can still be used
+    with pytest.raises(CarryoverError, match="no tokenizer"):
+        run(
+            folder, make_study(trials=4), subjects=FakeSubjects(complaint=CarryoverError("no tokenizer here"))
+        )
+    assert (folder / "study.toml").read_text() == make_study().to_toml()  # of the results that are there
+    assert_complete(folder, 15)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

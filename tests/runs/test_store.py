@@ -225,6 +225,17 @@ def test_another_study_a_newer_schema_and_damage_are_told_apart(tmp_path):
         Store.read(tmp_path / "nowhere.db")
 
 
+def test_a_file_that_may_not_be_written_is_not_called_damaged(tmp_path):
+    path = tmp_path / "results.db"
+    Store.create(path, "mine").close()
+    with pytest.raises(
+        StoreError, match=r"cannot be written \(attempt to write a readonly database\): may you"
+    ):
+        Store.connect(path, path.as_uri() + "?mode=ro&asked=mode=rw")  # as on a disk that is read-only
+    with pytest.raises(StoreError, match=r"cannot be written \(unable to open database file\): may you"):
+        Store.create(Path("/proc/results.db"), "mine")
+
+
 def test_a_store_whose_maker_was_killed_at_once_is_made_again(tmp_path):
     path = tmp_path / "results.db"
     with sqlite3.connect(path) as db:

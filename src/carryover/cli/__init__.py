@@ -5,7 +5,9 @@ Heavy libraries are imported inside the commands that need them, so that help co
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -37,6 +39,11 @@ class FriendlyGroup(TyperGroup):
             if os.environ.get("CARRYOVER_DEBUG") == "1":
                 raise
             complain(str(error))
+            raise typer.Exit(2) from None
+        except OSError as error:  # a place that cannot be read or written
+            if error.filename is None or os.environ.get("CARRYOVER_DEBUG") == "1":
+                raise
+            complain(f"{error.filename2 or error.filename}: {error.strerror}")
             raise typer.Exit(2) from None
         except UsageError as error:
             said = error.format_message().rstrip(".")
@@ -84,4 +91,6 @@ def _options(
 
 
 def main() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what the terminal cannot show becomes "?"
+        sys.stdout.reconfigure(errors="replace")
     app()

@@ -13,7 +13,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,19 +26,23 @@ from carryover.runs.executors import Executor, InProcess, WorkerPool
 from carryover.runs.folder import StudyFolder
 from carryover.runs.forecast import checkpoint_bytes
 from carryover.runs.lock import study_lock
-from carryover.runs.means import Means, choose_means
+from carryover.runs.means import Means, check_counts, choose_means
 from carryover.runs.measuring import fit_memory
 from carryover.runs.plan import Stack, with_broken_off
 from carryover.runs.ray_pool import RayPool, all_here, checked_ray, ray_at
 from carryover.runs.store import Store
 from carryover.runs.subjects import Subjects, cache_folder
 from carryover.runs.worker import DEFAULT_ENGINE, Setup
-from carryover.trial import CarryoverError
+from carryover.trial import CarryoverError, Point
 
 if TYPE_CHECKING:
     from carryover.study.file import Study
 
 CHECKPOINT_MINUTES = 5.0
+WRITTEN_BY = {
+    "report": ("report.html", "summary.csv", "claims.csv", "figures"),
+    "export": ("results.csv", "results.parquet", "epochs.csv", "epochs.parquet"),
+}
 
 
 def run(
@@ -79,46 +83,73 @@ def run(
     if not points:
         raise CarryoverError("the study asks for no trial at all: give it an experiment")
     place.path.mkdir(parents=True, exist_ok=True)
-    with study_lock(place.path) as left_behind, _stoppable():
+    with (
+        study_lock(place.path) as left_behind,
+        _stoppable(),
+        contextlib.ExitStack() as open_until_done,
+    ):
         if left_behind is not None:
             on_event(Note(f"the run of {left_behind} ended without a word; this one goes on from there"))
         place.check_study(study.name)
         for note in (notes := subjects.notes()):
             on_event(Note(note))
-        with Store.open(place.database, study.name) as store:
-            tasks, models = subjects.task_rows(study.tasks), subjects.model_rows(study.models)
-            if study.corpora:
-                tasks = [*tasks, *subjects.corpus_rows(study.corpora)]
-            settled = store.ids("done") if retry_failed else store.ids("done", "failed")
-            wanted = [point.trial for point in points if point.trial.id not in settled]
-            subjects.check(wanted)
-            saving = Saving(60 * checkpoint_minutes, None if checkpoints is None else Path(checkpoints))
-            with contextlib.ExitStack() as open_until_done:
-                pool: RayPool | None = None
-                if on == "this":
-                    means = choose_means(devices, workers, max_stack)
-                    means = fit_memory(means, wanted, engine, subjects, place.logs, workers is None)
-                elif wanted:
-                    ray = open_until_done.enter_context(ray_at(address))
-                    saving = _saving_on_ray(saving, all_here(ray), place, on_event)
-                    setup = Setup(engine, "", 1, None, saving.folder, saving.seconds)
-                    pool = RayPool(
-                        ray, device, workers, max_stack, wanted, subjects, setup, place.path, on_event
-                    )
-                    open_until_done.callback(pool.close)
-                    means = pool.means()
-                else:
-                    means = choose_means(["cpu"], workers, max_stack)
-                if means.workers:
-                    subjects.let_go()
-                place.write_study(study.to_toml())
-                store.set_points(points, tasks, models)
-                store.set_notes(notes)
-                if retry_failed:
-                    store.retry_failed()
-                ran = _train(store, place, means, engine, subjects, on_event, saving, retries, pool)
-            counts = store.counts()
+        tasks, models = subjects.task_rows(study.tasks), subjects.model_rows(study.models)
+        if study.corpora:
+            tasks = [*tasks, *subjects.corpus_rows(study.corpora)]
+        settled = _settled(place, retry_failed)
+        wanted = [point.trial for point in points if point.trial.id not in settled]
+        subjects.check(wanted)
+        saving = Saving(60 * checkpoint_minutes, None if checkpoints is None else Path(checkpoints))
+        pool: RayPool | None = None
+        if on == "this":
+            means = choose_means(devices, workers, max_stack)
+            means = fit_memory(means, wanted, engine, subjects, place.logs, workers is None)
+        elif wanted:
+            ray = open_until_done.enter_context(ray_at(address))
+            saving = _saving_on_ray(saving, all_here(ray), place, on_event)
+            setup = Setup(engine, "", 1, None, saving.folder, saving.seconds)
+            pool = RayPool(ray, device, workers, max_stack, wanted, subjects, setup, place.path, on_event)
+            open_until_done.callback(pool.close)
+            means = pool.means()
+        else:
+            means = choose_means(["cpu"], workers, max_stack)
+        if means.workers:
+            subjects.let_go()
+        # not before all this has worked: a folder with results.db has its study.toml, and both say the same
+        store = open_until_done.enter_context(Store.open(place.database, study.name))
+        for note in _left_out(store, points, place):
+            on_event(Note(note))
+        place.write_study(study.to_toml())
+        store.set_points(points, tasks, models)
+        store.set_notes(notes)
+        if retry_failed:
+            store.retry_failed()
+        ran = _train(store, place, means, engine, subjects, on_event, saving, retries, pool)
+        counts = store.counts()
     return RunSummary(place.path, counts.total, counts.done, counts.failed, ran, time.monotonic() - began)
+
+
+def _settled(place: StudyFolder, retry_failed: bool) -> set[str]:
+    """Trials that an earlier run brought to their end, and that are not to be tried again."""
+    if not place.has_results:
+        return set()
+    with Store.read(place.database) as store:
+        return store.ids("done") if retry_failed else store.ids("done", "failed")
+
+
+def _left_out(store: Store, points: Sequence[Point], place: StudyFolder) -> Iterator[str]:
+    """What the study as it is now takes out of the results that the folder holds, in words."""
+    gone = store.ids("done", in_study=True) - {point.trial.id for point in points}
+    if not gone:
+        return
+    they, are = ("trial is", "it stays") if len(gone) == 1 else ("trials are", "they stay")
+    yield (
+        f"{len(gone):,} finished {they} no longer asked for (the study, its data or its model changed): {are} in"
+        f" {place.database.name} and in no result"
+    )
+    for command, names in WRITTEN_BY.items():
+        if there := [name for name in names if (place.path / name).exists()]:
+            yield f"of the study as it was: {', '.join(there)}; carryover {command} {place.path} writes anew"
 
 
 @dataclass(frozen=True)
@@ -240,10 +271,7 @@ def _room_for_encoders(
 def _check_numbers(
     workers: int | None, max_stack: int | None, checkpoint_minutes: float, retries: int
 ) -> None:
-    if workers is not None and workers < 0:
-        raise CarryoverError(f"workers = {workers}: give 0 (train in this process) or more")
-    if max_stack is not None and max_stack < 1:
-        raise CarryoverError(f"max_stack = {max_stack}: give 1 (each trial by itself) or more")
+    check_counts(workers, max_stack)
     if not checkpoint_minutes >= 0:
         raise CarryoverError(f"checkpoint_minutes = {checkpoint_minutes}: give 0 (save nothing) or more")
     if retries < 0:

@@ -107,7 +107,8 @@ def export(
     if form == "csv":
         frame.to_csv(target, index=False)
     else:
-        frame.to_parquet(target, index=False)
+        with target.open("wb") as file:  # whose errors name it
+            frame.to_parquet(file, index=False)
     return target
 
 

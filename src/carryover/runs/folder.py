@@ -30,6 +30,10 @@ class StudyFolder:
         return self.path / DATABASE
 
     @property
+    def has_results(self) -> bool:
+        return self.database.exists() and self.database.stat().st_size > 0
+
+    @property
     def study_file(self) -> Path:
         return self.path / STUDY_FILE
 
@@ -59,7 +63,7 @@ class StudyFolder:
         self.check_study(study_name)
 
     def check_study(self, study_name: str) -> None:
-        if self.database.exists() and self.database.stat().st_size:
+        if self.has_results:
             Store.open(self.database, study_name).close()
             return
         foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name not in {*OURS, DATABASE})

@@ -14,7 +14,7 @@ from carryover.runs import machine
 from carryover.runs.plan import SizeFor, memory_key
 from carryover.runs.subjects import Catalogue
 from carryover.runs.worker import Room, Setup
-from carryover.trial import Trial
+from carryover.trial import CarryoverError, Trial
 
 MOST_TRIALS = {"cuda": 64}  # in a stack, where the user names no number; more gain nothing
 MOST_TRIALS_ELSEWHERE = 4
@@ -71,11 +71,19 @@ class Means:
 
 def choose_means(devices: Sequence[str], workers: int | None, max_stack: int | None) -> Means:
     """One process a GPU; on CPU one a core, and the cores shared out among them."""
+    check_counts(workers, max_stack)
     kind = devices[0].partition(":")[0]
     stack = max_stack or MOST_TRIALS.get(kind, MOST_TRIALS_ELSEWHERE)
     if workers is None:
         workers = machine.usable_cores() if kind == "cpu" else len(devices)
     return Means(tuple(devices), workers, _threads(workers), stack)
+
+
+def check_counts(workers: int | None, max_stack: int | None) -> None:
+    if workers is not None and workers < 0:
+        raise CarryoverError(f"workers = {workers}: give 0 (train in this process) or more")
+    if max_stack is not None and max_stack < 1:
+        raise CarryoverError(f"max_stack = {max_stack}: give 1 (each trial by itself) or more")
 
 
 def _threads(workers: int) -> int:

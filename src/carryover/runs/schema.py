@@ -1,9 +1,11 @@
-"""The tables of results.db, and a trial written as a row of them."""
+"""The tables of results.db, and a trial or a run written as a row of them."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from carryover.runs.rows import RunRow
 from carryover.trial import Trial
 
 SCHEMA_VERSION = 1
@@ -56,6 +58,11 @@ def trial_row(trial_id: str, trial: Trial) -> tuple[Any, ...]:
         reinit_lr_factor(trial),
         trial.to_json(),
     )
+
+
+def run_row(run: RunRow) -> tuple[Any, ...]:
+    versions = json.dumps(run.versions, sort_keys=True)
+    return run.host, run.pid, run.device, run.threads, versions, run.git_commit, run.command
 
 
 def reinit_lr_factor(trial: Trial) -> float | None:

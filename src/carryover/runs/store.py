@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from carryover.runs.rows import Counts, Epoch, Failure, ModelRow, Outcome, RunRow, TaskRow, WeightChange
-from carryover.runs.schema import SCHEMA, SCHEMA_VERSION, trial_row
+from carryover.runs.schema import SCHEMA, SCHEMA_VERSION, run_row, trial_row
 from carryover.trial import CarryoverError, Point, Trial
 
 IN_STUDY = "EXISTS (SELECT 1 FROM points WHERE points.trial_id = trials.id)"
@@ -110,6 +110,11 @@ class Store:
                 db.execute("PRAGMA synchronous = NORMAL")
             db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+                raise StoreError(
+                    f"{path} cannot be {'written' if writes else 'read'} ({error}): may you do so in its folder?"
+                    " is the disk full? Put that right, or name another folder"
+                ) from error
             raise StoreError(
                 f"{path} cannot be read as a results file ({error}): restore it from a copy, or move it away"
                 " and run the study anew"
@@ -231,16 +236,7 @@ class Store:
             cursor = db.execute(
                 "INSERT INTO runs(started, host, pid, device, threads, versions, git_commit, command)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    time.time(),
-                    run.host,
-                    run.pid,
-                    run.device,
-                    run.threads,
-                    json.dumps(run.versions, sort_keys=True),
-                    run.git_commit,
-                    run.command,
-                ),
+                (time.time(), *run_row(run)),
             )
         assert cursor.lastrowid is not None
         return cursor.lastrowid
@@ -341,12 +337,11 @@ class Store:
         )
         return [Trial.from_json(row[0]) for row in rows]
 
-    def ids(self, *statuses: str) -> set[str]:
+    def ids(self, *statuses: str, in_study: bool = False) -> set[str]:
+        """Of trials in one of these statuses; with `in_study` only of those that the study asks for."""
         marks = ", ".join("?" * len(statuses))
-        return {
-            row[0]
-            for row in self.connection.execute(f"SELECT id FROM trials WHERE status IN ({marks})", statuses)
-        }
+        query = f"SELECT id FROM trials WHERE status IN ({marks})" + f" AND {IN_STUDY}" * in_study
+        return {row[0] for row in self.connection.execute(query, statuses)}
 
     def waiting(self) -> list[Trial]:
         """Trials that a run has to do: those never run, and those that a killed run left in the middle."""
