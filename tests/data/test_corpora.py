@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from carryover.data.corpora import BUILTIN, KNOWN, load_corpus
+from carryover.data.tagged import BadCorpus
 from carryover.trial import CarryoverError
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
@@ -63,9 +64,49 @@ def test_tags_that_training_never_saw_are_told_of(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        ("a X\nb Z\n", "1 test word has a tag that no training word has, and counts as wrong: Z (1)"),
+        ("a Z\nb Z\n", "2 test words have a tag that no training word has, and count as wrong: Z (2)"),
+    ],
+)
+def test_one_tag_or_word_that_training_never_saw(tmp_path, test, said):
+    assert own(tmp_path, "a X\nb Y\n", test).notes == (said,)
+
+
+def test_a_corpus_of_one_tag_cannot_be_probed(tmp_path):
+    with pytest.raises(BadCorpus, match=r"train\.conll: every word has the tag 'X'; a probe needs two"):
+        own(tmp_path, "a X\nb X\n")
+    own(tmp_path, "a X\nb Y\n", "a X\n")  # a test set may have one
+    files = {"train": tmp_path / "train.conll", "test": tmp_path / "test.conll", "format": "conll"}
+    files["train"].write_text("a X\n\nb X\n\nc Y\nd Y\ne Y\n")
+    assert load_corpus("mine", **files).can_choose
+    with pytest.raises(
+        CarryoverError, match=r"train\.conll: all words that train_words leaves have the tag 'X'"
+    ):
+        load_corpus("mine", **files, train_words=2)
+
+
+def test_whether_there_are_sentences_to_choose_by(tmp_path):
+    assert not own(tmp_path, "a X\nb Y\n").can_choose
+    assert own(tmp_path, "a X\n\nb Y\n").can_choose
+    (tmp_path / "train.conll").write_text("a X\nb Y\n")
+    files = {part: tmp_path / f"{file}.conll" for part, file in (("train", "train"), ("test", "test"))}
+    assert load_corpus("mine", **files, dev=tmp_path / "test.conll", format="conll").can_choose
+
+
+@pytest.mark.parametrize(
     ("train", "column", "said"),
     [
-        ("a X\nb\n", 1, r"train\.conll:2: 1 columns where the first row has 2"),
+        (
+            "a\nb\n",
+            -1,
+            r"train\.conll:1: one column: 'a'; a word and its tag are needed, white space between",
+        ),
+        ("a X\nb Y\n", 0, r"train\.conll:1: column 0 holds the words; give the column of their tags"),
+        ("a X\nb Y\n", -2, r"train\.conll:1: column -2 holds the words"),
+        ("a X\nb Y\n", "upos", r"train\.conll: column 'upos': the columns of a conll file are numbered"),
+        ("a X\nb\n", 1, r"train\.conll:2: 1 column where the first row has 2"),
         ("a X\nb Y\n", 5, r"train\.conll:1: there is no column 5"),
         ("", 1, r"train\.conll: the file is empty"),
         ("\n\n\n", 1, r"train\.conll: the file is empty"),

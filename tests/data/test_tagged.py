@@ -115,6 +115,7 @@ def test_pmb(file):
         (read_conllu, "1\ta\t_\t\t_\n", r"corpus.txt:1: the tag of 'a' \(column 3\) is empty"),
         (read_pmb, "a\tb\n", r"corpus.txt:1: there is no column 3; the row has 2 columns"),
         (read_pmb, PMB + "x\ty\n", r"corpus.txt:15: 2 columns where the first row has 7"),
+        (read_pmb, "a X\nb Y\n", r"corpus.txt:1: one column: 'a X'; .* tabs between"),
         (read_conll, b"He PRP B-NP\ncaf\xe9 NN I-NP\n", r"corpus.txt:2: not UTF-8 \(byte 0xe9\)"),
         (read_conll, "", r"corpus.txt: the file is empty"),
         (read_conll, "\n \n", r"corpus.txt: the file is empty"),

@@ -22,6 +22,13 @@ class FakeTask:
     train_rows: int
 
 
+@dataclass(frozen=True)
+class FakeCorpus:
+    name: str
+    fingerprint: str
+    can_choose: bool
+
+
 @dataclass
 class FakeFacts:
     depth: int = 12
@@ -29,6 +36,7 @@ class FakeFacts:
     has_pooler: bool = True
     rows_of: dict[str, int] = field(default_factory=lambda: {"CoLA": 8551})
     one_fingerprint: str | None = None
+    can_choose: bool = True  # corpora have dev sentences
 
     def model_facts(self, model):
         return FakeModel(model.name, self.one_fingerprint or f"m:{model.name}", self.depth, self.has_pooler)
@@ -38,7 +46,7 @@ class FakeFacts:
         return FakeTask(task.name, self.one_fingerprint or f"t:{task.name}", rows)
 
     def corpus_facts(self, corpus):
-        return FakeTask(corpus.name, self.one_fingerprint or f"c:{corpus.name}", 1000)
+        return FakeCorpus(corpus.name, self.one_fingerprint or f"c:{corpus.name}", self.can_choose)
 
 
 def a_study(**settings) -> Study:

@@ -161,6 +161,30 @@ def test_what_cannot_be_is_told(settings, said):
         expand(a_study(**(plain | settings)), FakeFacts(depth=DEPTH))
 
 
+@pytest.mark.parametrize(
+    ("experiment", "refused"),
+    [
+        ({"kind": "word_probing", "l1": 0.1, "l2": 0.1}, False),
+        ({"kind": "neurons"}, True),
+        ({"kind": "neurons", "l1": 0.1, "l2": 0.1}, True),  # the smallest set
+        ({"kind": "neurons", "smallest": False}, True),
+        ({"kind": "neurons", "l1": 0.1, "l2": 0.1, "smallest": False}, False),
+        ({"kind": "neurons", "corpora": ["builtin:chunk"]}, True),
+        ({"kind": "selectivity"}, True),
+        ({"kind": "selectivity", "l1": 0.1, "l2": 0.1}, False),
+    ],
+)
+def test_a_corpus_without_sentences_to_choose_by(experiment, refused):
+    study = a_study(tasks=[], corpora=["builtin:pos", "builtin:chunk"], experiments=[experiment])
+    assert expand(study, FakeFacts(depth=DEPTH))
+    if not refused:
+        assert expand(study, FakeFacts(depth=DEPTH, can_choose=False))
+        return
+    with pytest.raises(StudyError, match="builtin:chunk has one training sentence and no dev file") as caught:
+        expand(study, FakeFacts(depth=DEPTH, can_choose=False))
+    assert ("corpora[0]: builtin:pos" in str(caught.value)) == ("corpora" not in experiment)
+
+
 def test_two_experiments_may_not_ask_one_thing_in_two_ways():
     with pytest.raises(StudyError, match="different settings of the probes"):
         points_of("word_probing", {"kind": "word_probing", "l2": 0.1})

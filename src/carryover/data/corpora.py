@@ -19,7 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from carryover.data.tagged import TaggedCorpus, read_tagged
+from carryover.data.tagged import BadCorpus, TaggedCorpus, read_tagged
+from carryover.data.tasks import counted
 from carryover.draws import permutation
 from carryover.trial import CarryoverError
 
@@ -62,6 +63,11 @@ class Corpus:
     )
     notes: tuple[str, ...] = ()
 
+    @property
+    def can_choose(self) -> bool:
+        """Whether there are sentences to choose lambdas and sets by: of dev, or a part of training's."""
+        return self.dev is not None or len(self.train.sentences) > 1
+
     @cached_property
     def fingerprint(self) -> str:
         """16 hex characters over the words and tags of all splits; not over names or lines."""
@@ -100,6 +106,7 @@ def load_corpus(
         splits = {part: read_tagged(file, format, column) for part, file in files.items() if file is not None}
     most = {"train": train_words, "dev": test_words, "test": test_words}
     cut = {part: _cut(split, most[part]) for part, split in splits.items()}
+    _refuse_one_tag(f"corpus {name!r}" if train is None else str(train), splits["train"], cut["train"])
     return Corpus(name, cut["train"], cut["test"], cut.get("dev"), tuple(_notes(cut)))
 
 
@@ -170,6 +177,16 @@ def _cut(corpus: TaggedCorpus, most: int | None) -> TaggedCorpus:
     return dataclasses.replace(corpus, sentences=[corpus.sentences[i] for i in sorted(chosen)])
 
 
+def _refuse_one_tag(where: str, whole: TaggedCorpus, cut: TaggedCorpus) -> None:
+    if len(tags := cut.tag_names) > 1:
+        return
+    if len(whole.tag_names) > 1:
+        raise CarryoverError(
+            f"{where}: all words that train_words leaves have the tag {tags[0]!r}; allow more words"
+        )
+    raise BadCorpus(f"{where}: every word has the tag {tags[0]!r}; a probe needs two or more to tell apart")
+
+
 def _notes(splits: dict[str, TaggedCorpus]) -> Iterable[str]:
     unseen = {
         tag: sum(sentence.tags.count(tag) for sentence in splits["test"].sentences)
@@ -177,7 +194,9 @@ def _notes(splits: dict[str, TaggedCorpus]) -> Iterable[str]:
     }
     if unseen:
         listed = ", ".join(f"{tag} ({n})" for tag, n in sorted(unseen.items(), key=lambda item: -item[1])[:5])
+        words, tags = sum(unseen.values()), "a tag" if len(unseen) == 1 else f"one of {len(unseen)} tags"
+        has, counts = ("has", "counts") if words == 1 else ("have", "count")
         yield (
-            f"{sum(unseen.values()):,} test words have one of {len(unseen)} tags that no training word has, and "
-            f"count as wrong: {listed}{', ...' if len(unseen) > 5 else ''}"
+            f"{counted(words, 'test word')} {has} {tags} that no training word has, and {counts} as wrong: "
+            f"{listed}{', ...' if len(unseen) > 5 else ''}"
         )

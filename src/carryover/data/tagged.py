@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from carryover.data.tasks import counted
 from carryover.trial import CarryoverError
 
 CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
@@ -51,7 +52,8 @@ def read_tagged(
     if format == "conll":
         if isinstance(column, str):
             raise CarryoverError(
-                f"column {column!r}: a conll file has numbered columns; give 1, 2, ... or -1"
+                f"{path}: column {column!r}: the columns of a conll file are numbered; give 1, 2, ..., or -1 for "
+                "the last"
             )
         return read_conll(path, tag_column=-1 if column is None else column)
     if format == "conllu":
@@ -100,6 +102,10 @@ def _corpus(
     for block in blocks:
         words, tags = [], []
         for number, cells in block:
+            if tag_column in (word_column, word_column - len(cells)):
+                raise BadCorpus(
+                    f"{path}:{number}: column {tag_column} holds the words; give the column of their tags"
+                )
             word, tag = (_cell(path, number, cells, column) for column in (word_column, tag_column))
             if not word.strip():
                 raise BadCorpus(
@@ -123,7 +129,8 @@ def _corpus(
 def _cell(path: Path, number: int, cells: list[str], column: int) -> str:
     if not -len(cells) <= column < len(cells):
         raise BadCorpus(
-            f"{path}:{number}: there is no column {column}; the row has {len(cells)} columns, numbered from 0"
+            f"{path}:{number}: there is no column {column}; the row has {counted(len(cells), 'column')}, numbered "
+            "from 0"
         )
     return cells[column]
 
@@ -141,10 +148,15 @@ def _blocks(
             block = []
         elif not is_comment(line):
             cells = cut(line)
+            if width is None and len(cells) == 1:
+                between = "tabs" if cut is _at_tabs else "white space"
+                raise BadCorpus(
+                    f"{path}:{number}: one column: {line[:50]!r}; a word and its tag are needed, {between} between"
+                )
             width = len(cells) if width is None else width
             if len(cells) != width:
                 raise BadCorpus(
-                    f"{path}:{number}: {len(cells)} columns where the first row has {width}: {line[:50]!r}; "
+                    f"{path}:{number}: {counted(len(cells), 'column')} where the first row has {width}: {line[:50]!r}; "
                     "every row needs the same number"
                 )
             block.append((number, cells))

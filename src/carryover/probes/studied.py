@@ -41,8 +41,7 @@ class Studied:
     tags: tuple[str, ...]
     train: WordTable
     test: WordTable
-    fit: WordTable  # what lambdas and sets are chosen with, and `dev` what they are chosen by
-    dev: WordTable
+    dev: WordTable | None  # of a corpus that has dev sentences
     labels: dict[str, np.ndarray]  # by the names of the tables
 
     @staticmethod
@@ -59,17 +58,20 @@ class Studied:
         tags = training_tags(corpus.train)
         states = shelf.states(encoder, tokenizer, splits, vector, on_words)
         labels = {name: tag_ids(split, tags) for name, split in splits.items()}
-        device = shelf.place
-        tables = {name: WordTable(states[name], device) for name in ("train", "test")}
-        if corpus.dev is not None:
-            tables |= {"fit": tables["train"], "dev": WordTable(states["dev"], device)}
-            labels["fit"] = labels["train"]
-        else:
-            words = words_before(corpus.train, 1 - HELD_OUT)
-            tables |= {"fit": WordTable(states["train"][:words], device)}
-            tables |= {"dev": WordTable(states["train"][words:], device)}
-            labels |= {"fit": labels["train"][:words], "dev": labels["train"][words:]}
-        return Studied(corpus, tags, labels=labels, **tables)
+        tables = {name: WordTable(states[name], shelf.place) for name in splits}
+        return Studied(corpus, tags, tables["train"], tables["test"], tables.get("dev"), labels)
+
+    @cached_property
+    def to_choose(self) -> tuple[WordTable, np.ndarray, WordTable, np.ndarray]:
+        """What lambdas and sets are chosen with, and what they are chosen by, each with its labels."""
+        train, labels = self.train, self.labels
+        if self.dev is not None:
+            return train, labels["train"], self.dev, labels["dev"]
+        words = words_before(self.corpus.train, 1 - HELD_OUT)
+        return (
+            *(train.part(slice(words)), labels["train"][:words]),
+            *(train.part(slice(words, None)), labels["train"][words:]),
+        )
 
     def layers(self, trials: Sequence[Trial], training: ProbeTraining) -> dict[str, Answer]:
         problems = []
@@ -97,15 +99,7 @@ class Ranked:
         """(L1, L2), and all neurons by Linguistic Correlation Analysis."""
         s = self.studied
         if self.given is None:
-            grid = search_lambdas(
-                s.fit,
-                s.labels["fit"],
-                s.dev,
-                s.labels["dev"],
-                len(s.tags),
-                seed=self.seed,
-                training=self.training,
-            )
+            grid = search_lambdas(*s.to_choose, len(s.tags), seed=self.seed, training=self.training)
             return (grid.best.l1, grid.best.l2), grid.ranking.order
         problem = Problem(s.train.everything(), *self.given, seed=self.seed)
         probe = fit_probes(s.train, s.labels["train"], len(s.tags), [problem], self.training)[0]
@@ -159,7 +153,7 @@ class Ranked:
     def smallest(self, words: Words) -> Answer:
         s, (l1, l2) = self.studied, self.lambdas
         found = minimal_set(
-            *(s.fit, s.labels["fit"], s.dev, s.labels["dev"], len(s.tags), self.order(words)),
+            *(*s.to_choose, len(s.tags), self.order(words)),
             l1=l1,
             l2=l2,
             delta=words.delta,

@@ -78,6 +78,10 @@ class WordTable:
             found = found.pin_memory()
         return found.to(self.device, non_blocking=True)
 
+    def part(self, rows: slice) -> WordTable:
+        """A table of some rows, in the same memory."""
+        return WordTable(self.flat[rows].view(-1, self.layers, self.hidden), self.device)
+
     def narrowed(self, neurons: np.ndarray) -> WordTable:
         """A table of these neurons alone, in this order, numbered anew from 0."""
         at = torch.from_numpy(self.checked(neurons)).to(self.flat.device)

@@ -66,6 +66,7 @@ class CorpusFacts:
     name: str
     fingerprint: str
     train_words: int
+    can_choose: bool
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Subjects:
 
     def corpus_facts(self, spec: CorpusSpec) -> CorpusFacts:
         corpus = self._corpus_from(CorpusSource.of(spec))
-        return CorpusFacts(corpus.name, corpus.fingerprint, corpus.train.n_words)
+        return CorpusFacts(corpus.name, corpus.fingerprint, corpus.train.n_words, corpus.can_choose)
 
     def _corpus_from(self, source: CorpusSource) -> Corpus:
         known = next(

@@ -46,6 +46,8 @@ class CorpusFacts(Protocol):
     def name(self) -> str: ...
     @property
     def fingerprint(self) -> str: ...
+    @property
+    def can_choose(self) -> bool: ...
 
 
 class Facts(Protocol):
@@ -67,6 +69,7 @@ def expand(study: Study, facts: Facts) -> list[Point]:
         *_same_twice("corpora", corpora),
         *_misfits(study, models),
         *_sizes_too_large(study, tasks),
+        *_nothing_to_choose_by(study, corpora),
     ]
     if problems:
         raise study.error(problems)
@@ -154,7 +157,7 @@ def _word_points(
     tasks: Sequence[TaskFacts],
 ) -> Iterator[Point]:
     """Every question about every corpus, of one model as it was pretrained (size 0) or finetuned on one task."""
-    chosen = [c for c in corpora if experiment.corpora == "all" or c.name in experiment.corpora]
+    chosen = [c for c in corpora if experiment.asks_about(c.name)]
     asked = list(experiment.asked(depth))
     for size, corpus, (question, words) in product(sizes, chosen, asked):
         training = study.training.at(size, experiment.epochs, experiment.lr, ()) if size else Training()
@@ -242,6 +245,16 @@ def _sizes_too_large(study: Study, tasks: Sequence[TaskFacts]) -> Iterator[Probl
                     text = f"{facts.name} has {facts.train_rows} training examples; allowed: 1 to "
                     text += f'{facts.train_rows}, a share between 0 and 1, or "all"; {advice}'
                     yield Problem((*place, i), text, shown(size))
+
+
+def _nothing_to_choose_by(study: Study, corpora: Sequence[CorpusFacts]) -> Iterator[Problem]:
+    for experiment in study.experiments:
+        if not isinstance(experiment, LinguisticKind) or not experiment.chooses():
+            continue
+        for c, corpus in enumerate(corpora):
+            if experiment.asks_about(corpus.name) and not corpus.can_choose:
+                text = f"{corpus.name} has one training sentence and no dev file, and {experiment.kind} needs further"
+                yield Problem(("corpora", c), f"{text} ones to choose lambdas or sets by; give it a dev file")
 
 
 def _refuse_rivals(study: Study, points: Iterable[Point]) -> None:

@@ -68,6 +68,13 @@ class LinguisticKind(ExperimentKind):
     def lambdas(self) -> tuple[float, float] | None:
         raise NotImplementedError
 
+    def chooses(self) -> bool:
+        """Whether lambdas or sets are chosen by sentences that are not trained on."""
+        return self.lambdas() is None
+
+    def asks_about(self, corpus: str) -> bool:
+        return self.corpora == "all" or corpus in self.corpora
+
     def questions(self, depth: int) -> Iterator[Question]:
         raise NotImplementedError
 
@@ -155,6 +162,9 @@ class NeuronRanking(_Ranking):
     delta: Annotated[Number, Field(ge=0, lt=1)] = Field(
         default=PLAIN.delta, description="How much less accurate the smallest set may be."
     )
+
+    def chooses(self) -> bool:
+        return self.smallest or super().chooses()
 
     def questions(self, depth: int) -> Iterator[Question]:
         yield Question(self.kind, "all neurons", 100, {})

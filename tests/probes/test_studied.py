@@ -1,0 +1,87 @@
+"""What lambdas and sets are chosen by: dev sentences, or a part of training's, held out only if asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from word_models import word_encoder_of, word_tokenizer_of
+
+from carryover.data.corpora import Corpus
+from carryover.data.tagged import TaggedCorpus, TaggedSentence
+from carryover.probes.ask import ask
+from carryover.probes.shelf import Shelf
+from carryover.probes.studied import Studied
+from carryover.probes.table import WordTable
+from carryover.trial import CarryoverError, Trial, Words
+
+WORDS = ("the", "cat", "sat", "on", "the", "mat", "and", "dogs", "were", "running", "home", ".")
+
+
+def tagged(sentences: int) -> TaggedCorpus:
+    """Sentences of different length, each with tags of two kinds."""
+    cut = [WORDS[: 4 + i % 5] for i in range(sentences)]
+    return TaggedCorpus(
+        "mine", [TaggedSentence(w, tuple("XY"[len(x) > 2] for x in w), i) for i, w in enumerate(cut)]
+    )
+
+
+def trial_of(**settings) -> Trial:
+    words = Words("mine", "c", epochs=1, **settings)
+    return Trial("m", "f", None, "", "", 0, 0, words=words)
+
+
+def studied_of(corpus: Corpus, tmp_path) -> Studied:
+    encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
+    return Studied.of(encoder, tokenizer, corpus, "last", Shelf("cpu", tmp_path), lambda words: None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"neurons": "layer", "layer": 1, "lambdas": (0.0, 0.0)},
+        {"neurons": "top", "share": 0.5, "lambdas": (0.01, 0.01)},
+        {"ask": "selectivity", "lambdas": (0.01, 0.01)},
+    ],
+)
+def test_one_sentence_is_enough_where_nothing_is_chosen(words, tmp_path):
+    corpus = Corpus("mine", tagged(1), tagged(2))
+    (outcome,) = ask(
+        [trial_of(**words)],
+        *(word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, Shelf("cpu", tmp_path)),
+    )
+    assert outcome.error is None
+
+
+def test_one_sentence_is_too_few_to_choose_by(tmp_path):
+    with pytest.raises(CarryoverError, match="one sentence is too few to hold any out"):
+        _ = studied_of(Corpus("mine", tagged(1), tagged(2)), tmp_path).to_choose
+
+
+def test_the_last_tenth_of_the_sentences_is_held_out(tmp_path):
+    corpus = Corpus("mine", tagged(20), tagged(3))
+    studied = studied_of(corpus, tmp_path)
+    fit, fit_labels, dev, dev_labels = studied.to_choose
+    first = sum(len(s.words) for s in corpus.train.sentences[:18])
+    assert (fit.n, dev.n) == (first, corpus.train.n_words - first)
+    assert torch.equal(torch.cat([fit.flat, dev.flat]), studied.train.flat)
+    assert (fit.layers, fit.hidden) == (studied.train.layers, studied.train.hidden)
+    np.testing.assert_array_equal(np.concatenate([fit_labels, dev_labels]), studied.labels["train"])
+
+
+def test_dev_sentences_leave_training_whole(tmp_path):
+    studied = studied_of(Corpus("mine", tagged(20), tagged(3), tagged(4)), tmp_path)
+    fit, fit_labels, dev, dev_labels = studied.to_choose
+    assert fit is studied.train
+    assert fit_labels is studied.labels["train"]
+    assert (dev.n, len(dev_labels)) == (tagged(4).n_words,) * 2
+
+
+def test_a_part_of_a_table_lies_in_its_memory():
+    states = np.arange(5 * 3 * 2, dtype=np.float32).reshape(5, 3, 2)
+    part = WordTable(states).part(slice(2, None))
+    expected = WordTable(states[2:].copy())
+    assert torch.equal(part.flat, expected.flat)
+    assert (part.n, part.layers, part.hidden) == (3, 3, 2)
+    states[2] = 7
+    assert (part.flat[0] == 7).all()
