@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,41 @@ def test_what_cannot_work_is_told_before_anything_trains(study, tmp_path):
     with pytest.raises(carryover.CarryoverError, match="no_such_model"):
         carryover.run(study.override(models=["./no_such_model"]), tmp_path / "b", device="cpu", workers=0)
     assert not (tmp_path / "b").exists()
+
+
+def test_models_are_checked_without_reading_the_data(study, tmp_path):
+    from carryover.runs.subjects import Subjects
+    from carryover.study.expand import expand
+
+    def check(study):
+        subjects = Subjects(cache=None)
+        trials = [point.trial for point in expand(study, subjects)]
+        subjects.check_models(trials)
+        return subjects
+
+    assert check(study).tokenised() == {}
+    longer = carryover.Study(**(study.settings() | {"training": {"max_length": 40}}))
+    with pytest.raises(carryover.CarryoverError, match="at most 32 tokens"):
+        check(longer)
+    model = tmp_path / "model"
+    shutil.copytree(study.models[0].name, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(carryover.CarryoverError, match=r"lack .* of the encoder's parameters"):
+        check(study.override(models=[str(model)]))
+    (model / "config.json").write_text(json.dumps(config))
+    for file in model.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(carryover.CarryoverError, match="there is no tokenizer in"):
+        check(study.override(models=[str(model)]))
+
+
+def test_the_facts_of_a_task_are_what_was_read(study):
+    from carryover.runs.subjects import Subjects
+
+    facts = Subjects(cache=None).task_facts(study.tasks[0])
+    assert (facts.kind, facts.classes, facts.metric) == ("classification", 2, "accuracy")
+    assert (facts.train_rows, facts.dev_rows) == (24, 12)
 
 
 def test_a_worker_refuses_data_that_changed_after_the_run_began(study, tmp_path):

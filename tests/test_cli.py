@@ -111,12 +111,41 @@ def test_plan_counts_without_writing_anything():
     assert ["fake-org/fake", "builtin:sentiment", "16", "15", "60", "3"] in rows
     assert ["in", "all", "30", "210", "6"] in rows
     assert "time  unknown: it was not measured" in output
+    told = "data  builtin:sentiment: classification, 2 classes, accuracy; 100 training and 40 dev examples"
+    assert told in output
     assert [path.name for path in Path.cwd().iterdir()] == ["mine.toml"]
     call("run", "mine.toml")
     assert (
         "15 of 30 trials are done in mine"
         in call("plan", "mine.toml", "--sizes", "16,40", "--no-measure").output
     )
+
+
+def test_plan_shows_what_tells_models_apart_however_narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "64")
+    models = [f"/a/long/path/of/folders/to/models/of/mine/tiny-{size}" for size in "ab"]
+    shown = call("plan", "mine.toml", "--no-measure", *(w for m in models for w in ("--model", m))).output
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["model", "task", "examples", "trials", "steps", "stacks"] in rows
+    assert {row[0] for row in rows if row[2:3] == ["16"]} == {"tiny-a", "tiny-b"}
+    assert "…" not in shown
+
+
+def test_plan_refuses_what_run_refuses_also_without_measuring(monkeypatch):
+    bad = fakes.FakeSubjects(complaint=CarryoverError("no tokenizer here"))
+    monkeypatch.setattr(subjects, "Subjects", lambda cache: bad)
+    assert "no tokenizer here" in call("plan", "mine.toml", "--no-measure", code=2).stderr
+
+
+def test_options_that_nothing_uses_are_refused():
+    said = call("plan", "mine.toml", "--data", "./glue", code=2).stderr
+    assert (
+        '--data (source) = "./glue": it is for GLUE tasks and the papers\' corpora, and the study has none'
+        in said
+    )
+    assert "(it has builtin:sentiment)" in said
+    said = call("run", "mine.toml", "--words", "500", code=2).stderr
+    assert "--words (words) = 500: it is for corpora of tagged words, and the study has none" in said
 
 
 def test_a_study_runs_into_a_folder_of_its_name_and_goes_on_from_there():

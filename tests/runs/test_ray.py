@@ -165,5 +165,5 @@ def test_what_on_may_be(folder, monkeypatch):
     with pytest.raises(CarryoverError, match="--device cuda:1: on Ray give cpu or cuda"):
         run(folder, on="ray", device="cuda:1")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(CarryoverError, match=r"Ray is not installed: pip install 'carryover\[ray\]'"):
+    with pytest.raises(CarryoverError, match=r"Ray is not installed: pip install 'ray\[client\]>="):
         run(folder, on="ray")

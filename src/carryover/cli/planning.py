@@ -32,6 +32,7 @@ from carryover.trial import CarryoverError, Trial
 if TYPE_CHECKING:
     from carryover.runs.forecast import Disk, Span
     from carryover.runs.plan import Stack
+    from carryover.runs.subjects import CorpusFacts, TaskFacts
 
 Gpus = Annotated[
     str | None,
@@ -42,7 +43,7 @@ Gpus = Annotated[
     ),
 ]
 NoMeasure = Annotated[
-    bool, typer.Option("--no-measure", help="Only count; the time it takes is then unknown.")
+    bool, typer.Option("--no-measure", help="Check and count, train nothing; the time is then unknown.")
 ]
 
 
@@ -89,6 +90,8 @@ def plan(
         out.print(Text(f"{head:<6}{text}"), soft_wrap=True)
 
     out.print(_counts(found.stacks, found.trials))
+    for place, line in enumerate([*map(task_text, found.tasks), *map(corpus_text, found.corpora)]):
+        show("" if place else "data", line)
     if found.done:
         show("done", f"{found.done:,} of {len(found.trials):,} trials are done in {chosen.folder}")
     if found.here is not None:
@@ -104,17 +107,33 @@ def plan(
 
 
 def _counts(stacks: Sequence[Stack], wanted: Sequence[Trial]) -> Table:
+    from carryover.report.labels import short_names
     from carryover.runs.plan import plan_rows
 
     numbers = ("examples", "trials", "steps", "stacks")
     shown = table("model", "task", *numbers, right=numbers)
-    for row in plan_rows(stacks):
+    rows = plan_rows(stacks)
+    models = short_names(row.model for row in rows)
+    for row in rows:
         shown.add_row(
-            row.model, row.task, *(f"{n:,}" for n in (row.train_size, row.trials, row.steps, row.stacks))
+            models[row.model],
+            row.task,
+            *(f"{n:,}" for n in (row.train_size, row.trials, row.steps, row.stacks)),
         )
     steps = sum(stack.steps for stack in stacks)
     shown.add_row("in all", "", "", f"{len(wanted):,}", f"{steps:,}", f"{len(stacks):,}", style="bold")
     return shown
+
+
+def task_text(task: TaskFacts) -> str:
+    """What was read of a task: where the study file leaves it open, the labels decided."""
+    kind = f"classification, {task.classes:,} classes" if task.classes else task.kind
+    rows = f"{task.train_rows:,} training and {counted(task.dev_rows, 'dev example')}"
+    return f"{task.name}: {kind}, {task.metric}; {rows}"
+
+
+def corpus_text(corpus: CorpusFacts) -> str:
+    return f"{corpus.name}: {counted(corpus.train_words, 'tagged word')} to train probes on"
 
 
 def gpu_speeds(text: str | None, on_cuda: bool) -> list[float]:

@@ -24,8 +24,15 @@ def complain(text: str) -> None:
 
 def table(*heads: str, right: tuple[str, ...] = ()) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for head in heads:
-        made.add_column(head, justify="right" if head in right else "left")
+    for head in heads:  # where it is narrow, words fold; heads and numbers stay whole
+        numbers = head in right
+        made.add_column(
+            head,
+            justify="right" if numbers else "left",
+            no_wrap=numbers,
+            overflow="fold",
+            min_width=len(head),
+        )
     return made
 
 

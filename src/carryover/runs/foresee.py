@@ -17,7 +17,7 @@ from carryover.runs.measuring import Timed, feature_bytes, fit_memory, time_stac
 from carryover.runs.plan import Stack, make_stacks, time_key
 from carryover.runs.status import disk_use
 from carryover.runs.store import Store
-from carryover.runs.subjects import cache_folder
+from carryover.runs.subjects import CorpusFacts, TaskFacts, cache_folder
 from carryover.runs.worker import DEFAULT_ENGINE
 from carryover.trial import Trial
 
@@ -37,6 +37,8 @@ class Foreseen:
     on_gpus: Span | None  # on those that were asked for
     untimed: int  # trials of kinds that could not be timed, and are in no span
     disk: Disk
+    tasks: list[TaskFacts]
+    corpora: list[CorpusFacts]
 
 
 def foresee(
@@ -61,6 +63,11 @@ def foresee(
         trials = list({point.trial.id: point.trial for point in points}.values())
         done = _done(folder, trials)
         left = [trial for trial in trials if trial.id not in done]
+        tasks = [subjects.task_facts(task) for task in study.tasks]
+        corpora = [subjects.corpus_facts(corpus) for corpus in study.corpora]
+        if not measure:
+            with doing("reading models and data"):
+                subjects.check_models(left)
         measure = measure and bool(left)
         before = 0.0
         if measure:
@@ -95,7 +102,7 @@ def foresee(
         disk = disk_of(stacks, len(points), workers, subjects.weights_bytes, cached, depths)
         every = stacks if len(left) == len(trials) else stacked(trials, workers)
     untimed = sum(len(stack.trials) for stack in unknown)
-    return Foreseen(trials, len(done), every, means, here, on_gpus, untimed, disk)
+    return Foreseen(trials, len(done), every, means, here, on_gpus, untimed, disk, tasks, corpora)
 
 
 def _done(folder: Path, trials: Sequence[Trial]) -> set[str]:

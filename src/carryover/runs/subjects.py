@@ -42,6 +42,8 @@ class TaskFacts:
     kind: str
     metric: str
     metrics: tuple[str, ...]
+    classes: int  # 0: regression
+    dev_rows: int
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,16 @@ class Subjects:
             self._tasks[task.fingerprint] = task
             self.catalogue.tasks.setdefault(task.fingerprint, source)
         task = self._tasks[self._fingerprints[source]]
-        return TaskFacts(task.name, task.fingerprint, len(task.train), task.kind, task.metric, task.metrics)
+        return TaskFacts(
+            task.name,
+            task.fingerprint,
+            len(task.train),
+            task.kind,
+            task.metric,
+            task.metrics,
+            len(task.label_names),
+            len(task.evals[""]),
+        )
 
     def corpus_facts(self, spec: CorpusSpec) -> CorpusFacts:
         corpus = self._corpus_from(CorpusSource.of(spec))
@@ -263,14 +274,29 @@ class Subjects:
             if use in seen:
                 continue
             seen.add(use)
-            longest = self._facts[trial.model_fingerprint].max_length
-            if longest is not None and trial.training.max_length > longest:
-                raise CarryoverError(
-                    f"training.max_length = {trial.training.max_length}, but {trial.model} reads at most"
-                    f" {longest} tokens: set it to {longest} or less"
-                )
+            self._check_length(trial)
             self.encoder(trial)
             self.data(trial)
+
+    def check_models(self, trials: Iterable[Trial]) -> None:
+        """That every model and tokenizer loads, one after another; what they would read is not tokenised."""
+        seen: set[tuple[str, int]] = set()
+        for trial in trials:
+            if (use := (trial.model_fingerprint, trial.training.max_length)) not in seen:
+                if trial.train_size:
+                    self._check_length(trial)
+                self.tokenizer(trial)
+                self.encoder(trial)
+                self._encoders.clear()
+            seen.add(use)
+
+    def _check_length(self, trial: Trial) -> None:
+        longest = self._facts[trial.model_fingerprint].max_length
+        if longest is not None and trial.training.max_length > longest:
+            raise CarryoverError(
+                f"training.max_length = {trial.training.max_length}, but {trial.model} reads at most"
+                f" {longest} tokens: set it to {longest} or less"
+            )
 
     def tokenised(self) -> dict[tuple[str, str, int], TokenisedTask]:
         """What `check` tokenised, by task, model and longest input."""

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model
 
 from carryover.study import toml
 from carryover.study.corpus import CorpusSpec
-from carryover.study.errors import Problem, StudyError, close_match, problems_of, refuse
+from carryover.study.errors import Problem, StudyError, close_match, problems_of, refuse, shown
 from carryover.study.experiments import KINDS, Experiment, Flags, Incremental, Recipes
 from carryover.study.linguistic import LinguisticKind
 from carryover.study.sections import (
@@ -186,7 +186,8 @@ class Study(Section):
 
         A model or task named as one in the study stands for that one, with all its keys. `source` is for
         the GLUE tasks and the papers' corpora; of each corpus at most so many `words` are used to train on, and as
-        many to score on. Relative paths start from the current folder.
+        many to score on; where the study has nothing that they are for, they are refused. Relative paths start from
+        the current folder.
         """
         now: dict[str, Any] = self.settings()
         if models is not None:
@@ -211,6 +212,13 @@ class Study(Section):
             )
         if words is not None:
             corpora = tuple(c.model_copy(update={"train_words": words, "test_words": words}) for c in corpora)
+        of_source = [t.name for t in changed if t.origin == "glue"]
+        of_source += [c.name for c in corpora if c.origin == "folder" and source != "hub"]
+        if source is not None and not of_source:
+            which = "GLUE tasks" if source == "hub" else "GLUE tasks and the papers' corpora"
+            raise _for_nothing("--data (source)", source, which, [*study.tasks, *study.corpora])
+        if words is not None and not corpora:
+            raise _for_nothing("--words (words)", words, "corpora of tagged words", study.tasks)
         study = Study(**(study.settings() | {"tasks": changed, "corpora": corpora})).resolved(Path.cwd())
         study._file = self._file
         return study
@@ -242,6 +250,11 @@ def load_study(path: str | Path) -> Study:
 def _named(given: str | Section, sections: Sequence[ModelSpec | TaskSpec]) -> str | Section:
     names = (given, glue_name(given) if isinstance(given, str) else None)
     return next((s for s in sections if s.name in names), given)
+
+
+def _for_nothing(option: str, value: object, what: str, has: Sequence[TaskSpec | CorpusSpec]) -> StudyError:
+    text = f"it is for {what}, and the study has none (it has {', '.join(s.name for s in has)}): leave it out"
+    return StudyError([Problem((), f"{option} = {shown(value)}: {text}")])
 
 
 def _cleared(section: Any, keys: dict[str, Any]) -> Any:
