@@ -20,7 +20,8 @@ import fakes
 
 import carryover
 from carryover.cli import app
-from carryover.runs import execute, subjects
+from carryover.runs import execute, foresee, subjects
+from carryover.runs.measuring import Timed
 from carryover.runs.store import Store
 from carryover.trial import CarryoverError
 
@@ -135,6 +136,15 @@ def test_plan_refuses_what_run_refuses_also_without_measuring(monkeypatch):
     bad = fakes.FakeSubjects(complaint=CarryoverError("no tokenizer here"))
     monkeypatch.setattr(subjects, "Subjects", lambda cache: bad)
     assert "no tokenizer here" in call("plan", "mine.toml", "--no-measure", code=2).stderr
+
+
+def test_plan_says_what_it_is_doing(monkeypatch):
+    monkeypatch.setattr(foresee, "fit_memory", lambda means, *rest: means)
+    monkeypatch.setattr(foresee, "time_stacks", lambda *asked: Timed((), 0.0))
+    monkeypatch.setattr(foresee, "feature_bytes", lambda *asked: 0)
+    assert "timing a few steps of 1 kind of stack ..." in call("plan", "mine.toml").stderr
+    two = call("plan", "mine.toml", "--tasks", "builtin:sentiment,builtin:acceptability").stderr
+    assert "timing a few steps of 2 kinds of stack ..." in two
 
 
 def test_options_that_nothing_uses_are_refused():

@@ -72,6 +72,7 @@ def test_a_missing_file_is_named_with_what_is_there(subsets):
         load_glue("QNLI", subsets)
     message = str(error.value)
     assert "has no train.tsv; it has dev.tsv, train_rebuilt_from_squad.tsv.gz, train_subset.tsv" in message
+    assert "`carryover presets NAME > my-study.toml`" in message  # a preset has no file to edit
     assert 'train = "train_' in message
     with pytest.raises(CarryoverError, match=r"has no other\.tsv"):
         load_glue("RTE", subsets, dev="other.tsv")
