@@ -382,7 +382,9 @@ def test_an_effect_that_is_there_but_small_is_called_so():
 
 
 def test_scaled_movement_goes_from_0_to_1_in_every_trial():
-    rows = [("m", "CoLA", 500, seed, layer, 2.0 + seed + layer**2) for seed in (0, 1) for layer in range(1, 5)]
+    rows = [
+        ("m", "CoLA", 500, seed, layer, 2.0 + seed + layer**2) for seed in (0, 1) for layer in range(1, 5)
+    ]
     rows += [("m", "CoLA", 500, 2, layer, 3.0) for layer in range(1, 5)]
     moved = pd.DataFrame(rows, columns=["model", "task", "train_size", "seed", "layer", "value"])
     scaled = scaled_movement(moved)
