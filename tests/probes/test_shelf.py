@@ -9,26 +9,11 @@ import torch
 from word_models import WORD_FAMILIES, corpus_of, random_words, word_encoder_of, word_tokenizer_of
 
 from carryover.probes import shelf as shelves
-from carryover.probes import words
 from carryover.probes.shelf import Shelf
 from carryover.probes.words import extract_words
 from carryover.trial import CarryoverError
 
 SPLITS = {"train": random_words(300, seed=0), "test": random_words(80, seed=1)}
-
-
-@pytest.fixture
-def passes(monkeypatch):
-    """The words that go through the encoder, batch by batch."""
-    seen, original = [], words._batches
-
-    def counted(*arguments):
-        for which, states in original(*arguments):
-            seen.append(len(which))
-            yield which, states
-
-    monkeypatch.setattr(words, "_batches", counted)
-    return seen
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from word_models import (
 )
 
 from carryover.data.tagged import read_conllu
-from carryover.probes import words
 from carryover.probes.alignment import align
 from carryover.probes.words import corpus_fingerprint, extract_words, words_key
 from carryover.trial import CarryoverError
@@ -115,21 +114,6 @@ def test_states_too_large_for_half_precision():
 
 
 # --- the file ---
-
-
-@pytest.fixture
-def passes(monkeypatch):
-    """Counts the words that go through the encoder."""
-    seen = []
-    original = words._batches
-
-    def counted(*arguments):
-        for which, states in original(*arguments):
-            seen.append(len(which))
-            yield which, states
-
-    monkeypatch.setattr(words, "_batches", counted)
-    return seen
 
 
 def test_the_second_time_nothing_is_computed(tmp_path, passes):
