@@ -1,6 +1,7 @@
 """Test set-up: one torch thread a worker, no network, where the shared data lies."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start deaf to Ctrl-C
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "engine"))  # tiny.py, the small random encoders
 SHARED = HERE.parent.parent / "shared"
