@@ -122,6 +122,13 @@ def test_plan_counts_without_writing_anything():
     )
 
 
+def test_plan_tells_what_is_odd_about_the_data(monkeypatch):
+    odd = fakes.FakeSubjects()
+    odd.notes = lambda: ["sentiment: all 40 dev examples have one label"]
+    monkeypatch.setattr(subjects, "Subjects", lambda cache: odd)
+    assert "dev examples have one label" in call("plan", "mine.toml", "--no-measure").output
+
+
 def test_plan_shows_what_tells_models_apart_however_narrow(monkeypatch):
     monkeypatch.setenv("COLUMNS", "64")
     models = [f"/a/long/path/of/folders/to/models/of/mine/tiny-{size}" for size in "ab"]

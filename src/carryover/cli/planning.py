@@ -92,6 +92,8 @@ def plan(
     out.print(_counts(found.stacks, found.trials))
     for place, line in enumerate([*map(task_text, found.tasks), *map(corpus_text, found.corpora)]):
         show("" if place else "data", line)
+    for note in found.notes:
+        out.print(Text(f"{'':<6}{note}", style="yellow"), soft_wrap=True)
     if found.done:
         show("done", f"{found.done:,} of {len(found.trials):,} trials are done in {chosen.folder}")
     if found.here is not None:

@@ -39,6 +39,7 @@ class Foreseen:
     disk: Disk
     tasks: list[TaskFacts]
     corpora: list[CorpusFacts]
+    notes: list[str]  # about the data
 
 
 def foresee(
@@ -102,7 +103,9 @@ def foresee(
         disk = disk_of(stacks, len(points), workers, subjects.weights_bytes, cached, depths)
         every = stacks if len(left) == len(trials) else stacked(trials, workers)
     untimed = sum(len(stack.trials) for stack in unknown)
-    return Foreseen(trials, len(done), every, means, here, on_gpus, untimed, disk, tasks, corpora)
+    return Foreseen(
+        trials, len(done), every, means, here, on_gpus, untimed, disk, tasks, corpora, subjects.notes()
+    )
 
 
 def _done(folder: Path, trials: Sequence[Trial]) -> set[str]:
