@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.markup import escape
@@ -16,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from carryover.analysis.frame import finished, load_points
-from carryover.report.labels import experiment_name, in_order
+from carryover.report.labels import experiment_name, in_order, metric_name, short_names
 from carryover.report.tables import Cell, Grid, grid
 
 HEAD_WIDTHS = (16, 12, 8)  # of task, model and so on; longer ones go over several lines
@@ -32,10 +33,19 @@ def summary_table(folder: Path) -> Group:
     parts: list[Text | FoldedGrid] = []
     for experiment in in_order(points["experiment"]):
         whole = grid(points, experiment)
-        scale = TIMES_100 if whole.share else AS_IT_IS
+        what = _metrics(points[points["experiment"] == experiment])
+        scale = f"{what} {TIMES_100}" if whole.share else AS_IT_IS
         head = Text(experiment_name(experiment), style="bold").append(f"  {whole.x}; {scale}", style="dim")
         parts += [head, FoldedGrid(whole)]
     return Group(*parts, Text(LEGEND, style="dim"))
+
+
+def _metrics(rows: pd.DataFrame) -> str:
+    """accuracy; or, of tasks with several: SST-2 accuracy, CoLA Matthews correlation."""
+    short = short_names(rows["task"])
+    of = {short[task]: metric_name(metric) for task, metric in zip(rows["task"], rows["metric"], strict=True)}
+    names = dict.fromkeys(of.values())
+    return next(iter(names)) if len(names) == 1 else ", ".join(f"{task} {name}" for task, name in of.items())
 
 
 @dataclass(frozen=True)
