@@ -205,3 +205,18 @@ def test_saved_in_three_formats_and_the_same_each_time(tmp_path):
     second = save(draw(points, "incremental"), tmp_path / "b", "incremental")
     assert [path.suffix for path in first] == [".png", ".svg", ".pdf"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_many_ways_of_doing_it_have_figures_of_their_own(tmp_path):
+    """Two recipes stand in one figure; of three, the first, and the caption says where the others are."""
+    two, three = (
+        read(tmp_path / str(len(recipes)), incremental(("SST-2",), (500,), 2, recipes=recipes))
+        for recipes in (("as_described", "as_released"), ("as_described", "as_released", "bert_init"))
+    )
+    counts = [
+        sum(mark.kind == "line" for mark in draw(points, "incremental").panels[0].marks)
+        for points in (two, three)
+    ]
+    assert counts == [2, 1]
+    assert "the figures below compare other ways" in caption(three, "incremental")
+    assert "other ways" not in caption(two, "incremental")

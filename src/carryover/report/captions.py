@@ -6,6 +6,7 @@ import pandas as pd
 
 from carryover.analysis.contrasts import ALL, BASELINES, NONE
 from carryover.analysis.frame import CURVE
+from carryover.report.figures import in_one_figure
 from carryover.report.labels import BY_LAYER, size_name
 from carryover.report.linguistic import MOST_BARS, whose
 from carryover.report.permutations import LEAST_FOR_DENSITY
@@ -36,6 +37,8 @@ WHAT = {
 
 def caption(points: pd.DataFrame, experiment: str) -> str:
     chosen = points[points["experiment"] == experiment]
+    shown = in_one_figure(chosen) if experiment == "incremental" else chosen
+    others, chosen = chosen["variant"].nunique() - shown["variant"].nunique(), shown
     counts = chosen[~chosen["condition"].isin(BASELINES)].groupby([*CURVE, "condition", "x"]).size()
     told = [WHAT.get(experiment, "")]
     if experiment == "permutation":
@@ -55,6 +58,8 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
         told.append(f"{size_name(chosen['train_size'].iloc[0])} training examples.")
     elif experiment == "incremental":
         told.append("The more examples, the stronger the colour.")
+    if others:
+        told.append(f"With {chosen['variant'].iloc[0]}; the figures below compare other ways.")
     if experiment == "incremental" and _probed(points):
         told.append("The broken line is a linear probe on layer k of the frozen model.")
     if counts.between(2, 3).any():

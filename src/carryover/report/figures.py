@@ -26,6 +26,7 @@ from carryover.report.permutations import draw_permutations
 from carryover.report.style import LIGHT, MARKERS, Theme
 
 FORMATS = ("png", "svg", "pdf")
+MOST_VARIANTS = 2  # of the curves of incremental re-initialisation, in one figure
 PROBED = "probe of layer k, frozen model"
 
 
@@ -40,12 +41,21 @@ def paint(points: pd.DataFrame, experiment: str, theme: Theme = LIGHT, overlay: 
     chosen = points[points["experiment"] == experiment]
     if experiment == "incremental":
         probing = points[points["experiment"] == "probing"]
-        return draw_incremental(chosen, experiment, theme, probing, overlay)
+        return draw_incremental(in_one_figure(chosen), experiment, theme, probing, overlay)
     if experiment == "permutation":
         return draw_permutations(chosen, experiment, theme)
     if experiment in LINGUISTIC:
         return draw_words(chosen, experiment, theme, overlay)
     return draw_conditions(chosen, experiment, theme, overlay)
+
+
+def in_one_figure(incremental: pd.DataFrame) -> pd.DataFrame:
+    """All curves where they are of one or two ways of doing it; of more, those of the first: figures of their own
+    compare the others with it."""
+    variants = list(dict.fromkeys(incremental["variant"]))
+    return (
+        incremental if len(variants) <= MOST_VARIANTS else incremental[incremental["variant"] == variants[0]]
+    )
 
 
 def laid_out(figure: Figure) -> Figure:

@@ -61,6 +61,7 @@ LINGUISTIC = (*BY_LAYER, *BY_MODEL)  # whose task is a corpus
 UNJOINED = ("permutation", *BY_MODEL)  # whose x is a name, with nothing between two of them
 CONDITIONS = {
     ("single_layer", ""): "one layer re-initialised",
+    ("epochs", ""): "after the last epoch",
     ("prune", "top"): "top layers dropped",
     ("prune", "bottom"): "bottom layers dropped",
     ("probing", ""): "linear probe",
