@@ -11,7 +11,6 @@ from carryover.runs import execute
 from carryover.runs.events import OnEvent, RunEvent, RunSummary
 from carryover.runs.export import epochs_frame, points_frame
 from carryover.runs.folder import StudyFolder, find_folder
-from carryover.trial import CarryoverError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
     from carryover.analysis.incremental import Curve
     from carryover.study.file import Study
-
-
-LEAST_MARGIN, MOST_MARGIN = 1e-6, 1.0  # as of carryover claims --margin
 
 
 @dataclass(frozen=True)
@@ -65,9 +61,6 @@ class Results:
         `margin`: what hardly matters, in units of the metric."""
         from carryover.analysis.claims import Limits, as_table, study_claims
 
-        if not LEAST_MARGIN <= margin <= MOST_MARGIN:
-            allowed = f"from {LEAST_MARGIN:g} to {MOST_MARGIN:g}"
-            raise CarryoverError(f"margin = {margin}: give a number {allowed}, in units of the metric")
         return as_table(study_claims(self.folder, Limits(margin=margin)))
 
     def layers(self) -> pd.DataFrame:

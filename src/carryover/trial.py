@@ -28,6 +28,11 @@ class CarryoverError(Exception):
     """Something the user can put right; the message says what was wrong, what is allowed and what to do."""
 
 
+def counted(number: int, noun: str) -> str:
+    """1 trial, 2,000 trials"""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 @dataclass(frozen=True)
 class Surgery:
     """What is done to the pretrained layers before training.

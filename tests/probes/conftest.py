@@ -2,19 +2,19 @@
 
 import pytest
 
-from carryover.probes import words
+from carryover.probes import features, words
 
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Counts the words that go through the encoder."""
+    """Counts what goes through the encoder: the examples of tasks, the words of corpora."""
     seen = []
-    original = words._batches
+    for module in (features, words):
 
-    def counted(*arguments):
-        for which, states in original(*arguments):
-            seen.append(len(which))
-            yield which, states
+        def counted(*arguments, original=module._batches):
+            for which, states in original(*arguments):
+                seen.append(len(which))
+                yield which, states
 
-    monkeypatch.setattr(words, "_batches", counted)
+        monkeypatch.setattr(module, "_batches", counted)
     return seen

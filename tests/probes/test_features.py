@@ -71,21 +71,6 @@ def test_restricted():
 # --- the cache ---
 
 
-@pytest.fixture
-def passes(monkeypatch):
-    """Counts the examples that go through the encoder."""
-    seen = []
-    original = features._batches
-
-    def counted(*arguments):
-        for rows, states in original(*arguments):
-            seen.append(len(rows))
-            yield rows, states
-
-    monkeypatch.setattr(features, "_batches", counted)
-    return seen
-
-
 def test_the_second_time_nothing_is_computed(tmp_path, passes):
     encoder, split, told = tiny_encoder("bert"), tiny_task().train, []
     first = extract(encoder, split, 0, cache=tmp_path, key="k", on_rows=told.append)

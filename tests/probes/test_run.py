@@ -97,25 +97,16 @@ def test_a_trial_has_one_result_in_any_company():
         assert same(run([trial], encoder, data)[0], outcome)
 
 
-def test_small_subsets_leave_most_of_the_data_alone(monkeypatch):
+def test_small_subsets_leave_most_of_the_data_alone(monkeypatch, passes):
     encoder, data = tiny_encoder("bert"), tiny_task(n_train=100, n_dev=10)
     trials = trials_of((1, 3), (0, 1), size=15)
-    seen = []
-    original = features._batches
-
-    def counted(*arguments):
-        for rows, states in original(*arguments):
-            seen.append(len(rows))
-            yield rows, states
-
-    monkeypatch.setattr(features, "_batches", counted)
     few = run(trials, encoder, data)
     union = np.unique(np.concatenate([subset(100, 15, 0), subset(100, 15, 1)]))
-    assert sum(seen) == len(union) + 10
+    assert sum(passes) == len(union) + 10
     monkeypatch.setattr("carryover.probes.run._used_rows", lambda n, subsets: None)
-    seen.clear()
+    passes.clear()
     every = run(trials, encoder, data)
-    assert sum(seen) == 110
+    assert sum(passes) == 110
     assert all(same(one, other) for one, other in zip(few, every, strict=True))
 
 

@@ -9,6 +9,12 @@ from typing import Any
 from carryover.data.grammar import write_task
 from carryover.study.file import Study
 
+QUICK: dict[str, Any] = {
+    "train_sizes": [120],
+    "trials": 2,
+    "training": {"epochs": 2, "max_length": 32, "lr": 1e-3},
+}  # a stack of it takes seconds
+
 
 def write_model(folder: Path, words: Iterable[str], layers: int = 2) -> Path:
     import torch
@@ -41,4 +47,4 @@ def small_study(folder: Path, **settings: Any) -> Study:
     """The built-in sentiment task and a model of three layers that knows its words, written into `folder`."""
     words = sorted({word for text in write_task("sentiment").train.texts for word in text.lower().split()})
     model = write_model(folder / "model", words, layers=3)
-    return Study(name="small", models=[str(model)], tasks=["builtin:sentiment"], **settings)
+    return Study(name="small", models=[str(model)], tasks=["builtin:sentiment"], **(QUICK | settings))

@@ -46,9 +46,6 @@ def study(tmp_path_factory) -> carryover.Study:
     return small_study(
         tmp_path_factory.mktemp("subject"),
         experiments=["incremental", {"kind": "probing", "trials": 2}],
-        train_sizes=[120],
-        trials=2,
-        training={"epochs": 2, "max_length": 32, "lr": 1e-3},
     )
 
 

@@ -35,9 +35,6 @@ def study(tmp_path_factory) -> carryover.Study:
     return small_study(
         tmp_path_factory.mktemp("subject"),
         experiments=["incremental"],
-        train_sizes=[120],
-        trials=2,
-        training={"epochs": 2, "max_length": 32, "lr": 1e-3},
     )
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from carryover.cli.show import bytes_text, console, counted, duration, table, trial_text
+from carryover.cli.show import bytes_text, console, duration, table, trial_text
 from carryover.runs.folder import find_folder
+from carryover.trial import counted
 
 if TYPE_CHECKING:
     from carryover.runs.export import Format

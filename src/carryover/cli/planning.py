@@ -26,8 +26,8 @@ from carryover.cli.running import (
     Workers,
     choose,
 )
-from carryover.cli.show import bytes_text, console, counted, duration, messages, table
-from carryover.trial import CarryoverError, Trial
+from carryover.cli.show import bytes_text, console, duration, messages, table
+from carryover.trial import CarryoverError, Trial, counted
 
 if TYPE_CHECKING:
     from carryover.runs.forecast import Disk, Span

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from carryover.cli.looking import StudyFolderPath
-from carryover.cli.show import console, counted, table
+from carryover.cli.show import console, table
 from carryover.runs.folder import StudyFolder, find_folder
-from carryover.trial import CarryoverError
+from carryover.trial import CarryoverError, counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from carryover.cli.show import counted, duration, trial_text
+from carryover.cli.show import duration, trial_text
 from carryover.runs import events
+from carryover.trial import counted
 
 SECONDS_BETWEEN_LINES = 5.0
 SECONDS_OF_PACE = 60.0  # over which the pace is judged

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carryover.cli.progress import Onlooker
-from carryover.cli.show import console, counted, duration, messages
+from carryover.cli.show import console, duration, messages
 from carryover.runs.folder import STUDY_FILE, folder_of
-from carryover.trial import CarryoverError
+from carryover.trial import CarryoverError, counted
 
 if TYPE_CHECKING:
     from carryover.runs.events import RunSummary

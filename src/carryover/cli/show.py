@@ -70,10 +70,6 @@ def trial_text(trial: Trial) -> str:
     )
 
 
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def _listed(layers: tuple[int, ...]) -> str:
     """1-4 for neighbours in order, else 3 1 2"""
     if len(layers) > 1 and layers == tuple(range(layers[0], layers[-1] + 1)):

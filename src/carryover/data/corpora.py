@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Literal
 
 from carryover.data.tagged import BadCorpus, TaggedCorpus, read_tagged
-from carryover.data.tasks import counted
 from carryover.draws import permutation
-from carryover.trial import CarryoverError
+from carryover.trial import CarryoverError, counted
 
 Format = Literal["conll", "conllu", "pmb"]
 BUILTIN_SENTENCES = {"train": 2000, "test": 400}

@@ -19,8 +19,8 @@ import numpy as np
 
 from carryover.data.metrics import choose_metrics
 from carryover.data.rows import records
-from carryover.data.tasks import BadData, BadRows, Kind, Split, Task, counted
-from carryover.trial import CarryoverError
+from carryover.data.tasks import BadData, BadRows, Kind, Split, Task
+from carryover.trial import CarryoverError, counted
 
 WHOLE = re.compile(r"-?[0-9]+(\.0+)?")
 FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from carryover.data.tasks import BadData, BadRows, counted
-from carryover.trial import CarryoverError
+from carryover.data.tasks import BadData, BadRows
+from carryover.trial import CarryoverError, counted
 
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
 SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from carryover.data.tasks import counted
-from carryover.trial import CarryoverError
+from carryover.trial import CarryoverError, counted
 
 CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 PMB_LAYERS = {"sym": 2, "sem": 3, "cat": 4, "sns": 5, "rol": 6}

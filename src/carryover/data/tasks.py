@@ -14,14 +14,10 @@ from typing import Literal
 
 import numpy as np
 
-from carryover.trial import CarryoverError
+from carryover.trial import CarryoverError, counted
 
 Kind = Literal["classification", "regression"]
 BAD_ROWS_SHOWN = 5
-
-
-def counted(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 class BadData(CarryoverError):

@@ -11,7 +11,7 @@ if they are asked about one after the other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache as cache_once
 from functools import cached_property
@@ -51,7 +51,9 @@ class Shelf:
     device: str | torch.device = "cpu"
     folder: Path | None = None  # None: temporary files
     aligned: dict[str, Alignment] = field(default_factory=dict)  # by the words of a corpus
-    held: dict[str, WordFeatures] = field(default_factory=dict)  # by their key: what lies on the device
+    held: dict[tuple[str, str], WordFeatures] = field(
+        default_factory=dict
+    )  # by words and vector: on the device
 
     @cached_property
     def place(self) -> torch.device:
@@ -68,32 +70,36 @@ class Shelf:
         on_words: OnWords | None = None,
     ) -> dict[str, np.ndarray | Tensor]:
         """Those of each split, as 16-bit floats unless one is too large for them."""
-        aligned = {name: self._aligned(encoder, tokenizer, split) for name, split in splits.items()}
-        keys = {words_key("", split, vector) for split in splits.values()}
-        self.held = {key: found for key, found in self.held.items() if key in keys}
+        words = {name: corpus_fingerprint(split) for name, split in splits.items()}
+        for name, split in splits.items():
+            if words[name] not in self.aligned:
+                self.aligned[words[name]] = align(split, tokenizer, longest_piece(encoder))
+        aligned = {name: self.aligned[one] for name, one in words.items()}
+        wanted = {(one, vector) for one in words.values()}
+        self.held = {key: found for key, found in self.held.items() if key in wanted}
         release()
-        here = self._fits(encoder, aligned)
+        here = self._fits(encoder, aligned.values())
         found = {}
         for name, split in splits.items():
-            features = self._found(encoder, tokenizer, split, vector, aligned[name], here, on_words)
+            features = self.held.get((words[name], vector))
+            if features is None:
+                features = self._extracted(encoder, tokenizer, split, vector, aligned[name], here, on_words)
+            elif on_words is not None:
+                on_words(split.n_words)
+            if here:
+                self.held[words[name], vector] = features
             for told in features.report.lines():
                 _tell_once(told)
             found[name] = features.states
         return found
 
-    def _aligned(self, encoder: PreTrainedModel, tokenizer: Any, split: TaggedCorpus) -> Alignment:
-        words = corpus_fingerprint(split)
-        if words not in self.aligned:
-            self.aligned[words] = align(split, tokenizer, longest_piece(encoder))
-        return self.aligned[words]
-
-    def _fits(self, encoder: PreTrainedModel, aligned: Mapping[str, Alignment]) -> bool:
+    def _fits(self, encoder: PreTrainedModel, aligned: Iterable[Alignment]) -> bool:
         if self.place.type != "cuda":
             return False
-        values = sum(int(np.prod(states_shape(encoder, one))) for one in aligned.values())
+        values = sum(int(np.prod(states_shape(encoder, one))) for one in aligned)
         return values * torch.float16.itemsize < SHARE_OF_DEVICE * torch.cuda.mem_get_info(self.place)[0]
 
-    def _found(
+    def _extracted(
         self,
         encoder: PreTrainedModel,
         tokenizer: Any,
@@ -103,12 +109,6 @@ class Shelf:
         here: bool,
         on_words: OnWords | None,
     ) -> WordFeatures:
-        key = words_key("", split, vector)
-        if key in self.held:
-            if on_words is not None:
-                on_words(split.n_words)
-            return self.held[key]
-
         def extracted(precision: Precision) -> WordFeatures:
             return extract_words(
                 encoder,
@@ -118,21 +118,18 @@ class Shelf:
                 precision=precision,
                 device=self.place,
                 cache=self.folder,
-                key=words_key("", split, vector, precision),  # the folder is this model's own
+                key="" if here else words_key("", split, vector, precision),  # the folder is this model's own
                 on_words=on_words,
                 aligned=aligned,
                 on_device=here,
             )
 
         try:
-            features = extracted("float16")
+            return extracted("float16")
         except CarryoverError as error:
             if "float16" not in str(error):
                 raise
-            features = extracted("float32")
-        if here:
-            self.held[key] = features
-        return features
+            return extracted("float32")
 
 
 @cache_once

@@ -13,7 +13,6 @@ from carryover.analysis.published import published_share, published_words
 from carryover.analysis.walk import each_group
 from carryover.report.labels import BY_LAYER, short_names, size_name, x_axis
 from carryover.report.layout import (
-    Mark,
     Panel,
     PanelFigure,
     layer_ticks,
@@ -22,12 +21,12 @@ from carryover.report.layout import (
     make_panels,
     name_x,
 )
-from carryover.report.marks import Shown, about, dodge, line, look, with_trials
-from carryover.report.overlay import IN_COLOUR
+from carryover.report.marks import Shown, line, look, with_trials
+from carryover.report.overlay import DURRANI, IN_COLOUR, draw_beside
 from carryover.report.style import MARKERS, Theme
 
 PRETRAINED = "pretrained"
-PUBLISHED = "published: Durrani et al. 2021"
+PUBLISHED = f"published: {DURRANI}"
 SETS = ("all neurons", "top", "random", "bottom")  # in the order of what they know
 THEIRS = {
     ("neurons", "top"): "top",
@@ -158,10 +157,7 @@ def _published(
         return False
     table = pd.DataFrame(found, columns=["x", "mean"])
     drawn = {"color": ours["color"], **_published_look()}
-    if overlay:
-        panel.axes.plot(table["x"] + dodge(*place, panel)[0], table["mean"], zorder=5, **drawn)
-        shown[panel.task] += [(value, value, value) for value in table["mean"]]
-    panel.marks.append(Mark("published", drawn, about(rows), table, None, PUBLISHED))
+    draw_beside(panel, rows, table, DURRANI, drawn, shown, overlay, place)
     return True
 
 

@@ -44,10 +44,7 @@ def draw_published(
     for curve in found:
         drawn, x = published_look(curve.source, look["color"]), curve.x_for(panel.depth)
         table = pd.DataFrame({"x": x, "mean": curve.values})
-        panel.marks.append(Mark("published", drawn, about(rows), table, name=f"published: {curve.source}"))
-        if visible:
-            panel.axes.plot(x, curve.values, zorder=2.5, **drawn)
-            shown[panel.task] += [(value, value, value) for value in curve.values]
+        draw_beside(panel, rows, table, curve.source, drawn, shown, visible)
     return {curve.source for curve in found} if visible else set()
 
 
@@ -79,11 +76,26 @@ def _draw_pruning(
         return set()
     drawn = published_look(DURRANI, look["color"]) | {"linestyle": ""}
     table = pd.DataFrame({"x": [float(PRUNED)], "mean": [value]})
-    panel.marks.append(Mark("published", drawn, about(rows), table, name=f"published: {DURRANI}"))
-    if visible:
-        panel.axes.plot(table["x"] + dodge(*place, panel)[0], table["mean"], zorder=5, **drawn)
-        shown[panel.task].append((value, value, value))
+    draw_beside(panel, rows, table, DURRANI, drawn, shown, visible, place)
     return {DURRANI} if visible else set()
+
+
+def draw_beside(
+    panel: Panel,
+    rows: pd.DataFrame,
+    table: pd.DataFrame,
+    source: str,
+    drawn: dict[str, Any],
+    shown: Shown,
+    visible: bool,
+    place: tuple[int, int] | None = None,
+) -> None:
+    """Published numbers (x, mean) beside these rows of ours; with a `place`, crosses at that line and over it."""
+    panel.marks.append(Mark("published", drawn, about(rows), table, name=f"published: {source}"))
+    if visible:
+        shift, over = (0.0, 2.5) if place is None else (dodge(*place, panel)[0], 5)
+        panel.axes.plot(table["x"] + shift, table["mean"], zorder=over, **drawn)
+        shown[panel.task] += [(value, value, value) for value in table["mean"]]
 
 
 def published_look(source: str, colour: str) -> dict[str, Any]:

@@ -99,9 +99,7 @@ def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) ->
     if epochs is None or rows.empty:
         return
     each = epochs.groupby("trial_id")["epoch"].nunique()
-    whole = each.index[
-        each >= LEAST_EPOCHS
-    ]  # others have no curve: of a trial evaluated at its end, one point
+    whole = each.index[each >= LEAST_EPOCHS]  # a trial that was evaluated at its end alone has no curve
     rows = rows[rows["trial_id"].isin(whole)]
     if not rows.empty:
         curves = epoch_curves(rows, epochs)

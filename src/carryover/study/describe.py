@@ -7,6 +7,7 @@ from pathlib import Path
 
 from carryover.study.experiments import Experiment, Probing, Prune
 from carryover.study.file import Study, load_study
+from carryover.study.kind import listed
 from carryover.study.linguistic import LinguisticKind
 from carryover.study.sections import PerSize, Size
 from carryover.trial import CarryoverError
@@ -21,13 +22,17 @@ def describe_file(path: Path) -> str:
 
 
 def describe_study(study: Study) -> str:
-    models = _and(_model_names(study))
+    models = listed(_model_names(study))
     sentences = []
     if any(not isinstance(e, LinguisticKind) for e in study.experiments):
-        sentences.append(f"What do the layers of {models} carry over to {_and(t.name for t in study.tasks)}?")
+        sentences.append(
+            f"What do the layers of {models} carry over to {listed(t.name for t in study.tasks)}?"
+        )
     if any(isinstance(e, LinguisticKind) for e in study.experiments):
         does = "does" if len(study.models) == 1 else "do"
-        sentences.append(f"What {does} {models} know of the words of {_and(c.name for c in study.corpora)}?")
+        sentences.append(
+            f"What {does} {models} know of the words of {listed(c.name for c in study.corpora)}?"
+        )
     sentences += [_experiment(study, experiment) for experiment in study.experiments]
     epochs, trained = _per_size(study.training.epochs, "epoch"), "finetuned"
     how = f"is finetuned on {_sizes(study.train_sizes)} for {epochs}, at learning rate {study.training.lr:g}"
@@ -44,19 +49,19 @@ def _experiment(study: Study, experiment: Experiment) -> str:
     notes = []
     if isinstance(experiment, LinguisticKind):
         if experiment.corpora != "all":
-            notes.append(f"of {_and(experiment.corpora)}")
+            notes.append(f"of {listed(experiment.corpora)}")
         if experiment.finetuned_on != "all":
-            finetuned = f"finetuned on {_and(experiment.finetuned_on)}" if experiment.finetuned_on else ""
+            finetuned = f"finetuned on {listed(experiment.finetuned_on)}" if experiment.finetuned_on else ""
             notes.append(finetuned or "as pretrained alone")
     elif experiment.tasks != "all":
-        notes.append(f"on {_and(experiment.tasks)}")
+        notes.append(f"on {listed(experiment.tasks)}")
     if not isinstance(experiment, Prune | Probing | LinguisticKind):
-        notes.append(f"recipe {_and(experiment.recipe or study.recipe)}")
+        notes.append(f"recipe {listed(experiment.recipe or study.recipe)}")
         kept = experiment.keep_layer_norm or study.keep_layer_norm
         if True in kept:
             notes.append("layer norms kept" if False not in kept else "layer norms drawn anew and kept")
         if experiment.reinit_lr_factor != (1.0,):
-            factors = _and(f"{f:g}" for f in experiment.reinit_lr_factor)
+            factors = listed(f"{f:g}" for f in experiment.reinit_lr_factor)
             notes.append(f"re-initialised layers at {factors} times the learning rate")
     if experiment.train_sizes:
         notes.append(f"on {_sizes(experiment.train_sizes)}")
@@ -90,18 +95,13 @@ def _sizes(sizes: Iterable[Size]) -> str:
     sizes = list(sizes)
     words = ["all" if s == "all" else f"{100 * s:.3g}%" if isinstance(s, float) else f"{s:,}" for s in sizes]
     share_of = "of the " if any(isinstance(s, float) for s in sizes) else ""
-    return f"{_and(words)} {share_of}training {'example' if sizes == [1] else 'examples'}"
+    return f"{listed(words)} {share_of}training {'example' if sizes == [1] else 'examples'}"
 
 
 def _per_size(number: PerSize, unit: str) -> str:
     parts = [f"{_counted(n, unit)} up to {limit:,} examples" for limit, n in number.steps]
-    return _and([*parts, _counted(number.default, unit) + (" above" if parts else "")])
+    return listed([*parts, _counted(number.default, unit) + (" above" if parts else "")])
 
 
 def _counted(n: int, unit: str) -> str:
     return f"{n} {unit}" if n == 1 else f"{n} {unit}s"
-
-
-def _and(words: Iterable[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -91,6 +91,6 @@ def layer_run(first: int, last: int) -> tuple[int, ...]:
     return tuple(range(first, last + 1))
 
 
-def listed(numbers: tuple[Any, ...] | list[Any], last_word: str = "and") -> str:
+def listed(numbers: Iterable[Any], last_word: str = "and") -> str:
     *others, last = (str(n) for n in numbers)
     return f"{', '.join(others)} {last_word} {last}" if others else last

@@ -20,12 +20,14 @@ from scipy import stats
 
 from carryover.analysis.intervals import holm
 from carryover.analysis.walk import each_row
+from carryover.trial import CarryoverError
 
 Verdict = Literal["holds", "does not hold", "not enough data", "not asked for"]
 HOLDS: Verdict = "holds"
 FAILS: Verdict = "does not hold"
 OPEN: Verdict = "not enough data"
 NOT_ASKED: Verdict = "not asked for"
+LEAST_MARGIN, MOST_MARGIN = 1e-6, 1.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Limits:
     alike: float = 0.3  # tasks whose correlation is below this are not hurt alike
     predicts: float = 0.9  # probing predicts from this r on; any two curves that rise have one of 0.5 or more
     closer: float = 0.1  # a correlation that grows by less than this hardly grows
+
+    def __post_init__(self) -> None:
+        if not LEAST_MARGIN <= self.margin <= MOST_MARGIN:
+            allowed = f"from {LEAST_MARGIN:g} to {MOST_MARGIN:g}"
+            raise CarryoverError(f"margin = {self.margin}: give a number {allowed}, in units of the metric")
 
 
 @dataclass(frozen=True)
