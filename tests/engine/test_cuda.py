@@ -85,7 +85,9 @@ def test_a_stack_takes_no_more_memory_than_measured_and_not_far_less():
     torch.cuda.reset_peak_memory_stats()
     assert all(outcome.error is None for outcome in finetune(stack, model, data, device="cuda"))
     taken = torch.cuda.max_memory_reserved() - before
-    assert 0.4 * expected < taken < 1.25 * expected
+    assert (
+        0.4 * expected < taken < 1.1 * expected + 512e6
+    )  # torch reserves whole segments, whatever the model's size
 
 
 def test_running_out_of_memory_is_known_as_such_and_leaves_room_for_a_smaller_stack():

@@ -4,16 +4,22 @@ import numpy as np
 import pytest
 import torch
 
-from carryover.probes import linear
+from carryover.probes import elastic
+from carryover.probes.elastic import ProbeTraining, Problem, fit_probes
 from carryover.probes.linear import Job, Table, fit
-from carryover.probes.replay import run_steps
+from carryover.probes.replay import Replay
+from carryover.probes.table import WordTable
 from carryover.trial import Probe
 
 
 def test_each_batch_once_with_its_place_and_number():
     seen = []
-    run_steps(lambda place, number: seen.append((int(place), float(number))), 3, 8, 10, torch.device("cpu"))
-    assert seen == [(0, 11.0), (8, 12.0), (16, 13.0)]
+    replay = Replay(
+        lambda place, number: seen.append((int(place), float(number))), 8, torch.device("cpu"), of=5, done=10
+    )
+    replay.run(3)
+    replay.run(2)
+    assert seen == [(0, 11.0), (8, 12.0), (16, 13.0), (0, 14.0), (8, 15.0)]
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
@@ -33,8 +39,8 @@ def test_steps_by_place_and_number_equal_plain_ones(monkeypatch, kind):
         is_cuda = True  # the table says that it lies on a device
 
     calls = []
-    real = linear.run_steps
-    monkeypatch.setattr(linear, "run_steps", lambda *args: (calls.append(args[1]), real(*args)))
+    real = Replay.run
+    monkeypatch.setattr(Replay, "run", lambda self, steps: (calls.append(steps), real(self, steps)))
     table = Table(states)
     table.flat = table.flat.as_subclass(OnDevice)
     replayed = fit(table, labels, jobs, outputs, kind)
@@ -42,3 +48,26 @@ def test_steps_by_place_and_number_equal_plain_ones(monkeypatch, kind):
     for one, other in zip(plain, replayed, strict=True):
         assert one.epoch == other.epoch
         torch.testing.assert_close(torch.Tensor(other.weight), one.weight, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("block", [1 << 27, 20_000])
+def test_word_probes_by_place_equal_plain_ones(monkeypatch, block):
+    """Whether all rows are loaded at once or some batches at a time; the rest of an epoch is a step of its own."""
+    rng = np.random.default_rng(2)
+    table, labels = WordTable(rng.normal(size=(101, 2, 8)).astype(np.float32)), rng.integers(0, 3, (2, 101))
+    problems = [
+        *(Problem(table.layer(layer), 1e-3, 1e-3, seed) for layer in (0, 1) for seed in (0, 1)),
+        Problem(np.array([3, 9]), seed=1, task=1),
+    ]
+    training = ProbeTraining(epochs=3, batch_size=16, lr=1e-2)
+    monkeypatch.setitem(elastic.BLOCK_BYTES, "cpu", block)
+    plain = fit_probes(table, labels, 3, problems, training)
+    monkeypatch.setattr(elastic, "REPLAYED_ON", {"cpu"})
+    taken = []
+    real = Replay.run
+    monkeypatch.setattr(Replay, "run", lambda self, steps: (taken.append(steps), real(self, steps)))
+    by_place = fit_probes(table, labels, 3, problems, training)
+    assert sum(taken) == 2 * 3 * (101 // 16), "two groups, three epochs"
+    for one, other in zip(plain, by_place, strict=True):
+        torch.testing.assert_close(other.weight, one.weight)
+        assert other.train_loss == pytest.approx(one.train_loss)

@@ -15,6 +15,7 @@ from carryover.probes.elastic import (
     layer_problems,
 )
 from carryover.probes.ranking import rank_by_means
+from carryover.probes.replay import WORTH_CAPTURING
 from carryover.probes.table import WordTable
 from carryover.probes.words import extract_words
 
@@ -43,9 +44,11 @@ def test_states(family, pooling):
     np.testing.assert_allclose(there, here, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("batch", [128, 16])
 @pytest.mark.parametrize("fits", [True, False])
-def test_probes(monkeypatch, fits):
-    """Whether the states lie on the device or stay with the host."""
+def test_probes(monkeypatch, fits, batch):
+    """Whether the states lie on the device or stay with the host, and whether steps are captured or too few."""
+    assert (3 * (2000 // batch) >= WORTH_CAPTURING) == (batch == 16)
     if not fits:
         monkeypatch.setattr(tables, "SHARE_OF_DEVICE", 0.0)
     states, labels = made_up(2000, 0)
@@ -55,7 +58,7 @@ def test_probes(monkeypatch, fits):
         *layer_problems(here, seeds=(0, 1), l1=(0.0, 1e-4), l2=(1e-4,)),
         Problem(np.array([100, 3, 50])),
     ]
-    training = ProbeTraining(epochs=3, batch_size=128, precision="float32")
+    training = ProbeTraining(epochs=3, batch_size=batch, precision="float32")
     one, other = (fit_probes(table, labels, TAGS, problems, training) for table in (here, there))
     for a, b in zip(one, other, strict=True):
         torch.testing.assert_close(a.weight, b.weight, atol=1e-3, rtol=1e-2)

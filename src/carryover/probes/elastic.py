@@ -12,13 +12,13 @@ Problems of one seed read the same batches. Those that read the same neurons of 
 product, and all neurons and seeds are a leading axis, so that a step of all is one `baddbmm` and one product for
 the gradient, which is written down: no autograd. Groups of problems are as large as memory allows.
 Starting values and order depend on the seed alone, so that a probe's result does not depend on its neighbours,
-beyond rounding. Nothing in a step waits for the device.
+beyond rounding. Nothing in a step waits for the device; on a GPU the steps are replayed from a CUDA graph.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from carryover import draws
 from carryover.probes.problems import Bundle, FittedProbe, ProbeTraining, Problem, bundled, layer_problems
+from carryover.probes.replay import Replay
 from carryover.probes.scoring import accuracies, code_lengths, tag_accuracies
 from carryover.probes.table import WordTable, gathered, matrix_precision
 from carryover.trial import CarryoverError
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 BLOCK_BYTES = {"cpu": 1 << 27, "cuda": 1 << 30}  # of states that are gathered at once
+REPLAYED_ON = {"cuda"}  # kinds of device whose steps wait for the host that launches them
 OnStep = Callable[[int], None]  # how many probes went through one more epoch
 
 
@@ -96,13 +98,23 @@ class _Run:
             theta[:, :-1].contiguous(),
             theta[:, -1:].contiguous(),
         )  # (U, d, K), (U, 1, K)
-        self.adam = torch.optim.Adam([self.weight, self.bias], lr=training.lr, fused=True)
+        self.adam = torch.optim.Adam(
+            [self.weight, self.bias], lr=training.lr, fused=True, capturable=device.type == "cuda"
+        )
         self.weight.grad, self.bias.grad = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
         self.l1, self.l2 = (
             self._penalty([[value(problems[p]) for p in b.places] for b in group]) for value in _LAMBDAS
         )
-        self.states: Tensor | None = None
+        batch = training.batch_size
+        row_bytes = 4 * (len(self.seeds) * table.neurons + len(group) * len(group[0].neurons))
+        size = min(max(1, BLOCK_BYTES[device.type] // (row_bytes * batch)) * batch, len(rows))
+        self.states = torch.empty(len(group), size, len(group[0].neurons), device=device)  # of the next rows
+        self.marks = torch.empty(len(group), size, self.width, dtype=torch.int64, device=device)
         self.loss = torch.zeros(len(group), self.width, device=device)
+        self.offsets = torch.arange(batch, device=device)
+        steps = training.epochs * (len(rows) // batch)
+        replayed = device.type in REPLAYED_ON
+        self.replay = Replay(self._batch_at, batch, device, of=steps) if replayed else None
 
     def _penalty(self, values: list[list[float]]) -> Tensor | None:
         """(U, 1, K), or None where no problem has any."""
@@ -114,25 +126,30 @@ class _Run:
             [self.rows[draws.permutation(s, f"order/{epoch}", len(self.rows))] for s in self.seeds]
         )
         self.loss.zero_()
-        size = self.training.batch_size
+        batch = self.training.batch_size
         with torch.no_grad(), matrix_precision(self.training.precision, self.table.device):
-            for states, labels in self._blocks(torch.from_numpy(orders).to(self.table.flat.device)):
-                for start in range(0, states.shape[1], size):
-                    self._step(states[:, start : start + size], labels[:, start : start + size])
+            for rows in torch.from_numpy(orders).to(self.table.flat.device).split(self.states.shape[1], 1):
+                self._load(rows)
+                full = rows.shape[1] // batch if self.replay is not None else 0
+                if self.replay is not None:
+                    self.replay.run(full)
+                for start in range(full * batch, rows.shape[1], batch):
+                    here = slice(start, min(start + batch, rows.shape[1]))
+                    self._step(self.states[:, here], self.marks[:, here])
 
-    def _blocks(self, orders: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """(states (U, b, d), labels (U, b, G)) of the next rows of every seed's order, some batches at once."""
-        device, d, batch = self.table.device, len(self.group[0].neurons), self.training.batch_size
-        row_bytes = 4 * (len(self.seeds) * self.table.neurons + len(self.group) * d)
-        size = min(max(1, BLOCK_BYTES[device.type] // (row_bytes * batch)) * batch, len(self.rows))
-        if self.states is None:
-            self.states = torch.empty(len(self.group), size, d, device=device)  # once: new pages cost time
-        for rows in orders.split(size, 1):  # (S, b)
-            found = [self.table.rows(mine) for mine in rows]
-            mine = [found[self.seeds.index(bundle.seed)] for bundle in self.group]
-            states = gathered(mine, [bundle.neurons for bundle in self.group], self.states)
-            marks = self.labels[:, rows.to(device)]  # (tasks, S, b)
-            yield states, marks[self.task_of, self.seed_of[:, None]].transpose(1, 2)  # (U, b, G)
+    def _load(self, rows: Tensor) -> None:
+        """`states` (U, b, d) and `marks` (U, b, G) of the next rows (S, b) of every seed's order: some batches."""
+        count = rows.shape[1]
+        found = [self.table.rows(mine) for mine in rows]
+        mine = [found[self.seeds.index(bundle.seed)] for bundle in self.group]
+        gathered(mine, [bundle.neurons for bundle in self.group], self.states)
+        marks = self.labels[:, rows.to(self.table.device)]  # (tasks, S, b)
+        self.marks[:, :count] = marks[self.task_of, self.seed_of[:, None]].transpose(1, 2)
+
+    def _batch_at(self, place: Tensor, _: Tensor) -> None:
+        """A step on the batch that begins at this place of what is loaded; the place is a number on the device."""
+        at = place + self.offsets
+        self._step(self.states.index_select(1, at), self.marks.index_select(1, at))
 
     def _step(self, states: Tensor, labels: Tensor) -> None:
         bundles, rows = labels.shape[:2]
@@ -161,6 +178,7 @@ class _Run:
         return squares.sqrt().clamp_(min=1e-12).repeat_interleave(self.n_tags, 1)[:, None]
 
     def results(self, originals: Sequence[Problem]) -> dict[int, FittedProbe]:
+        self.replay = None  # it holds this run in turn: so its memory is free at once
         losses = (self.loss / len(self.rows)).tolist()
         weight = self.weight.cpu().unflatten(-1, (self.width, self.n_tags))  # (U, d, G, C)
         bias = self.bias.cpu().view(len(self.group), self.width, self.n_tags)

@@ -27,7 +27,7 @@ from carryover import draws
 from carryover.data.batches import epoch_order
 from carryover.data.tasks import Kind
 from carryover.models.head import CLASSIFIER_SD
-from carryover.probes.replay import run_steps
+from carryover.probes.replay import Replay
 from carryover.trial import CarryoverError, Probe
 
 BETAS, EPS = (0.9, 0.999), 1e-8
@@ -227,7 +227,7 @@ class _Batch:
             parts = (1 - BETAS[0] ** number).float(), (1 - BETAS[1] ** number).sqrt().float()
             total.add_(self._step(self._take(rows), self.labels[rows], *parts))
 
-        run_steps(step, steps, batch, self.steps, order.device)
+        Replay(step, batch, order.device, of=steps, done=self.steps).run(steps)
         self.steps += steps
         return steps * batch
 

@@ -100,6 +100,7 @@ def bundled(
 
 
 def _bytes(d: int, width: int, n_tags: int, batch: int) -> int:
-    """Of one bundle: weights, gradient, Adam's two moments and a sign; a batch's states, outputs and slopes."""
+    """Of one bundle: weights, gradient, Adam's two moments and a sign, a captured step's as well; a batch's states,
+    outputs and slopes."""
     columns = width * n_tags
-    return 4 * (5 * (d + 1) * columns + batch * (d + 4 * columns))
+    return 4 * (6 * (d + 1) * columns + batch * (2 * d + 4 * columns))
