@@ -191,13 +191,15 @@ def draw_layers(picture: Picture, theme: Theme = LIGHT) -> Figure:
     rows = _in_rows(picture.stacks)
     widest = max(len(row) + 0.35 * len({s.task for s in row}) for row in rows)
     width, height = max(4.6, 0.72 * widest + 1.0), 0.27 * (picture.depth + 4.2)
+    spare = width - (0.72 * widest + 1.0)  # beside few stacks: what the note below them needs
     tall = height * len(rows) + 0.3
     with theme.applied():
         figure = Figure(figsize=(width, tall))
         for place, row in enumerate(rows):
             bottom = (0.3 + height * (len(rows) - 1 - place)) / tall
-            axes = figure.add_axes((0.86 / width, bottom, 1 - 0.9 / width, height / tall))
-            axes.set_xlim(-0.06, max(widest, (width - 0.9) / 0.72) - 0.3)
+            left = 0.86 + spare / 2
+            axes = figure.add_axes((left / width, bottom, 1 - (left + 0.04) / width, height / tall))
+            axes.set_xlim(-0.06, max(widest, (width - left - 0.04) / 0.72) - 0.3)
             _row(axes, row, picture, theme)
         note = f"{WORDS[picture.kind]}: points ± half of the 95% interval; hatched: not told from zero"
         note = note if width > 6.6 else note.replace(": ", ":\n", 1)
