@@ -95,6 +95,17 @@ def test_some_rows_alone():
     torch.testing.assert_close(probe.weight, weight, atol=2e-5, rtol=1e-4)
 
 
+def test_each_seed_may_have_rows_of_its_own():
+    states, labels = made_up()
+    rows = {seed: np.arange(seed, N - N % 2, 2) for seed in (0, 1)}
+    training = ProbeTraining(epochs=3, batch_size=16, lr=0.01)
+    problems = [Problem(np.arange(6), 1e-3, seed=seed) for seed in (0, 1)]
+    found = fit_probes(WordTable(states), labels[0], TAGS, problems, training, rows=rows)
+    for problem, probe in zip(problems, found, strict=True):
+        weight, _ = plain_loop(states, labels, problem, training, rows[problem.seed])
+        torch.testing.assert_close(probe.weight, weight, atol=2e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("place", ["groups", "blocks"])
 def test_small_memory_changes_nothing(monkeypatch, place):
     states, labels = made_up()
@@ -256,6 +267,12 @@ def test_nothing_to_train():
         fit_probes(WordTable(states), labels, TAGS, [])
     with pytest.raises(CarryoverError, match="rows to train on"):
         fit_probes(WordTable(states), labels, TAGS, all_kinds(), rows=np.array([N]))
+    uneven = {seed: np.arange(10 + seed) for seed in range(3)}
+    with pytest.raises(CarryoverError, match="as many rows"):
+        fit_probes(
+            WordTable(states), labels[0], TAGS, [Problem(np.arange(6), seed=s) for s in (1, 2)], rows=uneven
+        )
+
     with pytest.raises(CarryoverError, match="300 words and 3 tags"):
         accuracies(
             WordTable(states), labels[:, :3], fit_probes(WordTable(states), labels, TAGS, all_kinds()[:1])

@@ -68,6 +68,16 @@ def test_seeds_send_in_another_order():
     assert one.bits == pytest.approx(three.bits) != two.bits
 
 
+def test_seeds_together_cost_the_bits_of_each():
+    table, labels = made_up(1.0)
+    problems = [Problem(np.arange(6), seed=seed) for seed in (0, 1)]
+    training = ProbeTraining(epochs=1, batch_size=32)
+    together = online_code(table, labels, TAGS, problems, training=training)
+    for problem, code in zip(problems, together, strict=True):
+        [alone] = online_code(table, labels, TAGS, [problem], training=training)
+        assert code.blocks == pytest.approx(alone.blocks, rel=1e-5)
+
+
 def test_small_tables_have_fewer_portions():
     assert mdl._ends(PORTIONS, 40) == [1, 2, 5, 10, 20, 40]
     assert mdl._ends(PORTIONS, 100_000)[:3] == [100, 200, 400]

@@ -5,7 +5,7 @@ import pytest
 
 from carryover.probes.elastic import ProbeTraining, Problem, accuracies, fit_probes
 from carryover.probes.ranking import bottom, rank_by_weight, spread, top
-from carryover.probes.selection import keep_only, minimal_set, retrained, search_lambdas
+from carryover.probes.selection import Candidate, keep_only, minimal_sets, retrained, search_lambdas
 from carryover.probes.table import WordTable
 from carryover.trial import CarryoverError
 
@@ -29,7 +29,9 @@ def data():
 
 def test_the_search_finds_the_salient_neurons(data):
     told = []
-    grid = search_lambdas(*data, l1=(0.0, 1e-2), l2=(0.0, 1e-3, 10.0), training=TRAINING, on_step=told.append)
+    [grid] = search_lambdas(
+        *data, l1=(0.0, 1e-2), l2=(0.0, 1e-3, 10.0), training=TRAINING, on_step=told.append
+    )
     assert sum(told) == 6 * 25
     assert [(p.l1, p.l2) for p in grid.points][:3] == [(0.0, 0.0), (0.0, 1e-3), (0.0, 10.0)]
     assert set(grid.ranking.order[:4]) == set(SALIENT)
@@ -41,7 +43,7 @@ def test_the_search_finds_the_salient_neurons(data):
 def test_what_the_score_is_made_of(data):
     """Each pair by itself: its accuracy, and the accuracy with all but a fifth of the neurons put to 0."""
     train, train_labels, dev, dev_labels, n_tags = data
-    grid = search_lambdas(*data, l1=(1e-2,), l2=(1e-3, 1e-1), training=TRAINING)
+    [grid] = search_lambdas(*data, l1=(1e-2,), l2=(1e-3, 1e-1), training=TRAINING)
     assert len(grid.points) == 2  # the probe without a penalty is trained, but no candidate here
     problems = [Problem(train.everything(), *pair) for pair in ((0, 0), (1e-2, 1e-3), (1e-2, 1e-1))]
     free, *probes = fit_probes(train, train_labels, n_tags, problems, TRAINING)
@@ -60,19 +62,39 @@ def test_what_the_score_is_made_of(data):
 def test_a_diverging_probe_is_not_chosen(data):
     states = data[0].flat.clone()
     table = WordTable(states.view(-1, LAYERS, HIDDEN))
-    grid = search_lambdas(
+    [grid] = search_lambdas(
         table, *data[1:], l1=(0.0, float("inf")), l2=(0.0,), training=ProbeTraining(epochs=2)
     )
     assert grid.best.l1 == 0
     assert np.isnan(grid.points[1].score)
 
 
+def test_seeds_are_searched_together_as_one_by_one(data):
+    options = {"l1": (0.0, 1e-2), "l2": (1e-3,), "training": TRAINING}
+    together = search_lambdas(*data, seeds=(3, 5), **options)
+    for seed, grid in zip((3, 5), together, strict=True):
+        [alone] = search_lambdas(*data, seeds=(seed,), **options)
+        assert [p.score for p in grid.points] == pytest.approx([p.score for p in alone.points])
+        assert grid.probe.problem.seed == seed
+        assert grid.ranking.order.tolist() == alone.ranking.order.tolist()
+
+
+def smallest(data, candidates, **options):
+    """By place; each found once."""
+    rounds = list(minimal_sets(*data, candidates, **options))
+    found = {c: least for one in rounds for c, least in one.items()}
+    assert sum(map(len, rounds)) == len(found) == len(candidates)
+    return [found[c] for c in range(len(candidates))]
+
+
 def test_no_set_is_as_accurate_as_a_probe_that_diverged(data):
-    found = minimal_set(
-        *data, order=np.arange(LAYERS * HIDDEN), l1=float("inf"), training=ProbeTraining(epochs=2)
+    order = np.arange(LAYERS * HIDDEN)
+    broken, sound = smallest(
+        data, [Candidate(order, l1=float("inf")), Candidate(order)], training=ProbeTraining(epochs=2)
     )
-    assert np.isnan(found.oracle)
-    assert found.count == 0
+    assert np.isnan(broken.oracle)
+    assert broken.count == 0
+    assert sound.count > 0
 
 
 def test_an_empty_search(data):
@@ -90,42 +112,59 @@ def test_keep_only(data):
 def test_the_smallest_set_that_suffices(data):
     order = np.concatenate([SALIENT, np.setdiff1d(np.arange(30), SALIENT)])
     shares = [n / 30 for n in range(1, 31)]
-    found = minimal_set(*data, order, delta=0.02, seeds=(0, 1), shares=shares, training=TRAINING)
+    [found] = smallest(data, [Candidate(order, delta=0.02)], shares=shares, training=TRAINING)
     assert 3 <= found.count <= 4  # three neurons tell four tags apart
     assert found.neurons.tolist() == order[: found.count].tolist()
     assert found.accuracy >= found.oracle - 0.02
     assert [count for count, _ in found.tried] == list(range(1, found.count + 1))
     assert all(accuracy < found.oracle - 0.02 for _, accuracy in found.tried[:-1])
-    far = minimal_set(*data, order, oracle=0.3, shares=shares, training=TRAINING)
+    [far] = smallest(data, [Candidate(order, oracle=0.3)], shares=shares, training=TRAINING)
     assert far.count == 1
-    none = minimal_set(*data, order, oracle=1.1, shares=[0.1, 0.2], training=ProbeTraining(epochs=1))
+    [none] = smallest(
+        data, [Candidate(order, oracle=1.1)], shares=[0.1, 0.2], training=ProbeTraining(epochs=1)
+    )
     assert (none.count, len(none.tried)) == (6, 2)  # the largest that was tried, below the oracle
     with pytest.raises(CarryoverError, match="must rise"):
-        minimal_set(*data, order, shares=[0.2, 0.1])
+        smallest(data, [Candidate(order)], shares=[0.2, 0.1])
+
+
+def test_candidates_find_their_sets_together_as_one_by_one(data):
+    good = np.concatenate([SALIENT, np.setdiff1d(np.arange(30), SALIENT)])
+    candidates = [
+        Candidate(good, delta=0.02),
+        Candidate(np.roll(good, 3), l2=1e-3, seed=1, delta=0.02),
+        Candidate(good, seed=2, delta=0.2),
+    ]
+    options = {"shares": [n / 30 for n in range(1, 31)], "training": TRAINING}
+    together = smallest(data, candidates, **options)
+    assert together[1].count > together[0].count > together[2].count
+    for candidate, found in zip(candidates, together, strict=True):
+        [alone] = smallest(data, [candidate], **options)
+        assert (found.count, found.neurons.tolist()) == (alone.count, alone.neurons.tolist())
+        assert [a for _, a in found.tried] == pytest.approx([a for _, a in alone.tried])
 
 
 def test_sets_that_are_trained_again(data):
     order = np.concatenate([SALIENT, np.setdiff1d(np.arange(30), SALIENT)])
-    sets = {"top": top(order, 4), "bottom": bottom(order, 4), "all": order}
-    found = retrained(*data, sets, seeds=(0, 1, 2), training=TRAINING)
-    assert list(found) == ["top", "bottom", "all"]
-    assert found["top"].shape == (3,)
-    assert found["top"].min() > 0.85
-    assert found["bottom"].max() < 0.45
+    sets = [top(order, 4), bottom(order, 4), order]
+    found = retrained(*data, [Problem(mine, seed=seed) for mine in sets for seed in (0, 1, 2)], TRAINING)
+    assert found.shape == (9,)
+    assert found[:3].min() > 0.85
+    assert found[3:6].max() < 0.45
     train, train_labels, dev, dev_labels, n_tags = data
     [alone] = fit_probes(train, train_labels, n_tags, [Problem(order[:4], seed=1)], TRAINING)
-    assert accuracies(dev, dev_labels, [alone])[0] == pytest.approx(found["top"][1])
+    assert accuracies(dev, dev_labels, [alone])[0] == pytest.approx(found[1])
 
 
 def test_two_sets_of_labels_at_once(data):
     train, train_labels, dev, dev_labels, n_tags = data
     both = np.stack([train_labels, train_labels[::-1]])
     marks = np.stack([dev_labels, dev_labels[::-1]])
-    found = retrained(train, both, dev, marks, n_tags, {"top": SALIENT}, seeds=(0, 1), training=TRAINING)
-    assert found["top"].shape == (2, 2)
-    assert found["top"][0].min() > 0.85 > 0.45 > found["top"][1].max()
+    problems = [Problem(SALIENT, seed=seed, task=task) for task in (0, 1) for seed in (0, 1)]
+    found = retrained(train, both, dev, marks, n_tags, problems, TRAINING)
+    assert found[:2].min() > 0.85 > 0.45 > found[2:].max()
 
 
 def test_neurons_beyond_the_model(data):
     with pytest.raises(CarryoverError, match="there is no neuron 30"):
-        retrained(*data, {"top": np.array([30])})
+        retrained(*data, [Problem(np.array([30]))])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from word_models import word_encoder_of, word_tokenizer_of
 
 from carryover.data.corpora import Corpus
 from carryover.data.tagged import TaggedCorpus, TaggedSentence
+from carryover.probes import ask as asking
 from carryover.probes.ask import ask
 from carryover.probes.shelf import Shelf
 from carryover.probes.studied import Studied
@@ -85,3 +88,41 @@ def test_a_part_of_a_table_lies_in_its_memory():
     assert (part.n, part.layers, part.hidden) == (3, 3, 2)
     states[2] = 7
     assert (part.flat[0] == 7).all()
+
+
+def test_seeds_are_asked_together_as_one_by_one(tmp_path, monkeypatch):
+    corpus = Corpus("mine", tagged(20), tagged(5), tagged(6))
+    kinds = [
+        {"neurons": "layer", "layer": 1},
+        {"neurons": "all"},
+        {"neurons": "top", "share": 0.3},
+        {"neurons": "bottom", "share": 0.3, "ranking": "probeless"},
+        {"neurons": "random", "share": 0.3},
+        {"ask": "spread", "neurons": "top", "share": 0.3, "layer": 1},
+        {"ask": "neurons", "delta": 0.05},
+        {"ask": "neurons", "delta": 0.05, "ranking": "probeless"},
+        {"ask": "selectivity"},
+        {"ask": "selectivity", "neurons": "top", "share": 0.3},
+        {"ask": "compression"},
+    ]
+    trials = [
+        dataclasses.replace(trial_of(lambdas=(1e-3, 1e-3), **kind), seed=seed)
+        for kind in kinds
+        for seed in (0, 1, 2)
+    ] + [
+        dataclasses.replace(trial_of(**kind), seed=seed)  # lambdas are searched for
+        for kind in ({"neurons": "top", "share": 0.5}, {"ask": "selectivity"})
+        for seed in (1, 2)
+    ]
+    model = word_encoder_of("bert"), word_tokenizer_of("bert"), corpus
+    alone = ask(trials, *model, Shelf("cpu", tmp_path))
+    calls = []
+    monkeypatch.setattr(asking, "SEEDS_TOGETHER_ON", {"cpu"})
+    real = asking.Ranked
+    monkeypatch.setattr(asking, "Ranked", lambda *args: (calls.append(args[-1]), real(*args))[1])
+    together = ask(trials, *model, Shelf("cpu", tmp_path))
+    assert calls == [[0, 1, 2], [1, 2]]
+    for one, other in zip(alone, together, strict=True):
+        assert one.trial_id == other.trial_id
+        assert one.error is None
+        assert one.epochs[0].metrics == pytest.approx(other.epochs[0].metrics, rel=1e-4)

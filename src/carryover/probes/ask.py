@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, get_args
 
 from transformers import PreTrainedModel
 
@@ -22,9 +22,10 @@ from carryover.probes.progress import WORD_STEPS
 from carryover.probes.shelf import Shelf
 from carryover.probes.studied import Answer, Ranked, Studied, words_of
 from carryover.probes.tags import majority_accuracy, tag_ids, training_tags, word_majority_accuracy
-from carryover.trial import Trial
+from carryover.trial import Ask, Trial
 
 SHARE_OF_PASS = 0.4  # of the progress
+SEEDS_TOGETHER_ON = {"cuda"}  # kinds of device
 
 
 def ask(
@@ -62,28 +63,30 @@ def _outcome(trial: Trial, answer: Answer, baselines: Answer, seconds: float) ->
     return Outcome(trial.id, [EpochRecord(1, nan, nan, {**answer, **baselines}, seconds)], seconds=seconds)
 
 
-def _answers(trials: Sequence[Trial], studied: Studied) -> Iterable[dict[str, Answer]]:
-    """Layers all at once; then seed by seed and by way of training what needs a ranking."""
+def _answers(trials: Sequence[Trial], studied: Studied) -> Iterator[dict[str, Answer]]:
+    """Layers all at once; then by way of training what needs a ranking: on a GPU, which has room for more than one
+    seed's probes, of all seeds together, elsewhere seed by seed, so that answers come sooner."""
     layers = [trial for trial in trials if words_of(trial).neurons == "layer"]
     for training, mine in _grouped(layers, _training_of):
         yield studied.layers(mine, training)
     others = [trial for trial in trials if words_of(trial).neurons != "layer"]
-    for (training, lambdas, seed), mine in _grouped(
-        others, lambda t: (_training_of(t), words_of(t).lambdas, t.seed)
+    together = studied.train.device.type in SEEDS_TOGETHER_ON
+    for (training, lambdas, _), mine in _grouped(
+        others, lambda t: (_training_of(t), words_of(t).lambdas, None if together else t.seed)
     ):
-        ranked = Ranked(studied, training, lambdas, seed)
-        sets = [trial for trial in mine if words_of(trial).ask == "accuracy"]
-        yield ranked.accuracies(sets)
-        for trial in mine:
-            words = words_of(trial)
-            if words.ask == "spread":
-                yield {trial.id: ranked.spread(words)}
-            elif words.ask == "neurons":
-                yield {trial.id: ranked.smallest(words)}
-            elif words.ask == "selectivity":
-                yield {trial.id: ranked.selectivity(words)}
-            elif words.ask == "compression":
-                yield {trial.id: ranked.compression(words)}
+        seeds = list(dict.fromkeys(trial.seed for trial in mine))
+        ranked = Ranked(studied, training, lambdas, seeds)
+        asking = {ask: [trial for trial in mine if words_of(trial).ask == ask] for ask in get_args(Ask)}
+        if asking["accuracy"]:
+            yield ranked.accuracies(asking["accuracy"])
+        for trial in asking["spread"]:
+            yield {trial.id: ranked.spread(trial)}
+        if asking["neurons"]:
+            yield from ranked.smallest(asking["neurons"])
+        if asking["selectivity"]:
+            yield ranked.selectivity(asking["selectivity"])
+        if asking["compression"]:
+            yield ranked.compression(asking["compression"])
 
 
 class _Progress:

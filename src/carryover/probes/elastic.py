@@ -18,7 +18,7 @@ beyond rounding. Nothing in a step waits for the device; on a GPU the steps are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -54,11 +54,12 @@ def fit_probes(
     problems: Sequence[Problem],
     training: ProbeTraining | None = None,
     on_step: OnStep | None = None,
-    rows: np.ndarray | None = None,
+    rows: np.ndarray | Mapping[int, np.ndarray] | None = None,
 ) -> list[FittedProbe]:
-    """Train all problems; `labels` is (n,) or (tasks, n), each 0 to n_tags - 1; `rows`: train on these alone."""
+    """Train all problems; `labels` is (n,) or (tasks, n), each 0 to n_tags - 1; `rows`: train on these alone, or on
+    those of a problem's seed, as many for each."""
     training = training or ProbeTraining()
-    which = np.arange(table.n) if rows is None else np.asarray(rows, np.int64)
+    which = _rows_by_seed(rows, table, problems)
     marked = _training_labels(labels, table, n_tags, problems, which)
     table, problems, originals = _narrowed(table, problems)
     results: dict[int, FittedProbe] = {}
@@ -79,13 +80,14 @@ class _Run:
         self,
         table: WordTable,
         labels: Tensor,
-        rows: np.ndarray,
+        rows: Mapping[int, np.ndarray],
         n_tags: int,
         group: list[Bundle],
         problems: Sequence[Problem],
         training: ProbeTraining,
     ):
         self.table, self.labels, self.rows, self.group, self.training = table, labels, rows, group, training
+        self.n_rows = len(rows[group[0].seed])
         self.problems, self.n_tags, self.width = problems, n_tags, len(group[0].places)
         device = table.device
         self.seeds = sorted({bundle.seed for bundle in group})
@@ -107,12 +109,12 @@ class _Run:
         )
         batch = training.batch_size
         row_bytes = 4 * (len(self.seeds) * table.neurons + len(group) * len(group[0].neurons))
-        size = min(max(1, BLOCK_BYTES[device.type] // (row_bytes * batch)) * batch, len(rows))
+        size = min(max(1, BLOCK_BYTES[device.type] // (row_bytes * batch)) * batch, self.n_rows)
         self.states = torch.empty(len(group), size, len(group[0].neurons), device=device)  # of the next rows
         self.marks = torch.empty(len(group), size, self.width, dtype=torch.int64, device=device)
         self.loss = torch.zeros(len(group), self.width, device=device)
         self.offsets = torch.arange(batch, device=device)
-        steps = training.epochs * (len(rows) // batch)
+        steps = training.epochs * (self.n_rows // batch)
         replayed = device.type in REPLAYED_ON
         self.replay = Replay(self._batch_at, batch, device, of=steps) if replayed else None
 
@@ -123,7 +125,7 @@ class _Run:
 
     def train(self, epoch: int) -> None:
         orders = np.stack(
-            [self.rows[draws.permutation(s, f"order/{epoch}", len(self.rows))] for s in self.seeds]
+            [self.rows[s][draws.permutation(s, f"order/{epoch}", self.n_rows)] for s in self.seeds]
         )
         self.loss.zero_()
         batch = self.training.batch_size
@@ -179,7 +181,7 @@ class _Run:
 
     def results(self, originals: Sequence[Problem]) -> dict[int, FittedProbe]:
         self.replay = None  # it holds this run in turn: so its memory is free at once
-        losses = (self.loss / len(self.rows)).tolist()
+        losses = (self.loss / self.n_rows).tolist()
         weight = self.weight.cpu().unflatten(-1, (self.width, self.n_tags))  # (U, d, G, C)
         bias = self.bias.cpu().view(len(self.group), self.width, self.n_tags)
         found = {}
@@ -214,23 +216,40 @@ def _narrowed(
     return table.narrowed(used), moved, originals
 
 
-def _training_labels(
-    labels: np.ndarray, table: WordTable, n_tags: int, problems: Sequence[Problem], rows: np.ndarray
-) -> Tensor:
-    """(tasks, n) on the device."""
+def _rows_by_seed(
+    rows: np.ndarray | Mapping[int, np.ndarray] | None, table: WordTable, problems: Sequence[Problem]
+) -> dict[int, np.ndarray]:
     if not problems:
         raise CarryoverError("there must be at least one probe to train, got none")
+    if rows is None:
+        rows = np.arange(table.n)
+    of = rows if isinstance(rows, Mapping) else dict.fromkeys((p.seed for p in problems), rows)
+    found = {p.seed: np.asarray(of[p.seed], np.int64) for p in problems}
+    for mine in found.values():
+        if len(mine) == 0 or mine.min() < 0 or mine.max() >= table.n:
+            raise CarryoverError(f"rows to train on must be some of 0 to {table.n - 1}")
+    if len({len(mine) for mine in found.values()}) > 1:
+        raise CarryoverError("each seed must train on as many rows as the others")
+    return found
+
+
+def _training_labels(
+    labels: np.ndarray,
+    table: WordTable,
+    n_tags: int,
+    problems: Sequence[Problem],
+    rows: Mapping[int, np.ndarray],
+) -> Tensor:
+    """(tasks, n) on the device."""
     marked = np.atleast_2d(np.asarray(labels, np.int64))
     if marked.shape[1] != table.n:
         raise CarryoverError(
             f"there are {table.n:,} words and {marked.shape[1]:,} tags; every word needs one"
         )
-    if len(rows) == 0 or rows.min() < 0 or rows.max() >= table.n:
-        raise CarryoverError(f"rows to train on must be some of 0 to {table.n - 1}")
     wrong = sorted({p.task for p in problems if not 0 <= p.task < len(marked)})
     if wrong:
         raise CarryoverError(f"task {wrong[0]}: there are {len(marked)} sets of labels, numbered from 0")
-    used = marked[:, rows]
+    used = marked[:, np.unique(np.concatenate(list(rows.values())))]
     if used.min() < 0 or used.max() >= n_tags:
         found = used.min() if used.min() < 0 else used.max()
         raise CarryoverError(f"label {found} in training: labels are 0 to {n_tags - 1}")

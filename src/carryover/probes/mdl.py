@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,20 +56,18 @@ def online_code(
     if n_tags < 2:
         raise CarryoverError(f"a code for {n_tags} tags costs nothing: there must be two or more")
     ends = _ends(portions, table.n)
-    by_seed: dict[int, list[int]] = defaultdict(list)
-    for p, problem in enumerate(problems):
-        by_seed[problem.seed].append(p)
+    orders = {p.seed: draws.permutation(p.seed, "online code", table.n) for p in problems}
     blocks: list[list[float]] = [[ends[0] * math.log2(n_tags)] for _ in problems]
-    for seed, places in by_seed.items():
-        order = draws.permutation(seed, "online code", table.n)
-        mine = [problems[p] for p in places]
-        for start, end in itertools.pairwise(ends):
-            probes = fit_probes(table, labels, n_tags, mine, _longer(training, start), rows=order[:start])
-            nats = code_lengths(table, labels, probes, order[start:end])
+    for start, end in itertools.pairwise(ends):
+        seen = {seed: order[:start] for seed, order in orders.items()}
+        probes = fit_probes(table, labels, n_tags, problems, _longer(training, start), rows=seen)
+        for seed, order in orders.items():
+            places = [p for p, problem in enumerate(problems) if problem.seed == seed]
+            nats = code_lengths(table, labels, [probes[p] for p in places], order[start:end])
             for p, value in zip(places, nats.tolist(), strict=True):
                 blocks[p].append(value / math.log(2))
-            if on_step is not None:
-                on_step(len(mine))
+        if on_step is not None:
+            on_step(len(problems))
     uniform = table.n * math.log2(n_tags)
     return [CodeLength(sum(mine), uniform, tuple(mine)) for mine in blocks]
 

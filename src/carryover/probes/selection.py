@@ -1,16 +1,19 @@
 """From a ranking to a set of neurons: the search for l1 and l2, the smallest set that suffices, sets retrained.
 
-grid = search_lambdas(train, train_tags, dev, dev_tags, n_tags)
-least = minimal_set(train, train_tags, dev, dev_tags, n_tags, grid.ranking.order, l1=grid.best.l1, ...)
-sets = {"top": top(order, 499), "bottom": bottom(order, 499)}
-retrained(train, train_tags, test, test_tags, n_tags, sets, seeds=(0, 1, 2))["bottom"]    # (3,) accuracies
+[grid] = search_lambdas(train, train_tags, dev, dev_tags, n_tags)
+order = grid.ranking.order
+sets = [Problem(top(order, 499), seed=s) for s in (0, 1, 2)]
+retrained(train, train_tags, test, test_tags, n_tags, sets)    # (3,) accuracies
+for found in minimal_sets(train, train_tags, dev, dev_tags, n_tags, [Candidate(order, grid.best.l1, grid.best.l2)]):
+    found[0].count    # of neurons
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,11 +56,11 @@ def search_lambdas(
     l1: Sequence[float] = LAMBDAS,
     l2: Sequence[float] = LAMBDAS,
     share: float = 0.2,
-    seed: int = 0,
+    seeds: Sequence[int] = (0,),
     training: ProbeTraining | None = None,
     on_step: OnStep | None = None,
-) -> Grid:
-    """Probes on all neurons for every pair of l1 and l2, trained together; the pair with the best score.
+) -> list[Grid]:
+    """Probes on all neurons for every pair of l1 and l2, trained together; for each seed the best pair.
 
     score = 0.5 * (top - bottom) - 0.5 * (accuracy without a penalty - accuracy), after Dalvi et al. 2019: the
     ranking should part the salient from the others, and the penalty should cost little accuracy. Of pairs with
@@ -68,12 +71,27 @@ def search_lambdas(
         raise CarryoverError("the search needs at least one value of l1 and one of l2")
     free = [(0.0, 0.0)] if (0.0, 0.0) not in pairs else []  # the measure of what a penalty costs
     everything = train.everything()
-    problems = [Problem(everything, one, two, seed) for one, two in [*pairs, *free]]
+    problems = [Problem(everything, *pair, seed) for seed in seeds for pair in [*pairs, *free]]
     probes = fit_probes(train, train_labels, n_tags, problems, training, on_step)
-    count = count_of(share, len(everything))
+    each = len(pairs) + len(free)
+    by_seed = [probes[first : first + each] for first in range(0, len(probes), each)]
+    return [_best_of(mine, pairs, dev, dev_labels, share) for mine in by_seed]
+
+
+def _best_of(
+    probes: Sequence[FittedProbe],
+    pairs: Sequence[tuple[float, float]],
+    dev: WordTable,
+    dev_labels: np.ndarray,
+    share: float,
+) -> Grid:
+    """`probes`: one a pair, and one without a penalty where that is no pair."""
     whole = accuracies(dev, dev_labels, probes)
-    unpenalised = whole[[*pairs, *free].index((0.0, 0.0))]
-    rankings = [None if probe.error else rank_by_weight(probe.weight) for probe in probes]
+    unpenalised = whole[[(p.problem.l1, p.problem.l2) for p in probes].index((0.0, 0.0))]
+    everything = probes[0].problem.neurons
+    count = count_of(share, len(everything))
+    with ThreadPoolExecutor() as pool:  # sorting leaves Python's lock alone
+        rankings = list(pool.map(lambda p: None if p.error else rank_by_weight(p.weight), probes))
     orders = [ranking.order if ranking else everything for ranking in rankings]
     masked = [
         keep_only(probe, part(order, count))
@@ -102,9 +120,38 @@ def keep_only(probe: FittedProbe, places: np.ndarray) -> FittedProbe:
     return dataclasses.replace(probe, weight=weight)
 
 
+def retrained(
+    train: WordTable,
+    train_labels: np.ndarray,
+    test: WordTable,
+    test_labels: np.ndarray,
+    n_tags: int,
+    problems: Sequence[Problem],
+    training: ProbeTraining | None = None,
+    on_step: OnStep | None = None,
+) -> np.ndarray:
+    """(P,): the accuracy of probes that are trained on their neurons alone, all together; NaN for one that failed."""
+    return accuracies(test, test_labels, fit_probes(train, train_labels, n_tags, problems, training, on_step))
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """An order of neurons whose smallest sufficient set is looked for."""
+
+    order: np.ndarray  # names neurons of the table, the most salient first
+    l1: float = 0.0
+    l2: float = 0.0
+    seed: int = 0
+    delta: float = 0.005
+    oracle: float | None = None  # the accuracy with all neurons, if it is known
+
+    def problem(self, neurons: np.ndarray) -> Problem:
+        return Problem(neurons, self.l1, self.l2, self.seed)
+
+
 @dataclass(frozen=True, eq=False)
 class MinimalSet:
-    oracle: float  # accuracy with all neurons, the mean over seeds
+    oracle: float  # accuracy with all neurons
     accuracy: float  # with the set
     count: int
     share: float
@@ -112,77 +159,52 @@ class MinimalSet:
     tried: tuple[tuple[int, float], ...]  # (count, accuracy) of every set that was tried, in order
 
 
-def minimal_set(
+def minimal_sets(
     train: WordTable,
     train_labels: np.ndarray,
     dev: WordTable,
     dev_labels: np.ndarray,
     n_tags: int,
-    order: np.ndarray,
+    candidates: Sequence[Candidate],
     *,
-    l1: float = 0.0,
-    l2: float = 0.0,
-    delta: float = 0.005,
-    seeds: Sequence[int] = (0,),
     shares: Sequence[float] = SHARES,
-    oracle: float | None = None,
     training: ProbeTraining | None = None,
     on_step: OnStep | None = None,
-) -> MinimalSet:
-    """The smallest of the sets at the top of `order` whose probes, trained on it alone, come within delta of the
-    accuracy of probes on all neurons. `order` names neurons of the table; `oracle`: that accuracy, if known."""
+) -> Iterator[dict[int, MinimalSet]]:
+    """For each candidate the smallest of the sets at the top of its order whose probe, trained on it alone, comes
+    within delta of the accuracy of a probe on all neurons.
+
+    All candidates try a share together, then those that are left the next one; what they come to is given as it
+    is found, by the candidate's place.
+    """
     if not shares or list(shares) != sorted(set(shares)):
         raise CarryoverError(f"shares of neurons must rise, got {list(shares)}")
-    if oracle is None:
-        everything = {"all": np.sort(order)}
-        found = retrained(
-            train, train_labels, dev, dev_labels, n_tags, everything, l1=l1, l2=l2, seeds=seeds,
-            training=training, on_step=on_step,
-        )  # fmt: skip
-        oracle = float(found["all"].mean())
-    if math.isnan(oracle):
-        return MinimalSet(oracle, oracle, 0, math.nan, np.zeros(0, np.int64), ())
-    tried: list[tuple[int, float]] = []
+
+    def accuracies_of(problems: Sequence[Problem]) -> list[float]:
+        data = (train, train_labels, dev, dev_labels, n_tags)
+        return retrained(*data, problems, training, on_step).tolist() if problems else []
+
+    oracles = {c: candidate.oracle for c, candidate in enumerate(candidates) if candidate.oracle is not None}
+    unknown = [c for c in range(len(candidates)) if c not in oracles]
+    whole = accuracies_of([candidates[c].problem(np.sort(candidates[c].order)) for c in unknown])
+    oracles |= dict(zip(unknown, whole, strict=True))
+    failed = [c for c, oracle in oracles.items() if math.isnan(oracle)]
+    if failed:
+        yield {c: MinimalSet(math.nan, math.nan, 0, math.nan, np.zeros(0, np.int64), ()) for c in failed}
+    left = [c for c in range(len(candidates)) if c not in failed]
+    tried: dict[int, list[tuple[int, float]]] = {c: [] for c in left}
     for share in shares:
-        neurons = top(order, count_of(share, len(order)))
-        found = retrained(
-            train, train_labels, dev, dev_labels, n_tags, {"top": neurons}, l1=l1, l2=l2, seeds=seeds,
-            training=training, on_step=on_step,
-        )  # fmt: skip
-        accuracy = float(found["top"].mean())
-        tried.append((len(neurons), accuracy))
-        if accuracy >= oracle - delta:
-            break
-    return MinimalSet(oracle, accuracy, len(neurons), len(neurons) / len(order), neurons, tuple(tried))
-
-
-def retrained(
-    train: WordTable,
-    train_labels: np.ndarray,
-    test: WordTable,
-    test_labels: np.ndarray,
-    n_tags: int,
-    sets: Mapping[str, np.ndarray],
-    *,
-    l1: float = 0.0,
-    l2: float = 0.0,
-    seeds: Sequence[int] = (0,),
-    training: ProbeTraining | None = None,
-    on_step: OnStep | None = None,
-) -> dict[str, np.ndarray]:
-    """For every set of neurons, the accuracy (seeds,) of probes that are trained and read it alone.
-
-    Sets of one size train together. Labels may be (tasks, n): then (tasks, seeds), all trained together.
-    """
-    tasks = len(np.atleast_2d(train_labels))
-    problems = [
-        Problem(neurons, l1, l2, seed, task)
-        for neurons in sets.values()
-        for task in range(tasks)
-        for seed in seeds
-    ]
-    probes = fit_probes(train, train_labels, n_tags, problems, training, on_step)
-    found = accuracies(test, test_labels, probes).reshape(len(sets), tasks, len(seeds))
-    if np.ndim(train_labels) == 1:
-        found = found[:, 0]
-    return dict(zip(sets, found, strict=True))
+        sets = {c: top(candidates[c].order, count_of(share, len(candidates[c].order))) for c in left}
+        done = {}
+        found = accuracies_of([candidates[c].problem(sets[c]) for c in left])
+        for c, accuracy in zip(left, found, strict=True):
+            neurons, order = sets[c], candidates[c].order
+            tried[c].append((len(neurons), accuracy))
+            if accuracy >= oracles[c] - candidates[c].delta or share == shares[-1]:
+                part = len(neurons) / len(order)
+                done[c] = MinimalSet(oracles[c], accuracy, len(neurons), part, neurons, tuple(tried[c]))
+        if done:
+            yield done
+        left = [c for c in left if c not in done]
+        if not left:
+            return

@@ -7,7 +7,7 @@ sentences where it has none; what is reported is the accuracy on its test senten
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from carryover.probes.control import control_ids
 from carryover.probes.elastic import ProbeTraining, Problem, accuracies, fit_probes
 from carryover.probes.mdl import online_code
 from carryover.probes.ranking import bottom, count_of, random_set, rank_by_means, rank_by_weight, spread, top
-from carryover.probes.selection import minimal_set, retrained, search_lambdas
+from carryover.probes.selection import Candidate, minimal_sets, retrained, search_lambdas
 from carryover.probes.shelf import Shelf
 from carryover.probes.table import WordTable
 from carryover.probes.tags import tag_frequencies, tag_ids, training_tags
@@ -87,126 +87,138 @@ class Studied:
 
 @dataclass
 class Ranked:
-    """The neurons of all layers in order, and what follows from it, for one seed and way of training."""
+    """The neurons of all layers in order, and what follows from it, for some seeds and one way of training.
+
+    What all seeds ask is trained together.
+    """
 
     studied: Studied
     training: ProbeTraining
     given: tuple[float, float] | None  # L1 and L2; None: they are searched for
-    seed: int
+    seeds: Sequence[int]
 
     @cached_property
-    def chosen(self) -> tuple[tuple[float, float], np.ndarray]:
-        """(L1, L2), and all neurons by Linguistic Correlation Analysis."""
+    def chosen(self) -> dict[int, tuple[tuple[float, float], np.ndarray]]:
+        """By seed: (L1, L2), and all neurons by Linguistic Correlation Analysis."""
         s = self.studied
         if self.given is None:
-            grid = search_lambdas(*s.to_choose, len(s.tags), seed=self.seed, training=self.training)
-            return (grid.best.l1, grid.best.l2), grid.ranking.order
-        problem = Problem(s.train.everything(), *self.given, seed=self.seed)
-        probe = fit_probes(s.train, s.labels["train"], len(s.tags), [problem], self.training)[0]
-        return self.given, rank_by_weight(probe.weight).order
+            grids = search_lambdas(*s.to_choose, len(s.tags), seeds=self.seeds, training=self.training)
+            found = [((grid.best.l1, grid.best.l2), grid.ranking.order) for grid in grids]
+        else:
+            problems = [Problem(s.train.everything(), *self.given, seed) for seed in self.seeds]
+            probes = fit_probes(s.train, s.labels["train"], len(s.tags), problems, self.training)
+            found = [(self.given, rank_by_weight(probe.weight).order) for probe in probes]
+        return dict(zip(self.seeds, found, strict=True))
 
-    @property
-    def lambdas(self) -> tuple[float, float]:
-        return self.chosen[0] if self.given is None else self.given
+    def lambdas(self, trial: Trial) -> tuple[float, float]:
+        return self.chosen[trial.seed][0] if self.given is None else self.given
 
     @cached_property
     def by_means(self) -> np.ndarray:
         s = self.studied
         return rank_by_means(s.train, s.labels["train"], len(s.tags))
 
-    def order(self, words: Words) -> np.ndarray:
-        return self.chosen[1] if words.ranking == "lca" else self.by_means
+    def order(self, trial: Trial) -> np.ndarray:
+        return self.chosen[trial.seed][1] if words_of(trial).ranking == "lca" else self.by_means
 
-    def neurons(self, words: Words) -> np.ndarray:
-        table = self.studied.train
+    def neurons(self, trial: Trial) -> np.ndarray:
+        table, words = self.studied.train, words_of(trial)
         if words.neurons == "all":
             return table.everything()
         count = count_of(words.share or 1.0, table.neurons)
         if words.neurons == "random":
-            return random_set(table.everything(), count, self.seed)
-        return (top if words.neurons == "top" else bottom)(self.order(words), count)
+            return random_set(table.everything(), count, trial.seed)
+        return (top if words.neurons == "top" else bottom)(self.order(trial), count)
+
+    def problem(self, trial: Trial, neurons: np.ndarray | None = None, task: int = 0) -> Problem:
+        mine = self.neurons(trial) if neurons is None else neurons
+        return Problem(mine, *self.lambdas(trial), trial.seed, task)
+
+    def tested(self, problems: Sequence[Problem]) -> list[float]:
+        """Accuracies of probes trained anew on each set of neurons alone."""
+        s = self.studied
+        data = (s.train, s.labels["train"], s.test, s.labels["test"], len(s.tags))
+        return retrained(*data, problems, self.training).tolist()
 
     def accuracies(self, trials: Sequence[Trial]) -> dict[str, Answer]:
-        """Of probes trained anew on each set of neurons alone."""
-        if not trials:
-            return {}
-        s, (l1, l2) = self.studied, self.lambdas
-        sets = {trial.id: self.neurons(words_of(trial)) for trial in trials}
-        found = retrained(
-            *(s.train, s.labels["train"], s.test, s.labels["test"], len(s.tags), sets),
-            l1=l1,
-            l2=l2,
-            seeds=(self.seed,),
-            training=self.training,
-        )
+        problems = [self.problem(trial) for trial in trials]
         return {
-            t: {"accuracy": float(found[t][0]), "neurons_used": float(len(sets[t])), "l1": l1, "l2": l2}
-            for t in sets
+            trial.id: {
+                "accuracy": accuracy,
+                "neurons_used": float(len(problem.neurons)),
+                "l1": problem.l1,
+                "l2": problem.l2,
+            }
+            for trial, problem, accuracy in zip(trials, problems, self.tested(problems), strict=True)
         }
 
-    def spread(self, words: Words) -> Answer:
-        table, neurons = self.studied.train, self.neurons(words)
-        assert words.layer is not None
-        count = int(spread(neurons, table.layers, table.hidden)[words.layer])
+    def spread(self, trial: Trial) -> Answer:
+        table, neurons, layer = self.studied.train, self.neurons(trial), words_of(trial).layer
+        assert layer is not None
+        count = int(spread(neurons, table.layers, table.hidden)[layer])
         return {"spread": count / len(neurons), "neurons_in_layer": float(count)}
 
-    def smallest(self, words: Words) -> Answer:
-        s, (l1, l2) = self.studied, self.lambdas
-        found = minimal_set(
-            *(*s.to_choose, len(s.tags), self.order(words)),
-            l1=l1,
-            l2=l2,
-            delta=words.delta,
-            seeds=(self.seed,),
-            training=self.training,
-        )
-        if math.isnan(found.oracle):
-            return {"neurons": math.nan}
-        tested = retrained(
-            *(s.train, s.labels["train"], s.test, s.labels["test"], len(s.tags), {"set": found.neurons}),
-            l1=l1,
-            l2=l2,
-            seeds=(self.seed,),
-            training=self.training,
-        )
-        accuracy = {
-            "accuracy": float(tested["set"][0]),
-            "dev_accuracy": found.accuracy,
-            "dev_oracle": found.oracle,
-        }
-        return {"neurons": found.count / s.train.neurons, "neurons_used": float(found.count), **accuracy}
+    def smallest(self, trials: Sequence[Trial]) -> Iterator[dict[str, Answer]]:
+        s = self.studied
+        candidates = [
+            Candidate(self.order(trial), *self.lambdas(trial), trial.seed, words_of(trial).delta)
+            for trial in trials
+        ]
+        for found in minimal_sets(*s.to_choose, len(s.tags), candidates, training=self.training):
+            sets = {trials[c]: least for c, least in found.items() if not math.isnan(least.oracle)}
+            answers = {trials[c].id: {"neurons": math.nan} for c in found}
+            tested = (
+                self.tested([self.problem(t, least.neurons) for t, least in sets.items()]) if sets else []
+            )
+            for (trial, least), accuracy in zip(sets.items(), tested, strict=True):
+                answers[trial.id] = {
+                    "neurons": least.count / s.train.neurons,
+                    "neurons_used": float(least.count),
+                    "accuracy": accuracy,
+                    "dev_accuracy": least.accuracy,
+                    "dev_oracle": least.oracle,
+                }
+            yield answers
 
     @cached_property
     def control(self) -> dict[str, np.ndarray]:
-        """(2, n) for train and test: the tags, and those of the control task."""
+        """(1 + seeds, n) for train and test: the tags, and those of each seed's control task."""
         s = self.studied
         frequencies = tag_frequencies(s.labels["train"], len(s.tags))
         splits = {"train": s.corpus.train, "test": s.corpus.test}
         return {
-            name: np.stack([s.labels[name], control_ids(split, frequencies, self.seed)])
+            name: np.stack([s.labels[name], *(control_ids(split, frequencies, seed) for seed in self.seeds)])
             for name, split in splits.items()
         }
 
-    def _both(self, words: Words) -> list[Problem]:
-        neurons, (l1, l2) = self.neurons(words), self.lambdas
-        return [Problem(neurons, l1, l2, self.seed, task) for task in (0, 1)]
+    def _both(self, trials: Sequence[Trial]) -> list[Problem]:
+        """Of every trial the tags and, next, its control task."""
+        tasks = {seed: 1 + i for i, seed in enumerate(self.seeds)}
+        return [self.problem(trial, task=task) for trial in trials for task in (0, tasks[trial.seed])]
 
-    def selectivity(self, words: Words) -> Answer:
+    def selectivity(self, trials: Sequence[Trial]) -> dict[str, Answer]:
         s = self.studied
-        probes = fit_probes(s.train, self.control["train"], len(s.tags), self._both(words), self.training)
-        accuracy, control = (float(a) for a in accuracies(s.test, self.control["test"], probes))
-        return {"selectivity": accuracy - control, "accuracy": accuracy, "control_accuracy": control}
+        problems = self._both(trials)
+        probes = fit_probes(s.train, self.control["train"], len(s.tags), problems, self.training)
+        found = accuracies(s.test, self.control["test"], probes).reshape(-1, 2).tolist()
+        return {
+            trial.id: {"selectivity": real - control, "accuracy": real, "control_accuracy": control}
+            for trial, (real, control) in zip(trials, found, strict=True)
+        }
 
-    def compression(self, words: Words) -> Answer:
+    def compression(self, trials: Sequence[Trial]) -> dict[str, Answer]:
         s = self.studied
-        real, control = online_code(
-            s.train, self.control["train"], len(s.tags), self._both(words), training=self.training
+        codes = online_code(
+            s.train, self.control["train"], len(s.tags), self._both(trials), training=self.training
         )
         return {
-            "compression": real.compression,
-            "bits": real.bits,
-            "control_compression": control.compression,
-            "control_bits": control.bits,
+            trial.id: {
+                "compression": real.compression,
+                "bits": real.bits,
+                "control_compression": control.compression,
+                "control_bits": control.bits,
+            }
+            for trial, real, control in zip(trials, codes[::2], codes[1::2], strict=True)
         }
 
 
