@@ -14,6 +14,7 @@ from small_subject import write_model
 
 from carryover.analysis.frame import finished, load_epochs, load_points
 from carryover.data.corpora import load_corpus
+from carryover.probes import penalties
 from carryover.runs import execute
 from carryover.runs.encoders import file_of, keep_only, load, save
 from carryover.runs.export import points_frame
@@ -122,6 +123,28 @@ def test_the_table_for_other_programs_says_what_a_model_was_finetuned_on(ran):
     part = page.partition("The columns of `frame()`")[2].partition("\n`epochs()`")[0]
     described = {name for row in re.findall(r"^\| (`.*?) \|", part, re.MULTILINE) for name in row.split("`")}
     assert set(frame.columns) <= described
+
+
+def test_penalties_are_searched_for_once_a_corpus_in_the_pretrained_model(model, tmp_path, monkeypatch):
+    searches = []
+    real = penalties.search_lambdas
+
+    def counted(train, *args, **options):
+        searches.append(train)
+        return real(train, *args, **options)
+
+    monkeypatch.setattr(penalties, "search_lambdas", counted)
+    asked = {"kind": "neurons", "shares": [0.25], "smallest": False, "probe_epochs": 1}
+    for experiments in ([asked | {"pretrained": False}], [asked]):  # finetuned models first, then the rest
+        execute.run(study_of(model, experiments=experiments), tmp_path / "study", device="cpu", workers=0)
+    assert len(searches) == 2
+    frame = points_frame(StudyFolder(tmp_path / "study"))
+    frame = frame[frame["experiment"] == "neurons"]
+    assert set(frame["finetuned_on"]) == {"", "sentiment"}
+    assert (frame.groupby("task")[["l1", "l2"]].nunique() == 1).all(axis=None)
+    studied = {tuple(train.flat[0, :5].tolist()) for train in searches}
+    execute.run(study_of(model, experiments=[asked]), tmp_path / "again", device="cpu", workers=0)
+    assert studied == {tuple(train.flat[0, :5].tolist()) for train in searches[2:]}, "as it was pretrained"
 
 
 def test_nothing_is_left_on_the_disk_but_results(ran):

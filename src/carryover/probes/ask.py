@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, get_args
 
 from transformers import PreTrainedModel
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel
 from carryover.data.corpora import Corpus
 from carryover.engine.outcome import EpochRecord, OnStep, Outcome
 from carryover.probes.elastic import ProbeTraining
+from carryover.probes.penalties import Penalties
 from carryover.probes.progress import WORD_STEPS
 from carryover.probes.shelf import Shelf
 from carryover.probes.studied import Answer, Ranked, Studied, words_of
@@ -35,8 +37,12 @@ def ask(
     corpus: Corpus,
     shelf: Shelf,
     on_step: OnStep | None = None,
+    penalties: Penalties | None = None,
 ) -> list[Outcome]:
-    """One outcome a trial. `encoder` is asked as it is; `shelf`: where its word vectors lie meanwhile."""
+    """One outcome a trial. `encoder` is asked as it is; `shelf`: where its word vectors lie meanwhile.
+
+    `penalties`: where L1 and L2 come from that no trial names; without it this encoder is searched.
+    """
     started = time.perf_counter()
     splits = [split for split in (corpus.train, corpus.dev, corpus.test) if split is not None]
     progress = _Progress(on_step, len(trials) * WORD_STEPS, sum(split.n_words for split in splits))
@@ -44,8 +50,11 @@ def ask(
     answers: dict[str, Answer] = {}
     for vector in dict.fromkeys(words_of(trial).vector for trial in trials):
         mine = [trial for trial in trials if words_of(trial).vector == vector]
+        pairs = {} if penalties is None else _pairs(mine, penalties)
         studied = Studied.of(encoder, tokenizer, corpus, vector, shelf, progress.passed)
-        for done in _answers(mine, studied):
+        if penalties is None:
+            pairs = _pairs(mine, Penalties(partial(_same, studied)))
+        for done in _answers(mine, studied, pairs):
             answers |= done
             progress.answered(len(answers) / len(trials))
     progress.finish()
@@ -63,7 +72,20 @@ def _outcome(trial: Trial, answer: Answer, baselines: Answer, seconds: float) ->
     return Outcome(trial.id, [EpochRecord(1, nan, nan, {**answer, **baselines}, seconds)], seconds=seconds)
 
 
-def _answers(trials: Sequence[Trial], studied: Studied) -> Iterator[dict[str, Answer]]:
+def _same(studied: Studied, _: Trial) -> Studied:
+    return studied
+
+
+Pairs = dict[str, tuple[float, float]]  # (L1, L2), by trial
+
+
+def _pairs(trials: Sequence[Trial], penalties: Penalties) -> Pairs:
+    """Of trials that need a ranking: layers go without penalties unless they name them."""
+    ranked = [trial for trial in trials if words_of(trial).neurons != "layer"]
+    return {trial.id: penalties.of(trial, _training_of(trial)) for trial in ranked}
+
+
+def _answers(trials: Sequence[Trial], studied: Studied, pairs: Pairs) -> Iterator[dict[str, Answer]]:
     """Layers all at once; then by way of training what needs a ranking: on a GPU, which has room for more than one
     seed's probes, of all seeds together, elsewhere seed by seed, so that answers come sooner."""
     layers = [trial for trial in trials if words_of(trial).neurons == "layer"]
@@ -72,7 +94,7 @@ def _answers(trials: Sequence[Trial], studied: Studied) -> Iterator[dict[str, An
     others = [trial for trial in trials if words_of(trial).neurons != "layer"]
     together = studied.train.device.type in SEEDS_TOGETHER_ON
     for (training, lambdas, _), mine in _grouped(
-        others, lambda t: (_training_of(t), words_of(t).lambdas, None if together else t.seed)
+        others, lambda t: (_training_of(t), pairs[t.id], None if together else t.seed)
     ):
         seeds = list(dict.fromkeys(trial.seed for trial in mine))
         ranked = Ranked(studied, training, lambdas, seeds)

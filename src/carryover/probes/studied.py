@@ -21,7 +21,7 @@ from carryover.probes.control import control_ids
 from carryover.probes.elastic import ProbeTraining, Problem, accuracies, fit_probes
 from carryover.probes.mdl import online_code
 from carryover.probes.ranking import bottom, count_of, random_set, rank_by_means, rank_by_weight, spread, top
-from carryover.probes.selection import Candidate, minimal_sets, retrained, search_lambdas
+from carryover.probes.selection import Candidate, minimal_sets, retrained
 from carryover.probes.shelf import Shelf
 from carryover.probes.table import WordTable
 from carryover.probes.tags import tag_frequencies, tag_ids, training_tags
@@ -94,24 +94,17 @@ class Ranked:
 
     studied: Studied
     training: ProbeTraining
-    given: tuple[float, float] | None  # L1 and L2; None: they are searched for
+    lambdas: tuple[float, float]  # L1 and L2
     seeds: Sequence[int]
 
     @cached_property
-    def chosen(self) -> dict[int, tuple[tuple[float, float], np.ndarray]]:
-        """By seed: (L1, L2), and all neurons by Linguistic Correlation Analysis."""
+    def by_weight(self) -> dict[int, np.ndarray]:
+        """All neurons by Linguistic Correlation Analysis, for each seed."""
         s = self.studied
-        if self.given is None:
-            grids = search_lambdas(*s.to_choose, len(s.tags), seeds=self.seeds, training=self.training)
-            found = [((grid.best.l1, grid.best.l2), grid.ranking.order) for grid in grids]
-        else:
-            problems = [Problem(s.train.everything(), *self.given, seed) for seed in self.seeds]
-            probes = fit_probes(s.train, s.labels["train"], len(s.tags), problems, self.training)
-            found = [(self.given, rank_by_weight(probe.weight).order) for probe in probes]
-        return dict(zip(self.seeds, found, strict=True))
-
-    def lambdas(self, trial: Trial) -> tuple[float, float]:
-        return self.chosen[trial.seed][0] if self.given is None else self.given
+        problems = [Problem(s.train.everything(), *self.lambdas, seed) for seed in self.seeds]
+        probes = fit_probes(s.train, s.labels["train"], len(s.tags), problems, self.training)
+        orders = [rank_by_weight(probe.weight).order for probe in probes]
+        return dict(zip(self.seeds, orders, strict=True))
 
     @cached_property
     def by_means(self) -> np.ndarray:
@@ -119,7 +112,7 @@ class Ranked:
         return rank_by_means(s.train, s.labels["train"], len(s.tags))
 
     def order(self, trial: Trial) -> np.ndarray:
-        return self.chosen[trial.seed][1] if words_of(trial).ranking == "lca" else self.by_means
+        return self.by_weight[trial.seed] if words_of(trial).ranking == "lca" else self.by_means
 
     def neurons(self, trial: Trial) -> np.ndarray:
         table, words = self.studied.train, words_of(trial)
@@ -132,7 +125,7 @@ class Ranked:
 
     def problem(self, trial: Trial, neurons: np.ndarray | None = None, task: int = 0) -> Problem:
         mine = self.neurons(trial) if neurons is None else neurons
-        return Problem(mine, *self.lambdas(trial), trial.seed, task)
+        return Problem(mine, *self.lambdas, trial.seed, task)
 
     def tested(self, problems: Sequence[Problem]) -> list[float]:
         """Accuracies of probes trained anew on each set of neurons alone."""
@@ -161,8 +154,7 @@ class Ranked:
     def smallest(self, trials: Sequence[Trial]) -> Iterator[dict[str, Answer]]:
         s = self.studied
         candidates = [
-            Candidate(self.order(trial), *self.lambdas(trial), trial.seed, words_of(trial).delta)
-            for trial in trials
+            Candidate(self.order(trial), *self.lambdas, trial.seed, words_of(trial).delta) for trial in trials
         ]
         for found in minimal_sets(*s.to_choose, len(s.tags), candidates, training=self.training):
             sets = {trials[c]: least for c, least in found.items() if not math.isnan(least.oracle)}

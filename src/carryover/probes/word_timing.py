@@ -32,7 +32,7 @@ def seconds_of_questions(
     corpus_of: Callable[[Trial], Corpus],
     device: str | torch.device,
 ) -> float:
-    """Of all questions that the trials ask of one model."""
+    """Of all questions that the trials ask of one model; the search for L1 and L2 is the pretrained one's."""
     by_corpus: dict[str, list[Trial]] = {}
     for trial in trials:
         assert trial.words is not None
@@ -52,8 +52,8 @@ def seconds_of_questions(
             * corpus.train.n_words
             * sum(_epochs(trial.words, layers) for trial in mine if trial.words)
         )
-        searched = {(t.seed, t.words.epochs) for t in mine if t.words and t.words.lambdas is None}
-        seconds += probing * corpus.train.n_words * sum(GRID * epochs for _, epochs in searched)
+        searched = {t.words.epochs for t in mine if t.words and t.words.lambdas is None and not t.train_size}
+        seconds += probing * corpus.train.n_words * sum(GRID * epochs for epochs in searched)
     return seconds
 
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from carryover.probes.penalties import Penalties
     from carryover.probes.shelf import Shelf
+    from carryover.probes.studied import Studied
     from carryover.runs.worker import OnSteps, Workplace
 
 SAMPLED_ERROR = 0.3  # of what is judged by a few sentences
@@ -134,6 +136,7 @@ def _ask_all(model: Finetuned, questions: Sequence[Trial], workplace: Workplace,
     encoder: PreTrainedModel | None = None
     seconds = model.seconds  # of the finetuning: counted with the first answers
     with _shelf_of(model, questions[0], workplace) as shelf:
+        penalties = _penalties(model, shelf, workplace)
         for mine in by_corpus.values():
             try:
                 encoder = encoder or _encoder(model, questions[0], workplace)
@@ -144,6 +147,7 @@ def _ask_all(model: Finetuned, questions: Sequence[Trial], workplace: Workplace,
                     subjects.corpus(mine[0]),
                     shelf,
                     on_steps,
+                    penalties,
                 )
             except Exception as error:
                 if is_out_of_memory(error):
@@ -175,6 +179,25 @@ def _encoder(model: Finetuned, trial: Trial, workplace: Workplace) -> PreTrained
             raise CarryoverError("its finetuned model is no longer on the disk: run the study again")
         weights = saved[0]
     return with_weights(pretrained, weights)
+
+
+def _penalties(model: Finetuned, shelf: Shelf, workplace: Workplace) -> Penalties:
+    """What the search reads is the pretrained model: for it the vectors on its own shelf, for one that was finetuned
+    those of a pass that the search alone needs."""
+    from carryover.probes.penalties import Penalties
+    from carryover.probes.shelf import Shelf
+    from carryover.probes.studied import Studied, words_of
+
+    subjects = workplace.subjects
+
+    def pretrained(trial: Trial) -> Studied:
+        own = shelf if model.finetuning is None else Shelf(shelf.device, None, shelf.aligned)
+        corpus, vector = subjects.corpus(trial), words_of(trial).vector
+        encoder, tokenizer = subjects.encoder(trial), subjects.tokenizer(trial)
+        return Studied.of(encoder, tokenizer, corpus, vector, own, lambda words: None)
+
+    cache = subjects.catalogue.cache
+    return Penalties(pretrained, cache and cache / "penalties")
 
 
 @contextlib.contextmanager

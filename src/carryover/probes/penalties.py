@@ -1,0 +1,61 @@
+"""L1 and L2 of the probes that rank neurons: one pair for a model and a corpus, searched for once.
+
+The search reads the model as it was pretrained. Every seed and every finetuned version of it is then asked with the
+same pair, as in Table 8 of Durrani et al. 2021: were each to search for its own, what differs between them would
+be the penalty as much as the model. What was found is kept in a file, for other workers and later runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from carryover.probes.elastic import ProbeTraining
+from carryover.probes.features import name_of
+from carryover.probes.selection import LAMBDAS, search_lambdas
+from carryover.probes.studied import Studied, words_of
+from carryover.trial import Trial
+
+SEED = 0  # of the probes of the search, whatever the seed of those that ask
+FORMAT = 1
+
+
+@dataclass
+class Penalties:
+    """`pretrained`: the trial's corpus as its model sees it before any finetuning; `folder`: None keeps no files."""
+
+    pretrained: Callable[[Trial], Studied]
+    folder: Path | None = None
+    known: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def of(self, trial: Trial, training: ProbeTraining) -> tuple[float, float]:
+        """(L1, L2): those that the trial names, or those that the search finds."""
+        words = words_of(trial)
+        if words.lambdas is not None:
+            return words.lambdas
+        parts = [FORMAT, trial.model_fingerprint, words.fingerprint, words.vector, LAMBDAS, SEED]
+        key = name_of([*parts, training.epochs, training.batch_size, training.lr, training.norm])
+        if key not in self.known:
+            self.known[key] = self._kept(key) or self._search(trial, training, key)
+        return self.known[key]
+
+    def _search(self, trial: Trial, training: ProbeTraining, key: str) -> tuple[float, float]:
+        studied = self.pretrained(trial)
+        [grid] = search_lambdas(*studied.to_choose, len(studied.tags), seeds=(SEED,), training=training)
+        found = grid.best.l1, grid.best.l2
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            half = self.folder / f".{key}.{os.getpid()}"
+            half.write_text(json.dumps(found))
+            half.replace(self.folder / f"{key}.json")
+        return found
+
+    def _kept(self, key: str) -> tuple[float, float] | None:
+        file = self.folder and self.folder / f"{key}.json"
+        if file is None or not file.exists():
+            return None
+        l1, l2 = json.loads(file.read_text())
+        return l1, l2

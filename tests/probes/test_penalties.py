@@ -1,0 +1,81 @@
+"""L1 and L2 are searched for once a model and corpus, in the model as it was pretrained."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from test_studied import studied_of, tagged, trial_of
+
+from carryover.data.corpora import Corpus
+from carryover.probes import penalties
+from carryover.probes.elastic import ProbeTraining
+from carryover.probes.penalties import Penalties
+from carryover.probes.selection import search_lambdas
+
+TRAINING = ProbeTraining(epochs=1)
+
+
+def searched(**words):
+    return trial_of(lambdas=None, **words)
+
+
+@pytest.fixture
+def studied(tmp_path):
+    return studied_of(Corpus("mine", tagged(20), tagged(3), tagged(4)), tmp_path)
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    """The seeds of every search that is made."""
+    made = []
+
+    def counted(*args, **options):
+        made.append(options["seeds"])
+        return search_lambdas(*args, **options)
+
+    monkeypatch.setattr(penalties, "search_lambdas", counted)
+    return made
+
+
+def test_one_search_for_all_seeds_and_finetuned_models(studied, searches):
+    found = Penalties(lambda trial: studied)
+    first = found.of(searched(), TRAINING)
+    others = [
+        dataclasses.replace(searched(), seed=4),
+        dataclasses.replace(searched(ask="selectivity"), task="SST-2", task_fingerprint="s", train_size=500),
+    ]
+    assert [found.of(trial, TRAINING) for trial in others] == [first, first]
+    assert searches == [(0,)]
+    [grid] = search_lambdas(*studied.to_choose, len(studied.tags), training=TRAINING)
+    assert first == (grid.best.l1, grid.best.l2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        dataclasses.replace(searched(), model_fingerprint="another"),
+        dataclasses.replace(searched(), words=dataclasses.replace(searched().words, fingerprint="another")),
+        dataclasses.replace(searched(), words=dataclasses.replace(searched().words, vector="mean")),
+    ],
+)
+def test_another_model_or_corpus_or_vector_has_its_own(studied, searches, other):
+    found = Penalties(lambda trial: studied)
+    found.of(searched(), TRAINING)
+    found.of(other, TRAINING)
+    assert len(searches) == 2
+    found.of(searched(), dataclasses.replace(TRAINING, lr=1e-2))
+    assert len(searches) == 3
+
+
+def test_what_was_found_is_kept_for_other_workers_and_later_runs(studied, searches, tmp_path):
+    folder = tmp_path / "penalties"
+    first = Penalties(lambda trial: studied, folder).of(searched(), TRAINING)
+    assert [file.suffix for file in folder.iterdir()] == [".json"]
+    assert Penalties(lambda trial: pytest.fail("searched again"), folder).of(searched(), TRAINING) == first
+    assert len(searches) == 1
+
+
+def test_a_pair_that_is_named_is_taken():
+    found = Penalties(lambda trial: pytest.fail("searched"))
+    assert found.of(trial_of(lambdas=(0.1, 0.2)), TRAINING) == (0.1, 0.2)
