@@ -119,14 +119,9 @@ def widened_percentiles(
     return float(low), float(high)
 
 
-def resampled_p(resampled: np.ndarray, n: int, of_r: bool = False) -> float:
-    """Two-sided p against zero that agrees with `widened_percentiles`: the level at which it ends there."""
-    sides = (resampled_p_below(side, 0.0, n, of_r) for side in (resampled, -resampled))
-    return min(1.0, 2 * min(sides))
-
-
 def resampled_p_below(resampled: np.ndarray, threshold: float, n: int, of_r: bool = False) -> float:
-    """One-sided p of the claim that the truth lies below the threshold; NaN where resamples do not differ."""
+    """One-sided p of the claim that the truth lies below the threshold, which agrees with `widened_percentiles`: half
+    of the level at which they end there. NaN where resamples do not differ."""
     known = resampled[~np.isnan(resampled)]
     beyond = int((known >= threshold).sum())
     if ENOUGH <= beyond <= known.size - ENOUGH:
