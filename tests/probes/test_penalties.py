@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 from test_studied import studied_of, tagged, trial_of
@@ -11,7 +12,7 @@ from carryover.data.corpora import Corpus
 from carryover.probes import penalties
 from carryover.probes.elastic import ProbeTraining
 from carryover.probes.penalties import Penalties
-from carryover.probes.selection import search_lambdas
+from carryover.probes.selection import GridPoint, search_lambdas
 
 TRAINING = ProbeTraining(epochs=1)
 
@@ -46,9 +47,32 @@ def test_one_search_for_all_seeds_and_finetuned_models(studied, searches):
         dataclasses.replace(searched(ask="selectivity"), task="SST-2", task_fingerprint="s", train_size=500),
     ]
     assert [found.of(trial, TRAINING) for trial in others] == [first, first]
-    assert searches == [(0,)]
-    [grid] = search_lambdas(*studied.to_choose, len(studied.tags), training=TRAINING)
-    assert first == (grid.best.l1, grid.best.l2)
+    assert searches == [(0, 1, 2)]
+
+
+def test_the_pair_with_the_best_mean_score_over_the_seeds(studied):
+    training = ProbeTraining(epochs=20, batch_size=16, lr=0.05)
+    found = Penalties(lambda trial: studied).of(searched(), training)
+    scores: dict = {}
+    for seed in (0, 1, 2):
+        [grid] = search_lambdas(*studied.to_choose, len(studied.tags), seeds=(seed,), training=training)
+        for point in grid.points:
+            scores.setdefault((point.l1, point.l2), []).append(point.score)
+    means = {pair: sum(mine) / 3 for pair, mine in scores.items()}
+    assert means[found] == pytest.approx(max(means.values()))
+    assert means[found] > min(means.values())
+
+
+def test_a_pair_that_diverged_for_one_seed_is_not_taken(studied, monkeypatch):
+    def made_up(*args, seeds, **options):
+        scores = {0: [0.1, 0.9, 0.2], 1: [0.1, float("nan"), 0.3], 2: [0.1, 0.9, 0.2]}
+        points = {
+            s: [GridPoint(0.1, i, 0.5, 0.5, 0.5, score) for i, score in enumerate(scores[s])] for s in seeds
+        }
+        return [SimpleNamespace(points=points[seed]) for seed in seeds]
+
+    monkeypatch.setattr(penalties, "search_lambdas", made_up)
+    assert Penalties(lambda trial: studied).of(searched(), TRAINING) == (0.1, 2)
 
 
 @pytest.mark.parametrize(

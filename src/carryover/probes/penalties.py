@@ -2,7 +2,9 @@
 
 The search reads the model as it was pretrained. Every seed and every finetuned version of it is then asked with the
 same pair, as in Table 8 of Durrani et al. 2021: were each to search for its own, what differs between them would
-be the penalty as much as the model. What was found is kept in a file, for other workers and later runs.
+be the penalty as much as the model. The score of a pair is its mean over three seeds: what the least salient
+neurons are worth, a half of it, is noise where their weights are all but zero. What was found is kept in a file,
+for other workers and later runs.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from carryover.probes.elastic import ProbeTraining
 from carryover.probes.features import name_of
 from carryover.probes.selection import LAMBDAS, search_lambdas
 from carryover.probes.studied import Studied, words_of
-from carryover.trial import Trial
+from carryover.trial import CarryoverError, Trial
 
-SEED = 0  # of the probes of the search, whatever the seed of those that ask
+SEEDS = (0, 1, 2)  # of the probes of the search, whatever the seeds of those that ask
 FORMAT = 1
 
 
@@ -36,7 +40,7 @@ class Penalties:
         words = words_of(trial)
         if words.lambdas is not None:
             return words.lambdas
-        parts = [FORMAT, trial.model_fingerprint, words.fingerprint, words.vector, LAMBDAS, SEED]
+        parts = [FORMAT, trial.model_fingerprint, words.fingerprint, words.vector, LAMBDAS, SEEDS]
         key = name_of([*parts, training.epochs, training.batch_size, training.lr, training.norm])
         if key not in self.known:
             self.known[key] = self._kept(key) or self._search(trial, training, key)
@@ -44,8 +48,12 @@ class Penalties:
 
     def _search(self, trial: Trial, training: ProbeTraining, key: str) -> tuple[float, float]:
         studied = self.pretrained(trial)
-        [grid] = search_lambdas(*studied.to_choose, len(studied.tags), seeds=(SEED,), training=training)
-        found = grid.best.l1, grid.best.l2
+        grids = search_lambdas(*studied.to_choose, len(studied.tags), seeds=SEEDS, training=training)
+        scores = np.mean([[point.score for point in grid.points] for grid in grids], 0)
+        if np.isnan(scores).all():
+            raise CarryoverError("every pair of L1 and L2 has a probe that diverged: try a smaller probe_lr")
+        best = grids[0].points[int(np.nanargmax(scores))]  # a pair that diverged for one seed is not taken
+        found = best.l1, best.l2
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             half = self.folder / f".{key}.{os.getpid()}"
