@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,6 +139,12 @@ def test_penalties_are_searched_for_once_a_corpus_in_the_pretrained_model(model,
     for experiments in ([asked | {"pretrained": False}], [asked]):  # finetuned models first, then the rest
         execute.run(study_of(model, experiments=experiments), tmp_path / "study", device="cpu", workers=0)
     assert len(searches) == 2
+    (tmp_path / "moved").mkdir()
+    for name in ("results.db", "study.toml"):
+        shutil.copy(tmp_path / "study" / name, tmp_path / "moved" / name)
+    more = [asked, {"kind": "selectivity", "finetuned_on": [], "probe_epochs": 1}]
+    execute.run(study_of(model, experiments=more), tmp_path / "moved", device="cpu", workers=0)
+    assert len(searches) == 2, "results.db alone says what was found"
     frame = points_frame(StudyFolder(tmp_path / "study"))
     frame = frame[frame["experiment"] == "neurons"]
     assert set(frame["finetuned_on"]) == {"", "sentiment"}

@@ -18,11 +18,10 @@ from transformers import PreTrainedModel
 
 from carryover.data.corpora import Corpus
 from carryover.engine.outcome import EpochRecord, OnStep, Outcome
-from carryover.probes.elastic import ProbeTraining
 from carryover.probes.penalties import Penalties
 from carryover.probes.progress import WORD_STEPS
 from carryover.probes.shelf import Shelf
-from carryover.probes.studied import Answer, Ranked, Studied, words_of
+from carryover.probes.studied import Answer, Ranked, Studied, training_of, words_of
 from carryover.probes.tags import majority_accuracy, tag_ids, training_tags, word_majority_accuracy
 from carryover.trial import Ask, Trial
 
@@ -54,8 +53,9 @@ def ask(
         studied = Studied.of(encoder, tokenizer, corpus, vector, shelf, progress.passed)
         if penalties is None:
             pairs = _pairs(mine, Penalties(partial(_same, studied)))
+        named = {trial_id: {"l1": l1, "l2": l2} for trial_id, (l1, l2) in pairs.items()}
         for done in _answers(mine, studied, pairs):
-            answers |= done
+            answers |= {trial_id: {**answer, **named.get(trial_id, {})} for trial_id, answer in done.items()}
             progress.answered(len(answers) / len(trials))
     progress.finish()
     seconds = time.perf_counter() - started
@@ -82,19 +82,19 @@ Pairs = dict[str, tuple[float, float]]  # (L1, L2), by trial
 def _pairs(trials: Sequence[Trial], penalties: Penalties) -> Pairs:
     """Of trials that need a ranking: layers go without penalties unless they name them."""
     ranked = [trial for trial in trials if words_of(trial).neurons != "layer"]
-    return {trial.id: penalties.of(trial, _training_of(trial)) for trial in ranked}
+    return {trial.id: penalties.of(trial) for trial in ranked}
 
 
 def _answers(trials: Sequence[Trial], studied: Studied, pairs: Pairs) -> Iterator[dict[str, Answer]]:
     """Layers all at once; then by way of training what needs a ranking: on a GPU, which has room for more than one
     seed's probes, of all seeds together, elsewhere seed by seed, so that answers come sooner."""
     layers = [trial for trial in trials if words_of(trial).neurons == "layer"]
-    for training, mine in _grouped(layers, _training_of):
+    for training, mine in _grouped(layers, training_of):
         yield studied.layers(mine, training)
     others = [trial for trial in trials if words_of(trial).neurons != "layer"]
     together = studied.train.device.type in SEEDS_TOGETHER_ON
     for (training, lambdas, _), mine in _grouped(
-        others, lambda t: (_training_of(t), pairs[t.id], None if together else t.seed)
+        others, lambda t: (training_of(t), pairs[t.id], None if together else t.seed)
     ):
         seeds = list(dict.fromkeys(trial.seed for trial in mine))
         ranked = Ranked(studied, training, lambdas, seeds)
@@ -152,8 +152,3 @@ def _grouped(trials: Sequence[Trial], key: Callable[[Trial], Any]) -> list[tuple
     for trial in trials:
         found.setdefault(key(trial), []).append(trial)
     return list(found.items())
-
-
-def _training_of(trial: Trial) -> ProbeTraining:
-    words = words_of(trial)
-    return ProbeTraining(epochs=words.epochs, batch_size=words.batch_size, lr=words.lr)

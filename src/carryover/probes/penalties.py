@@ -17,10 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from carryover.probes.elastic import ProbeTraining
 from carryover.probes.features import name_of
 from carryover.probes.selection import LAMBDAS, search_lambdas
-from carryover.probes.studied import Studied, words_of
+from carryover.probes.studied import Studied, training_of, words_of
 from carryover.trial import CarryoverError, Trial
 
 SEEDS = (0, 1, 2)  # of the probes of the search, whatever the seeds of those that ask
@@ -35,31 +34,15 @@ class Penalties:
     folder: Path | None = None
     known: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def of(self, trial: Trial, training: ProbeTraining) -> tuple[float, float]:
+    def of(self, trial: Trial) -> tuple[float, float]:
         """(L1, L2): those that the trial names, or those that the search finds."""
         words = words_of(trial)
         if words.lambdas is not None:
             return words.lambdas
-        parts = [FORMAT, trial.model_fingerprint, words.fingerprint, words.vector, LAMBDAS, SEEDS]
-        key = name_of([*parts, training.epochs, training.batch_size, training.lr, training.norm])
+        key = _key(trial)
         if key not in self.known:
-            self.known[key] = self._kept(key) or self._search(trial, training, key)
+            self.known[key] = self._kept(key) or self._search(trial)
         return self.known[key]
-
-    def _search(self, trial: Trial, training: ProbeTraining, key: str) -> tuple[float, float]:
-        studied = self.pretrained(trial)
-        grids = search_lambdas(*studied.to_choose, len(studied.tags), seeds=SEEDS, training=training)
-        scores = np.mean([[point.score for point in grid.points] for grid in grids], 0)
-        if np.isnan(scores).all():
-            raise CarryoverError("every pair of L1 and L2 has a probe that diverged: try a smaller probe_lr")
-        best = grids[0].points[int(np.nanargmax(scores))]  # a pair that diverged for one seed is not taken
-        found = best.l1, best.l2
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            half = self.folder / f".{key}.{os.getpid()}"
-            half.write_text(json.dumps(found))
-            half.replace(self.folder / f"{key}.json")
-        return found
 
     def _kept(self, key: str) -> tuple[float, float] | None:
         file = self.folder and self.folder / f"{key}.json"
@@ -67,3 +50,28 @@ class Penalties:
             return None
         l1, l2 = json.loads(file.read_text())
         return l1, l2
+
+    def _search(self, trial: Trial) -> tuple[float, float]:
+        studied, training = self.pretrained(trial), training_of(trial)
+        grids = search_lambdas(*studied.to_choose, len(studied.tags), seeds=SEEDS, training=training)
+        scores = np.mean([[point.score for point in grid.points] for grid in grids], 0)
+        if np.isnan(scores).all():
+            raise CarryoverError("every pair of L1 and L2 has a probe that diverged: try a smaller probe_lr")
+        best = grids[0].points[int(np.nanargmax(scores))]  # a pair that diverged for one seed is not taken
+        if self.folder is not None:
+            remember(self.folder, trial, (best.l1, best.l2))
+        return best.l1, best.l2
+
+
+def remember(folder: Path, trial: Trial, found: tuple[float, float]) -> None:
+    """Keep what was found for the trial's model and corpus, or what answers of an earlier run say was found."""
+    folder.mkdir(parents=True, exist_ok=True)
+    half = folder / f".{_key(trial)}.{os.getpid()}"
+    half.write_text(json.dumps(found))
+    half.replace(folder / f"{_key(trial)}.json")
+
+
+def _key(trial: Trial) -> str:
+    words, training = words_of(trial), training_of(trial)
+    parts = [FORMAT, trial.model_fingerprint, words.fingerprint, words.vector, LAMBDAS, SEEDS]
+    return name_of([*parts, training.epochs, training.batch_size, training.lr, training.norm])

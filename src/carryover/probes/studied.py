@@ -136,12 +136,7 @@ class Ranked:
     def accuracies(self, trials: Sequence[Trial]) -> dict[str, Answer]:
         problems = [self.problem(trial) for trial in trials]
         return {
-            trial.id: {
-                "accuracy": accuracy,
-                "neurons_used": float(len(problem.neurons)),
-                "l1": problem.l1,
-                "l2": problem.l2,
-            }
+            trial.id: {"accuracy": accuracy, "neurons_used": float(len(problem.neurons))}
             for trial, problem, accuracy in zip(trials, problems, self.tested(problems), strict=True)
         }
 
@@ -229,3 +224,8 @@ def words_of(trial: Trial) -> Words:
     if trial.words is None:
         raise CarryoverError(f"trial {trial.id} asks nothing about words")
     return trial.words
+
+
+def training_of(trial: Trial) -> ProbeTraining:
+    words = words_of(trial)
+    return ProbeTraining(epochs=words.epochs, batch_size=words.batch_size, lr=words.lr)
