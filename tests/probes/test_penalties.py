@@ -11,7 +11,7 @@ from test_studied import studied_of, tagged, trial_of
 from carryover.data.corpora import Corpus
 from carryover.probes import penalties
 from carryover.probes.elastic import ProbeTraining
-from carryover.probes.penalties import Penalties, remember
+from carryover.probes.penalties import Penalties, key_of, remember
 from carryover.probes.selection import GridPoint, search_lambdas
 
 
@@ -39,19 +39,19 @@ def searches(monkeypatch):
 
 
 def test_one_search_for_all_seeds_and_finetuned_models(studied, searches):
-    found = Penalties(lambda trial: studied)
-    first = found.of(searched())
+    found = Penalties()
+    first = found.of(searched(), studied)
     others = [
         dataclasses.replace(searched(), seed=4),
         dataclasses.replace(searched(ask="selectivity"), task="SST-2", task_fingerprint="s", train_size=500),
     ]
-    assert [found.of(trial) for trial in others] == [first, first]
+    assert [found.of(trial, studied) for trial in others] == [first, first]
     assert searches == [(0, 1, 2)]
 
 
 def test_the_pair_with_the_best_mean_score_over_the_seeds(studied):
     training = ProbeTraining(epochs=20, batch_size=16, lr=0.05)
-    found = Penalties(lambda trial: studied).of(searched(epochs=20, batch_size=16, lr=0.05))
+    found = Penalties().of(searched(epochs=20, batch_size=16, lr=0.05), studied)
     scores: dict = {}
     for seed in (0, 1, 2):
         [grid] = search_lambdas(*studied.to_choose, len(studied.tags), seeds=(seed,), training=training)
@@ -71,7 +71,7 @@ def test_a_pair_that_diverged_for_one_seed_is_not_taken(studied, monkeypatch):
         return [SimpleNamespace(points=points[seed]) for seed in seeds]
 
     monkeypatch.setattr(penalties, "search_lambdas", made_up)
-    assert Penalties(lambda trial: studied).of(searched()) == (0.1, 2)
+    assert Penalties().of(searched(), studied) == (0.1, 2)
 
 
 @pytest.mark.parametrize(
@@ -84,26 +84,26 @@ def test_a_pair_that_diverged_for_one_seed_is_not_taken(studied, monkeypatch):
     ],
 )
 def test_another_model_or_corpus_or_way_of_training_has_its_own(studied, searches, other):
-    found = Penalties(lambda trial: studied)
-    found.of(searched())
-    found.of(other)
+    found = Penalties()
+    found.of(searched(), studied)
+    found.of(other, studied)
     assert len(searches) == 2
 
 
 def test_what_was_found_is_kept_for_other_workers_and_later_runs(studied, searches, tmp_path):
     folder = tmp_path / "penalties"
-    first = Penalties(lambda trial: studied, folder).of(searched())
+    first = Penalties(folder=folder).of(searched(), studied)
     assert [file.suffix for file in folder.iterdir()] == [".json"]
-    assert Penalties(lambda trial: pytest.fail("searched again"), folder).of(searched()) == first
+    assert Penalties(lambda trial: pytest.fail("searched again"), folder).of(searched(), studied) == first
     assert len(searches) == 1
 
 
-def test_what_answers_say_was_found_is_not_searched_for_again(tmp_path):
-    remember(tmp_path / "penalties", dataclasses.replace(searched(), seed=7), (0.25, 0.5))
+def test_what_answers_say_was_found_is_not_searched_for_again(studied, tmp_path):
+    remember(tmp_path / "penalties", key_of(dataclasses.replace(searched(), seed=7)), (0.25, 0.5))
     found = Penalties(lambda trial: pytest.fail("searched"), tmp_path / "penalties")
-    assert found.of(searched(ask="selectivity")) == (0.25, 0.5)
+    assert found.of(searched(ask="selectivity"), studied) == (0.25, 0.5)
 
 
-def test_a_pair_that_is_named_is_taken():
+def test_a_pair_that_is_named_is_taken(studied):
     found = Penalties(lambda trial: pytest.fail("searched"))
-    assert found.of(trial_of(lambdas=(0.1, 0.2))) == (0.1, 0.2)
+    assert found.of(trial_of(lambdas=(0.1, 0.2)), studied) == (0.1, 0.2)

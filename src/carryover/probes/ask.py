@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, get_args
 
 from transformers import PreTrainedModel
@@ -40,7 +39,7 @@ def ask(
 ) -> list[Outcome]:
     """One outcome a trial. `encoder` is asked as it is; `shelf`: where its word vectors lie meanwhile.
 
-    `penalties`: where L1 and L2 come from that no trial names; without it this encoder is searched.
+    `penalties`: where L1 and L2 come from that no trial names; without them this encoder is searched.
     """
     started = time.perf_counter()
     splits = [split for split in (corpus.train, corpus.dev, corpus.test) if split is not None]
@@ -49,13 +48,9 @@ def ask(
     answers: dict[str, Answer] = {}
     for vector in dict.fromkeys(words_of(trial).vector for trial in trials):
         mine = [trial for trial in trials if words_of(trial).vector == vector]
-        pairs = {} if penalties is None else _pairs(mine, penalties)
         studied = Studied.of(encoder, tokenizer, corpus, vector, shelf, progress.passed)
-        if penalties is None:
-            pairs = _pairs(mine, Penalties(partial(_same, studied)))
-        named = {trial_id: {"l1": l1, "l2": l2} for trial_id, (l1, l2) in pairs.items()}
-        for done in _answers(mine, studied, pairs):
-            answers |= {trial_id: {**answer, **named.get(trial_id, {})} for trial_id, answer in done.items()}
+        for done in _answers(mine, studied, penalties or Penalties()):
+            answers |= done
             progress.answered(len(answers) / len(trials))
     progress.finish()
     seconds = time.perf_counter() - started
@@ -72,20 +67,7 @@ def _outcome(trial: Trial, answer: Answer, baselines: Answer, seconds: float) ->
     return Outcome(trial.id, [EpochRecord(1, nan, nan, {**answer, **baselines}, seconds)], seconds=seconds)
 
 
-def _same(studied: Studied, _: Trial) -> Studied:
-    return studied
-
-
-Pairs = dict[str, tuple[float, float]]  # (L1, L2), by trial
-
-
-def _pairs(trials: Sequence[Trial], penalties: Penalties) -> Pairs:
-    """Of trials that need a ranking: layers go without penalties unless they name them."""
-    ranked = [trial for trial in trials if words_of(trial).neurons != "layer"]
-    return {trial.id: penalties.of(trial) for trial in ranked}
-
-
-def _answers(trials: Sequence[Trial], studied: Studied, pairs: Pairs) -> Iterator[dict[str, Answer]]:
+def _answers(trials: Sequence[Trial], studied: Studied, penalties: Penalties) -> Iterator[dict[str, Answer]]:
     """Layers all at once; then by way of training what needs a ranking: on a GPU, which has room for more than one
     seed's probes, of all seeds together, elsewhere seed by seed, so that answers come sooner."""
     layers = [trial for trial in trials if words_of(trial).neurons == "layer"]
@@ -94,21 +76,26 @@ def _answers(trials: Sequence[Trial], studied: Studied, pairs: Pairs) -> Iterato
     others = [trial for trial in trials if words_of(trial).neurons != "layer"]
     together = studied.train.device.type in SEEDS_TOGETHER_ON
     for (training, lambdas, _), mine in _grouped(
-        others, lambda t: (training_of(t), pairs[t.id], None if together else t.seed)
+        others, lambda t: (training_of(t), penalties.of(t, studied), None if together else t.seed)
     ):
         seeds = list(dict.fromkeys(trial.seed for trial in mine))
-        ranked = Ranked(studied, training, lambdas, seeds)
-        asking = {ask: [trial for trial in mine if words_of(trial).ask == ask] for ask in get_args(Ask)}
-        if asking["accuracy"]:
-            yield ranked.accuracies(asking["accuracy"])
-        for trial in asking["spread"]:
-            yield {trial.id: ranked.spread(trial)}
-        if asking["neurons"]:
-            yield from ranked.smallest(asking["neurons"])
-        if asking["selectivity"]:
-            yield ranked.selectivity(asking["selectivity"])
-        if asking["compression"]:
-            yield ranked.compression(asking["compression"])
+        used = dict(zip(("l1", "l2"), lambdas, strict=True))
+        for found in _ranked_answers(Ranked(studied, training, lambdas, seeds), mine):
+            yield {trial_id: {**answer, **used} for trial_id, answer in found.items()}
+
+
+def _ranked_answers(ranked: Ranked, trials: Sequence[Trial]) -> Iterator[dict[str, Answer]]:
+    asking = {ask: [trial for trial in trials if words_of(trial).ask == ask] for ask in get_args(Ask)}
+    if asking["accuracy"]:
+        yield ranked.accuracies(asking["accuracy"])
+    for trial in asking["spread"]:
+        yield {trial.id: ranked.spread(trial)}
+    if asking["neurons"]:
+        yield from ranked.smallest(asking["neurons"])
+    if asking["selectivity"]:
+        yield ranked.selectivity(asking["selectivity"])
+    if asking["compression"]:
+        yield ranked.compression(asking["compression"])
 
 
 class _Progress:

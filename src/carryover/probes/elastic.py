@@ -132,10 +132,11 @@ class _Run:
         with torch.no_grad(), matrix_precision(self.training.precision, self.table.device):
             for rows in torch.from_numpy(orders).to(self.table.flat.device).split(self.states.shape[1], 1):
                 self._load(rows)
-                full = rows.shape[1] // batch if self.replay is not None else 0
+                done = 0
                 if self.replay is not None:
-                    self.replay.run(full)
-                for start in range(full * batch, rows.shape[1], batch):
+                    done = rows.shape[1] // batch
+                    self.replay.run(done)
+                for start in range(done * batch, rows.shape[1], batch):
                     here = slice(start, min(start + batch, rows.shape[1]))
                     self._step(self.states[:, here], self.marks[:, here])
 

@@ -28,20 +28,22 @@ FORMAT = 1
 
 @dataclass
 class Penalties:
-    """`pretrained`: the trial's corpus as its model sees it before any finetuning; `folder`: None keeps no files."""
+    """`pretrained`: the trial's corpus as its model saw it before it was finetuned; None: the model that is asked was
+    not. `folder`: None keeps no files."""
 
-    pretrained: Callable[[Trial], Studied]
+    pretrained: Callable[[Trial], Studied] | None = None
     folder: Path | None = None
     known: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def of(self, trial: Trial) -> tuple[float, float]:
-        """(L1, L2): those that the trial names, or those that the search finds."""
+    def of(self, trial: Trial, here: Studied) -> tuple[float, float]:
+        """(L1, L2): those that the trial names, or those that the search finds. `here`: what the model that is asked
+        sees."""
         words = words_of(trial)
         if words.lambdas is not None:
             return words.lambdas
-        key = _key(trial)
+        key = key_of(trial)
         if key not in self.known:
-            self.known[key] = self._kept(key) or self._search(trial)
+            self.known[key] = self._kept(key) or self._search(trial, here)
         return self.known[key]
 
     def _kept(self, key: str) -> tuple[float, float] | None:
@@ -51,27 +53,27 @@ class Penalties:
         l1, l2 = json.loads(file.read_text())
         return l1, l2
 
-    def _search(self, trial: Trial) -> tuple[float, float]:
-        studied, training = self.pretrained(trial), training_of(trial)
+    def _search(self, trial: Trial, here: Studied) -> tuple[float, float]:
+        studied, training = here if self.pretrained is None else self.pretrained(trial), training_of(trial)
         grids = search_lambdas(*studied.to_choose, len(studied.tags), seeds=SEEDS, training=training)
         scores = np.mean([[point.score for point in grid.points] for grid in grids], 0)
         if np.isnan(scores).all():
             raise CarryoverError("every pair of L1 and L2 has a probe that diverged: try a smaller probe_lr")
         best = grids[0].points[int(np.nanargmax(scores))]  # a pair that diverged for one seed is not taken
         if self.folder is not None:
-            remember(self.folder, trial, (best.l1, best.l2))
+            remember(self.folder, key_of(trial), (best.l1, best.l2))
         return best.l1, best.l2
 
 
-def remember(folder: Path, trial: Trial, found: tuple[float, float]) -> None:
-    """Keep what was found for the trial's model and corpus, or what answers of an earlier run say was found."""
-    folder.mkdir(parents=True, exist_ok=True)
-    half = folder / f".{_key(trial)}.{os.getpid()}"
-    half.write_text(json.dumps(found))
-    half.replace(folder / f"{_key(trial)}.json")
-
-
-def _key(trial: Trial) -> str:
+def key_of(trial: Trial) -> str:
+    """Stands for all that decides what the search finds."""
     words, training = words_of(trial), training_of(trial)
     parts = [FORMAT, trial.model_fingerprint, words.fingerprint, words.vector, LAMBDAS, SEEDS]
     return name_of([*parts, training.epochs, training.batch_size, training.lr, training.norm])
+
+
+def remember(folder: Path, key: str, found: tuple[float, float]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    half = folder / f".{key}.{os.getpid()}"
+    half.write_text(json.dumps(found))
+    half.replace(folder / f"{key}.json")

@@ -131,6 +131,8 @@ def retrained(
     on_step: OnStep | None = None,
 ) -> np.ndarray:
     """(P,): the accuracy of probes that are trained on their neurons alone, all together; NaN for one that failed."""
+    if not problems:
+        return np.zeros(0)
     return accuracies(test, test_labels, fit_probes(train, train_labels, n_tags, problems, training, on_step))
 
 
@@ -182,7 +184,7 @@ def minimal_sets(
 
     def accuracies_of(problems: Sequence[Problem]) -> list[float]:
         data = (train, train_labels, dev, dev_labels, n_tags)
-        return retrained(*data, problems, training, on_step).tolist() if problems else []
+        return retrained(*data, problems, training, on_step).tolist()
 
     oracles = {c: candidate.oracle for c, candidate in enumerate(candidates) if candidate.oracle is not None}
     unknown = [c for c in range(len(candidates)) if c not in oracles]

@@ -154,9 +154,7 @@ class Ranked:
         for found in minimal_sets(*s.to_choose, len(s.tags), candidates, training=self.training):
             sets = {trials[c]: least for c, least in found.items() if not math.isnan(least.oracle)}
             answers = {trials[c].id: {"neurons": math.nan} for c in found}
-            tested = (
-                self.tested([self.problem(t, least.neurons) for t, least in sets.items()]) if sets else []
-            )
+            tested = self.tested([self.problem(t, least.neurons) for t, least in sets.items()])
             for (trial, least), accuracy in zip(sets.items(), tested, strict=True):
                 answers[trial.id] = {
                     "neurons": least.count / s.train.neurons,

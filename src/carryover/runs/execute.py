@@ -30,6 +30,7 @@ from carryover.runs.means import Means, check_counts, choose_means
 from carryover.runs.measuring import fit_memory
 from carryover.runs.plan import Stack, with_broken_off
 from carryover.runs.ray_pool import RayPool, all_here, checked_ray, ray_at
+from carryover.runs.recall import recall_penalties
 from carryover.runs.store import Store
 from carryover.runs.subjects import Subjects, cache_folder
 from carryover.runs.worker import DEFAULT_ENGINE, Setup
@@ -209,8 +210,8 @@ def _train(
             need = checkpoint_bytes(subjects.weights_bytes, largest, workers)
             checkpoints = _room_for_checkpoints(saving.folder or place.checkpoints, need, on_event)
         asked = any(stack.trials[0].words is not None for stack in stacks)
-        if any(t.words is not None and t.words.lambdas is None for stack in stacks for t in stack.trials):
-            _recall_penalties(store, subjects.catalogue.cache)
+        if asked:
+            recall_penalties(store, subjects.catalogue.cache)
         if pool is None and asked:
             encoders = _room_for_encoders(place, stacks, subjects.weights_bytes, on_event)
         driver = Driver(store, run_id, stacks, on_event, checkpoints, encoders, retries)
@@ -255,15 +256,6 @@ def _room_for_checkpoints(folder: Path, need: int, on_event: OnEvent) -> Path | 
         )
     )
     return None
-
-
-def _recall_penalties(store: Store, cache: Path | None) -> None:
-    """A study that goes on elsewhere, from its results alone, asks with the L1 and L2 that it began with."""
-    if cache is not None and (found := store.penalties()):
-        from carryover.probes.penalties import remember
-
-        for trial, l1, l2 in found:
-            remember(cache / "penalties", trial, (l1, l2))
 
 
 def _room_for_encoders(

@@ -19,7 +19,7 @@ from carryover.runs.status import disk_use
 from carryover.runs.store import Store
 from carryover.runs.subjects import CorpusFacts, TaskFacts, cache_folder
 from carryover.runs.worker import DEFAULT_ENGINE
-from carryover.trial import Trial
+from carryover.trial import Trial, counted
 
 if TYPE_CHECKING:
     from carryover.study.file import Study
@@ -87,7 +87,7 @@ def foresee(
         timed = Timed((), 0.0)
         if measure:
             kinds = len({time_key(stack.trials[0]) for stack in stacks})
-            with doing(f"timing a few steps of {kinds} {'kind' if kinds == 1 else 'kinds'} of stack"):
+            with doing(f"timing a few steps of {counted(kinds, 'kind')} of stack"):
                 timed = time_stacks(stacks, means, DEFAULT_ENGINE, subjects, logs)
         here = on_gpus = None
         unknown: list[Stack] = []

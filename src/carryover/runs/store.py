@@ -337,16 +337,6 @@ class Store:
         )
         return [Trial.from_json(row[0]) for row in rows]
 
-    def penalties(self) -> list[tuple[Trial, float, float]]:
-        """Of finished questions about words whose L1 and L2 were searched for: what was found."""
-        rows = self.connection.execute(
-            "SELECT trial_json, MAX(value) FILTER (WHERE metric = 'l1'), MAX(value) FILTER (WHERE metric = 'l2')"
-            " FROM trials JOIN epochs ON id = trial_id"
-            " WHERE status = 'done' AND metric IN ('l1', 'l2') GROUP BY trial_id"
-        )
-        found = [(Trial.from_json(text), l1, l2) for text, l1, l2 in rows]
-        return [row for row in found if row[0].words is not None and row[0].words.lambdas is None]
-
     def ids(self, *statuses: str, in_study: bool = False) -> set[str]:
         """Of trials in one of these statuses; with `in_study` only of those that the study asks for."""
         marks = ", ".join("?" * len(statuses))

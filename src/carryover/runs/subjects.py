@@ -327,3 +327,8 @@ def cache_folder(study_folder: Path) -> Path:
     """Where tokens are kept: in the study folder, or in CARRYOVER_CACHE, which several studies may share."""
     shared = os.environ.get("CARRYOVER_CACHE")
     return Path(shared).expanduser() if shared else study_folder / "cache"
+
+
+def penalties_folder(cache: Path | None) -> Path | None:
+    """Where L1 and L2 are kept that a search found."""
+    return cache and cache / "penalties"

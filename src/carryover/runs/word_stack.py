@@ -17,6 +17,7 @@ from carryover.engine.need import Pace, is_out_of_memory
 from carryover.engine.outcome import EngineSettings, EpochRecord, Outcome
 from carryover.runs import encoders
 from carryover.runs.plan import Stack
+from carryover.runs.subjects import penalties_folder
 from carryover.trial import CarryoverError, Trial
 
 if TYPE_CHECKING:
@@ -182,8 +183,8 @@ def _encoder(model: Finetuned, trial: Trial, workplace: Workplace) -> PreTrained
 
 
 def _penalties(model: Finetuned, shelf: Shelf, workplace: Workplace) -> Penalties:
-    """What the search reads is the pretrained model: for it the vectors on its own shelf, for one that was finetuned
-    those of a pass that the search alone needs."""
+    """A model that was finetuned is asked with what the search finds in the pretrained one, which takes a pass of its
+    own."""
     from carryover.probes.penalties import Penalties
     from carryover.probes.shelf import Shelf
     from carryover.probes.studied import Studied, words_of
@@ -191,13 +192,12 @@ def _penalties(model: Finetuned, shelf: Shelf, workplace: Workplace) -> Penaltie
     subjects = workplace.subjects
 
     def pretrained(trial: Trial) -> Studied:
-        own = shelf if model.finetuning is None else Shelf(shelf.device, None, shelf.aligned)
+        own = Shelf(shelf.device, None, shelf.aligned)
         corpus, vector = subjects.corpus(trial), words_of(trial).vector
         encoder, tokenizer = subjects.encoder(trial), subjects.tokenizer(trial)
         return Studied.of(encoder, tokenizer, corpus, vector, own, lambda words: None)
 
-    cache = subjects.catalogue.cache
-    return Penalties(pretrained, cache and cache / "penalties")
+    return Penalties(pretrained if model.finetuning else None, penalties_folder(subjects.catalogue.cache))
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 Every claim is a family of tests, one for each task (and model, size ... where a study has several). Each has a p
 value for the claim and one against it, both adjusted by Holm's method within the family: a claim holds where all
-its tests do, it does not hold where one shows the opposite, or too
-little to count, and otherwise there is not enough data to say.
+its tests do, it does not hold where one shows the opposite, or too little to count, and otherwise there is not
+enough data to say.
 """
 
 from __future__ import annotations
