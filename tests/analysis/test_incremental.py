@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from scipy import stats
 from synthetic_results import incremental, localized, permutation, write_results
 
 from carryover.analysis.contrasts import against, permutation_cost
@@ -98,11 +99,24 @@ def test_each_block_is_compared_with_the_baseline_by_seed(tmp_path):
 
 def test_a_permutation_counts_once_however_many_seeds_it_has(tmp_path):
     def score(p):
-        return 0.9 if p.condition == "all pretrained" else 0.6 + 0.01 * p.x + 0.001 * p.trial.seed
+        return 0.9 + 0.002 * p.trial.seed if p.condition == "all pretrained" else 0.6 + 0.01 * p.x
 
     points = read(tmp_path, permutation(permutations=5, trials=3, depth=4), score)
     cost = permutation_cost(points)
-    assert cost.n == 5
-    assert cost.mean == pytest.approx(-0.3 + 0.03 + 0.001)
-    assert cost.clear
+    permuted, baseline = [0.61, 0.62, 0.63, 0.64, 0.65], [0.9, 0.902, 0.904]
+    expected = stats.ttest_ind(permuted, baseline, equal_var=False).confidence_interval()
+    assert (cost.n, cost.mean) == (5, pytest.approx(0.63 - 0.902))
+    assert (cost.low, cost.high) == pytest.approx((expected.low, expected.high))
     assert permutation_cost(points[points.condition == "permuted"]) is None
+
+
+def test_a_baseline_that_its_trials_leave_open_makes_the_cost_of_permuting_open_too(tmp_path):
+    def score(p):
+        return (0.62, 0.7, 0.66)[p.trial.seed] if p.condition == "all pretrained" else 0.6 + 0.01 * p.x
+
+    points = read(tmp_path, permutation(permutations=5, trials=3, depth=4), score)
+    cost = permutation_cost(points)
+    assert cost.mean == pytest.approx(-0.03)
+    assert cost.low < 0 < cost.high
+    one_trial = points[(points.condition == "permuted") | (points.seed == 0)]
+    assert permutation_cost(one_trial) is None

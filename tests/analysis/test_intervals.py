@@ -9,7 +9,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from carryover.analysis.intervals import false_discovery, holm, paired_difference, summarise, t_interval
+from carryover.analysis.intervals import (
+    difference_of_means,
+    false_discovery,
+    holm,
+    paired_difference,
+    summarise,
+    t_interval,
+)
 
 RNG = np.random.default_rng(7)
 
@@ -108,6 +115,24 @@ def test_paired_difference_at_the_edges():
     assert math.isnan(tied.p)
     with pytest.raises(ValueError, match="seed 3 occurs twice"):
         paired_difference(pd.Series([1.0, 2.0], index=[3, 3]), a)
+
+
+def test_a_difference_without_shared_seeds_is_welchs():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0.8, 0.05, 10), rng.normal(0.9, 0.01, 4)
+    d, expected = difference_of_means(a, b), stats.ttest_ind(a, b, equal_var=False)
+    low, high = expected.confidence_interval()
+    assert (d.low, d.high, d.df) == pytest.approx((low, high, expected.df))
+    assert d.mean / d.error == pytest.approx(expected.statistic)
+    assert (d.n, d.sd) == (10, pytest.approx(math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)))
+
+
+def test_a_difference_without_shared_seeds_at_the_edges():
+    one, two = np.array([0.5]), np.array([0.5, 0.6])
+    assert difference_of_means(one, two) is None
+    assert difference_of_means(two, one) is None
+    same = difference_of_means(np.array([0.5, 0.5]), np.array([0.75, 0.75]))
+    assert (same.mean, same.low, same.high, same.error) == (-0.25, -0.25, -0.25, 0.0)
 
 
 def test_false_discovery_leaves_unknown_p_values_out_of_the_count():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from carryover.analysis.frame import CURVE
-from carryover.analysis.intervals import PairedDifference, false_discovery, paired_difference
+from carryover.analysis.intervals import Difference, difference_of_means, false_discovery, paired_difference
 from carryover.analysis.walk import each_group
 
 ALL, NONE = "all pretrained", "none pretrained"
@@ -32,17 +32,12 @@ def against(points: pd.DataFrame, baseline: str = ALL) -> pd.DataFrame:
     return pd.concat(filled, ignore_index=True) if filled else frames[0] if frames else pd.DataFrame()
 
 
-def permutation_cost(rows: pd.DataFrame, baseline: str = ALL) -> PairedDifference | None:
-    """Permuted minus baseline for one curve, with an interval over permutations.
+def permutation_cost(rows: pd.DataFrame, baseline: str = ALL) -> Difference | None:
+    """Permuted less baseline for one curve; None with fewer than two permutations or two trials of the baseline.
 
-    The permutation is what was drawn at random, so each counts once: its difference from the baseline,
-    paired by seed and averaged over its seeds.
+    The permutation is what was drawn at random, so each counts once, with the mean of its seeds. The baseline is
+    known from its trials no better than they agree, which the interval takes in.
     """
-    reference = rows[rows["condition"] == baseline].set_index("seed")["value"]
-    permuted = rows[~rows["condition"].isin(BASELINES)]
-    found = [
-        paired_difference(cell.set_index("seed")["value"], reference)
-        for _, cell in each_group(permuted, ["x"])
-    ]
-    each = pd.Series([d.mean for d in found if d is not None], dtype=float)
-    return paired_difference(each, each * 0)
+    reference = rows[rows["condition"] == baseline]["value"].to_numpy()
+    permuted = rows[~rows["condition"].isin(BASELINES)].groupby("x")["value"].mean().to_numpy()
+    return difference_of_means(permuted, reference)

@@ -12,7 +12,7 @@ from carryover.analysis.claims import FAILS, HOLDS, NOT_ASKED, OPEN, Claim
 from carryover.analysis.contrasts import ALL, BASELINES, NONE, against, permutation_cost
 from carryover.analysis.frame import CURVE
 from carryover.analysis.incremental import Curve, curves, layer_worth
-from carryover.analysis.intervals import PairedDifference
+from carryover.analysis.intervals import Interval
 from carryover.analysis.walk import each_group, each_row
 from carryover.report.labels import (
     condition_name,
@@ -120,7 +120,7 @@ def _experiment_overall(rows: pd.DataFrame, experiment: str) -> list[str]:
     name = experiment_name(experiment)
     if experiment == "permutation":
         costs = [permutation_cost(curve) for _, curve in each_group(rows, CURVE)]
-        known = [cost for cost in costs if cost is not None and cost.n > 1]
+        known = [cost for cost in costs if cost is not None]
         worse = sum(cost.high < 0 for cost in known)
         what = "curve" if len(known) == 1 else "curves"
         return (
@@ -227,7 +227,7 @@ def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
             continue
         clear = tested[tested["p_adjusted"] < SIGNIFICANT]
         most = max(each_row(tested), key=lambda row: abs(row.mean))
-        d = PairedDifference(most.mean, most.low, most.high, most.sd, most.n, most.p)
+        d = Interval(most.mean, most.low, most.high, most.sd, most.n)
         start, where = (
             f"{size} examples, {condition_name(experiment, condition)}",
             place_name(experiment, most.x),
@@ -252,13 +252,13 @@ def _permutation(rows: pd.DataFrame) -> list[str]:
     metric, told = metric_name(rows["metric"].iloc[0]), []
     for baseline in (ALL, NONE):
         cost = permutation_cost(rows, baseline)
-        if cost is not None and cost.n > 1:
+        if cost is not None:
             told.append(f"{_interval(cost, metric, 'permutations')} against {baseline}")
     size = size_name(rows["train_size"].iloc[0])
     return [f"{size} examples, layers permuted: {listing(told)}."] if told else []
 
 
-def _interval(d: PairedDifference, metric: str, what: str = "paired trials") -> str:
+def _interval(d: Interval, metric: str, what: str = "paired trials") -> str:
     low, high = number(d.low, signed=True), number(d.high, signed=True)
     return f"{number(d.mean, signed=True)} {metric} (95% interval {low} to {high}, {d.n} {what})"
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from carryover.analysis.claims.claim import Claim, Limits, Test, judge, label, not_asked, p_less, undecidable
 from carryover.analysis.claims.sizes import FEW
 from carryover.analysis.equivalence import below_margin
-from carryover.analysis.intervals import t_interval
+from carryover.analysis.intervals import difference_of_means, t_interval
 from carryover.analysis.power import trials_each, trials_for_mean
 from carryover.analysis.walk import each_group
 
@@ -151,16 +150,14 @@ def _against_bert(rows: pd.DataFrame, limits: Limits) -> list[Test]:
         if family not in LOCALISED or base is None:
             continue
         about = f"{corpus} after {task}: bottom neurons of {model} against BERT's"
-        tests.append(_welch(change, base, about, limits))
+        tests.append(_apart(change, base, about, limits))
     return tests
 
 
-def _welch(a: np.ndarray, b: np.ndarray, about: str, limits: Limits) -> Test:
-    effect, n = float(a.mean() - b.mean()), min(len(a), len(b))
-    error = math.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
-    df = float(stats.ttest_ind(a, b, equal_var=False).df) if error else float(len(a) + len(b) - 2)
-    half = float(stats.t.ppf(0.975, df)) * error
-    p, against = min(1.0, 2 * p_less(effect, error, df, 0.0)), p_less(-effect, error, df, limits.margin)
-    spread = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
-    needed = trials_each(effect, spread, limits.alpha) if effect < 0 else None
-    return Test(about, "accuracy", effect, effect - half, effect + half, p, against, n, needed)
+def _apart(a: np.ndarray, b: np.ndarray, about: str, limits: Limits) -> Test:
+    d = difference_of_means(a, b)
+    assert d is not None  # each has two values or more
+    p = min(1.0, 2 * p_less(d.mean, d.error, d.df, 0.0))
+    against = p_less(-d.mean, d.error, d.df, limits.margin)
+    needed = trials_each(d.mean, d.sd, limits.alpha) if d.mean < 0 else None
+    return Test(about, "accuracy", d.mean, d.low, d.high, p, against, min(len(a), len(b)), needed)

@@ -19,8 +19,9 @@ from carryover.analysis.claims.claim import (
     plain,
     undecidable,
 )
-from carryover.analysis.contrasts import ALL, BASELINES, NONE
+from carryover.analysis.contrasts import ALL, BASELINES, NONE, permutation_cost
 from carryover.analysis.correlations import task_correlations
+from carryover.analysis.intervals import difference_of_means
 from carryover.analysis.power import trials_each
 from carryover.analysis.walk import each_group, each_row
 
@@ -45,7 +46,6 @@ def t4(points: pd.DataFrame, limits: Limits) -> Claim:
 
 
 def _cost(curve: pd.DataFrame, name: str, limits: Limits) -> list[Test]:
-    """A permutation is what is drawn at random, and counts once; Welch's test against the baselines' trials."""
     permuted = curve[~curve["condition"].isin(BASELINES)].groupby("x")["value"].mean().to_numpy()
     ends = pd.concat(
         [curve[curve["condition"] == c].set_index("seed")["value"].rename(c) for c in BASELINES], axis=1
@@ -54,51 +54,34 @@ def _cost(curve: pd.DataFrame, name: str, limits: Limits) -> list[Test]:
     if ends.empty:
         return []
     about = f"{name}: permuted minus the original order"
+    cost = permutation_cost(curve)
     every, none = ends[ALL].to_numpy(), ends[NONE].to_numpy()
-    worse = _difference(permuted, every)
-    if worse is None:
+    level = difference_of_means(permuted, none + limits.kept * (every - none))
+    if cost is None or level is None:
         return [undecidable(about, unit, n, FEW)]
-    cost, error, df, half = worse
-    p = 2 * p_less(cost, error, df, 0.0)
-    against = p_less(-cost, error, df, limits.margin)
-    spread = math.sqrt((permuted.var(ddof=1) + every.var(ddof=1)) / 2)
-    needed = trials_each(cost, spread, limits.alpha) if cost < 0 else None
-    tests = [Test(about, unit, cost, cost - half, cost + half, min(1.0, p), against, n, needed, needs=ORDERS)]
+    p = min(1.0, 2 * p_less(cost.mean, cost.error, cost.df, 0.0))
+    against = p_less(-cost.mean, cost.error, cost.df, limits.margin)
+    needed = trials_each(cost.mean, cost.sd, limits.alpha) if cost.mean < 0 else None
+    tests = [Test(about, unit, cost.mean, cost.low, cost.high, p, against, n, needed, needs=ORDERS)]
     gain = float(every.mean() - none.mean())
-    level = _difference(permuted, none + limits.kept * (every - none))
     kept = f"{name}: share of the gain that permuted layers keep"
     if gain <= 0:
-        tests.append(
-            undecidable(kept, "of the gain", n, f"{name}: no gain from pretraining to keep a share of")
-        )
-    elif level is not None:
-        beyond, error, df, half = level
-        share = limits.kept + beyond / gain
-        room = trials_each(beyond, spread, limits.alpha) if beyond < 0 else None
-        tests.append(
-            Test(
-                kept,
-                "of the gain",
-                *(share, share - half / gain, share + half / gain),
-                p=p_less(beyond, error, df, 0.0),
-                p_against=p_less(-beyond, error, df, 0.0),
-                n=n,
-                needed=room,
-                needs=ORDERS,
-            )
-        )
-    return tests
-
-
-def _difference(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float, float] | None:
-    """Mean of a minus mean of b, its error, Welch's degrees of freedom, half its 95% interval."""
-    if min(len(a), len(b)) < 2:
-        return None
-    mean, error = float(a.mean() - b.mean()), math.sqrt(a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b))
-    if error == 0:
-        return mean, 0.0, float(len(a) + len(b) - 2), 0.0
-    df = float(stats.ttest_ind(a, b, equal_var=False).df)
-    return mean, error, df, float(stats.t.ppf(0.975, df)) * error
+        note = f"{name}: no gain from pretraining to keep a share of"
+        return [*tests, undecidable(kept, "of the gain", n, note)]
+    room = trials_each(level.mean, cost.sd, limits.alpha) if level.mean < 0 else None
+    share = Test(
+        kept,
+        "of the gain",
+        effect=limits.kept + level.mean / gain,
+        low=limits.kept + level.low / gain,
+        high=limits.kept + level.high / gain,
+        p=p_less(level.mean, level.error, level.df, 0.0),
+        p_against=p_less(-level.mean, level.error, level.df, 0.0),
+        n=n,
+        needed=room,
+        needs=ORDERS,
+    )
+    return [*tests, share]
 
 
 def _pairs(rows: pd.DataFrame, limits: Limits) -> list[Test]:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import math
 
 import pandas as pd
-from scipy import stats
 
-from carryover.analysis.claims.claim import Claim, Limits, Test, judge, label, not_asked, plain, undecidable
+from carryover.analysis.claims.claim import (
+    Claim,
+    Limits,
+    Test,
+    judge,
+    label,
+    not_asked,
+    p_less,
+    plain,
+    undecidable,
+)
 from carryover.analysis.correlations import (
     CurveCorrelation,
     curve_correlation,
@@ -16,6 +25,7 @@ from carryover.analysis.correlations import (
     widened_percentiles,
 )
 from carryover.analysis.interaction import interaction
+from carryover.analysis.intervals import difference_of_means
 from carryover.analysis.power import trials_each, trials_for_interaction, trials_for_mean
 from carryover.analysis.shares import early_shares
 from carryover.analysis.walk import each_group
@@ -80,17 +90,14 @@ def _early_share_grows(curve: pd.DataFrame, name: str, limits: Limits) -> Test:
     if few is None or many is None:
         note = "no clear gain from pretraining at one of the sizes, or too few trials to see it"
         return undecidable(about, "of the gain", _fewest(curve), note)
-    n = min(len(few), len(many))
-    effect, spread = float(many.mean() - few.mean()), math.sqrt((many.var() + few.var()) / 2)
-    if spread == 0:
+    n, d = min(len(few), len(many)), difference_of_means(many.to_numpy(), few.to_numpy())
+    assert d is not None  # shares of two seeds or more
+    if d.sd == 0:
         return undecidable(about, "of the gain", n, EQUAL)
-    found = stats.ttest_ind(many, few, equal_var=False)
-    low, high = found.confidence_interval()
-    p = float(found.pvalue) if effect > 0 else 1.0
-    error = effect / float(found.statistic) if effect else math.sqrt(many.var() / n + few.var() / n)
-    against = float(stats.t.cdf((effect - limits.share) / error, found.df))
-    needed = trials_each(effect, spread, limits.alpha) if effect > 0 else None
-    return Test(about, "of the gain", effect, float(low), float(high), p, against, n, needed)
+    p = min(1.0, 2 * p_less(-d.mean, d.error, d.df, 0.0))
+    against = p_less(d.mean, d.error, d.df, limits.share)
+    needed = trials_each(d.mean, d.sd, limits.alpha) if d.mean > 0 else None
+    return Test(about, "of the gain", d.mean, d.low, d.high, p, against, n, needed)
 
 
 def _probing_predicts(probes: pd.DataFrame, curve: pd.DataFrame, name: str, limits: Limits) -> list[Test]:
