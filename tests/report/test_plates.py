@@ -201,10 +201,16 @@ def test_published_curves_are_drawn_only_when_asked_and_only_where_they_belong(t
 
 
 def test_one_size_in_several_variants_takes_colours_for_them(tmp_path):
-    points, _ = everything(tmp_path, incremental(recipes=("as_described", "bert_init")))
+    points, further = everything(tmp_path, incremental(recipes=("as_described", "bert_init")))
+    assert "recipes" not in {plate.key for plate in further}  # this figure is that comparison
     figure = draw(points, "incremental")
     assert [t.get_text() for t in figure.legends[0].get_texts()][:2] == ["as_described", "bert_init"]
     assert len({line.get_color() for line in lines(figure) if line.get_marker() in "os"}) == 2
+
+
+def test_two_recipes_at_two_sizes_are_compared_in_a_figure_of_their_own(tmp_path):
+    _, further = everything(tmp_path, incremental(sizes=(500, 5000), recipes=("as_described", "bert_init")))
+    assert "recipes" in {plate.key for plate in further}
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,8 @@
 
 The search reads the model as it was pretrained. Every seed and every finetuned version of it is then asked with the
 same pair, as in Table 8 of Durrani et al. 2021: were each to search for its own, what differs between them would
-be the penalty as much as the model. The score of a pair is its mean over three seeds: what the least salient
-neurons are worth, a half of it, is noise where their weights are all but zero. What was found is kept in a file,
-for other workers and later runs.
+be the penalty as much as the model. A pair is judged by its mean over three seeds. What was found is kept in a
+file, for other workers and later runs.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from carryover.probes.studied import Studied, training_of, words_of
 from carryover.trial import CarryoverError, Trial
 
 SEEDS = (0, 1, 2)  # of the probes of the search, whatever the seeds of those that ask
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass
@@ -56,10 +55,10 @@ class Penalties:
     def _search(self, trial: Trial, here: Studied) -> tuple[float, float]:
         studied, training = here if self.pretrained is None else self.pretrained(trial), training_of(trial)
         grids = search_lambdas(*studied.to_choose, len(studied.tags), seeds=SEEDS, training=training)
-        scores = np.mean([[point.score for point in grid.points] for grid in grids], 0)
-        if np.isnan(scores).all():
+        alone = np.mean([[point.top for point in grid.points] for grid in grids], 0)
+        if np.isnan(alone).all():
             raise CarryoverError("every pair of L1 and L2 has a probe that diverged: try a smaller probe_lr")
-        best = grids[0].points[int(np.nanargmax(scores))]  # a pair that diverged for one seed is not taken
+        best = grids[0].points[int(np.nanargmax(alone))]  # a pair that diverged for one seed is not taken
         if self.folder is not None:
             remember(self.folder, key_of(trial), (best.l1, best.l2))
         return best.l1, best.l2

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from carryover.probes.elastic import FittedProbe, OnStep, ProbeTraining, Problem, accuracies, fit_probes
-from carryover.probes.ranking import Ranking, bottom, count_of, rank_by_weight, top
+from carryover.probes.ranking import Ranking, count_of, rank_by_weight, top
 from carryover.probes.table import WordTable
 from carryover.trial import CarryoverError
 
@@ -33,9 +33,7 @@ class GridPoint:
     l1: float
     l2: float
     accuracy: float  # with all neurons
-    top: float  # with all but the most salient masked, without training again
-    bottom: float  # with all but the least salient masked
-    score: float
+    top: float  # with all but the most salient masked, without training again: what pairs are chosen by
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,54 +60,43 @@ def search_lambdas(
 ) -> list[Grid]:
     """Probes on all neurons for every pair of l1 and l2, trained together; for each seed the best pair.
 
-    score = 0.5 * (top - bottom) - 0.5 * (accuracy without a penalty - accuracy), after Dalvi et al. 2019: the
-    ranking should part the salient from the others, and the penalty should cost little accuracy. Of pairs with
-    the same score the one named first is taken. A pair whose probe diverges is not chosen.
+    That is the pair whose most salient neurons (`share` of all) are the most accurate by themselves: too small a
+    penalty spreads what is known over all neurons, too large a one costs accuracy. Of equal pairs the one named
+    first is taken. A pair whose probe diverges is not chosen.
+
+    What the least salient neurons reach by themselves has no say. It is chance, masked as they are and not trained
+    again: a score that rewards pairs for a low one took l1 = 0.01 for semantic tags in a small BERT, at a cost of
+    14 points of accuracy, where l1 = 1e-4 gives the better ranking for 0.4.
     """
     pairs = [(one, two) for one in l1 for two in l2]
     if not pairs:
         raise CarryoverError("the search needs at least one value of l1 and one of l2")
-    free = [(0.0, 0.0)] if (0.0, 0.0) not in pairs else []  # the measure of what a penalty costs
     everything = train.everything()
-    problems = [Problem(everything, *pair, seed) for seed in seeds for pair in [*pairs, *free]]
+    problems = [Problem(everything, *pair, seed) for seed in seeds for pair in pairs]
     probes = fit_probes(train, train_labels, n_tags, problems, training, on_step)
-    each = len(pairs) + len(free)
-    by_seed = [probes[first : first + each] for first in range(0, len(probes), each)]
-    return [_best_of(mine, pairs, dev, dev_labels, share) for mine in by_seed]
+    by_seed = [probes[first : first + len(pairs)] for first in range(0, len(probes), len(pairs))]
+    return [_best_of(mine, dev, dev_labels, share) for mine in by_seed]
 
 
-def _best_of(
-    probes: Sequence[FittedProbe],
-    pairs: Sequence[tuple[float, float]],
-    dev: WordTable,
-    dev_labels: np.ndarray,
-    share: float,
-) -> Grid:
-    """`probes`: one a pair, and one without a penalty where that is no pair."""
-    whole = accuracies(dev, dev_labels, probes)
-    unpenalised = whole[[(p.problem.l1, p.problem.l2) for p in probes].index((0.0, 0.0))]
+def _best_of(probes: Sequence[FittedProbe], dev: WordTable, dev_labels: np.ndarray, share: float) -> Grid:
     everything = probes[0].problem.neurons
     count = count_of(share, len(everything))
     with ThreadPoolExecutor() as pool:  # sorting leaves Python's lock alone
         rankings = list(pool.map(lambda p: None if p.error else rank_by_weight(p.weight), probes))
-    orders = [ranking.order if ranking else everything for ranking in rankings]
     masked = [
-        keep_only(probe, part(order, count))
-        for probe, order in zip(probes, orders, strict=True)
-        for part in (top, bottom)
+        keep_only(probe, top(ranking.order if ranking else everything, count))
+        for probe, ranking in zip(probes, rankings, strict=True)
     ]
-    parts = accuracies(dev, dev_labels, masked).reshape(-1, 2)
-    scores = 0.5 * (parts[:, 0] - parts[:, 1]) - 0.5 * (unpenalised - whole)
-    scores = scores[: len(pairs)]
-    if np.isnan(scores).all():
+    found = accuracies(dev, dev_labels, [*probes, *masked]).reshape(2, -1)  # all neurons, the most salient
+    if np.isnan(found[1]).all():
         raise CarryoverError("no probe of the search gave finite numbers: try a smaller lr")
-    best = int(np.nanargmax(scores))
     points = [
-        GridPoint(*pair, float(whole[p]), float(parts[p, 0]), float(parts[p, 1]), float(scores[p]))
-        for p, pair in enumerate(pairs)
+        GridPoint(probe.problem.l1, probe.problem.l2, float(whole), float(alone))
+        for probe, whole, alone in zip(probes, *found, strict=True)
     ]
+    best = int(np.nanargmax(found[1]))
     ranking = rankings[best]
-    assert ranking is not None  # only a probe that failed has none, and its score is NaN
+    assert ranking is not None  # only a probe that failed has none, and its accuracy is NaN
     return Grid(points, points[best], probes[best], ranking)
 
 

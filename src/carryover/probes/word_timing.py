@@ -21,7 +21,7 @@ from carryover.probes.words import corpus_fingerprint, extract_words
 from carryover.trial import Trial, Words
 
 SAMPLE = 64  # sentences
-GRID = (64 + 3) * len(SEEDS)  # probes of a grid search over L1 and L2, its masked ones as three
+GRID = (64 + 2) * len(SEEDS)  # probes of a grid search over L1 and L2, its masked ones as two
 SMALLEST = 25  # of sets of 1%, 2% ... in all: a half of what looking through every set would take
 ONLINE = 2.0  # an online code trains on portions that add up to about twice the corpus
 

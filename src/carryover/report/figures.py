@@ -58,6 +58,11 @@ def in_one_figure(incremental: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def side_by_side(incremental: pd.DataFrame) -> bool:
+    """Whether that figure is itself a comparison of two ways of doing it, a colour each."""
+    return incremental["train_size"].nunique() == 1 and incremental["variant"].nunique() == MOST_VARIANTS
+
+
 def laid_out(figure: Figure) -> Figure:
     """Places the panels, once for all formats."""
     figure.draw_without_rendering()

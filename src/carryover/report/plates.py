@@ -21,7 +21,7 @@ from carryover.report.appendix import (
     epoch_curves,
     many_trials,
 )
-from carryover.report.figures import draw_incremental, laid_out
+from carryover.report.figures import draw_incremental, laid_out, side_by_side
 from carryover.report.labels import listing, size_name
 from carryover.report.style import FEW, LIGHT, Theme
 
@@ -86,7 +86,7 @@ def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[Plate]:
         )
         yield Plate("trials", "incremental", f"Every trial, {named}", told, partial(draw_trials, rows))
     for column, (key, title, told) in COMPARED.items():
-        if rows.loc[~rows["untouched"], column].nunique() > 1:
+        if rows.loc[~rows["untouched"], column].nunique() > 1 and not side_by_side(rows):
             paint = partial(draw_comparison, rows, column)
             yield Plate(key, "incremental", title, f"{told} {INTERVALS}", paint)
     if _in_shares(rows):
