@@ -58,7 +58,7 @@ def test_real_rows_against_a_csv_reader_with_quoting_off(glue):
 def test_other_files_of_a_task_folder(subsets):
     task = load_glue("QNLI", subsets, train="train_subset.tsv")
     assert (len(task.train), len(task.evals[""])) == (12_096, 5_463)
-    assert task.notes == ("QNLI: train has 12,096 rows, the official one 104,743",)
+    assert task.notes == ("train has 12,096 rows, the official one 104,743",)
     zipped = load_glue("QNLI", subsets, train="train_rebuilt_from_squad.tsv.gz")
     assert len(zipped.train) == 104_532
     assert zipped.fingerprint != task.fingerprint

@@ -57,7 +57,7 @@ def full(tmp_path_factory):
     folder = write_results(tmp_path_factory.mktemp("full"), made, lifelike(6), name="a full study")
     (folder / "study.toml").write_text('name = "a full study"\ndescription = "what layers are for"\n')
     with sqlite3.connect(folder / "results.db") as db:
-        note = ["SST-2: SST-2: train has 10,000 rows, the official one 67,349"]
+        note = ["SST-2: train has 10,000 rows, the official one 67,349"]
         db.execute("INSERT INTO meta VALUES ('notes', ?)", (json.dumps(note),))
     page = write_report(folder, overlay=True)
     return folder, Page(page.read_text(encoding="utf-8"))

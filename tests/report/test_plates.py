@@ -13,12 +13,15 @@ from synthetic_results import (
     lifelike,
     localized,
     permutation,
+    prune,
     single_layer,
     trial,
     write_results,
 )
+from synthetic_words import word_points
 
 from carryover.analysis.frame import finished, load_epochs, load_points, load_weight_change
+from carryover.report.chart import chart_of
 from carryover.report.figures import draw
 from carryover.report.labels import in_order
 from carryover.report.overlay import overlay_caption
@@ -221,3 +224,20 @@ def test_a_share_is_called_what_the_study_file_called_it(share, whole):
 
     assert _share(int(share / 100 * whole), whole) == share
     assert _share(round(share / 100 * whole), whole) == share
+
+
+def test_the_sizes_of_a_weight_change_are_in_the_pages_legend_where_each_task_has_its_own(tmp_path):
+    made = prune(("SST-2",), size=500) + prune(("CoLA",), size=900)
+    _, further = everything(tmp_path, made, moved=lambda p, layer: layer + p.trial.seed)
+    plate = next(plate for plate in further if plate.key == "weight_change")
+    told = chart_of(plate.draw(), plate.key, "", "")
+    assert {mark["label"] for mark in told["marks"]} == {"500 examples", "900 examples"}
+
+
+def test_weight_change_stands_with_the_models_that_were_weighed(tmp_path):
+    words = word_points(models=("bert-base-uncased",), corpora=("UD-EWT:xpos",), depth=6)
+    points, _ = everything(tmp_path, words + prune(), lambda p: 0.9, moved=lambda p, layer: layer)
+    pruned = points[points["experiment"] == "prune"]["trial_id"]
+    weights = load_weight_change(tmp_path)
+    further = plates(points, None, weights[weights["trial_id"].isin(pruned)])
+    assert {plate.experiment for plate in further if plate.key == "weight_change"} == {"prune"}

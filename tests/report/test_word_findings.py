@@ -8,7 +8,7 @@ from synthetic_results import prune, write_results
 from synthetic_words import forgetting, word_points
 
 from carryover.analysis.frame import finished, load_points
-from carryover.report.findings import findings
+from carryover.report.findings import findings, headlines
 from carryover.report.labels import number
 
 DEPTH = 6
@@ -49,6 +49,20 @@ def test_the_best_neurons_against_the_worst(points):
     assert told.startswith(
         "The top 5% of the neurons alone, less the bottom 5%: ahead as pretrained, and when"
     )
+
+
+def test_the_whole_study_in_a_sentence_each(points):
+    told = headlines(points, [])
+    assert (
+        "After finetuning, the highest layer knows less of words in 2 of 2 cases, and more in 0 (a case: a corpus and "
+        "a model; 95% interval beyond zero)." in told
+    )
+    assert any("bottom ones in 3 of 3 cases" in sentence for sentence in told)
+    raised = points["value"] + 0.5 * ((points["finetuned_on"] == "RTE") & (points["x"] == DEPTH))
+    told = headlines(points.assign(value=raised), [])
+    assert any("less of words in 1 of 2 cases, and more in 1" in sentence for sentence in told)
+    alone = headlines(points[points["seed"] == 0], [])
+    assert not any("cases" in sentence for sentence in alone)
 
 
 def test_what_the_interval_denies_is_not_stated(points):

@@ -71,3 +71,16 @@ def test_a_study_of_probes_finetunes_nothing():
     assert "learning rate 0.01" in text
     assert "is probed with 240 training examples, in 1 trial" in text
     assert "finetune" not in text
+
+
+def test_a_question_asked_in_several_ways_is_told_once():
+    blocks = {"kind": "localized", "block": 2}
+    both = ["SST-2", "CoLA"]
+    text = describe_study(
+        a_study(tasks=both, experiments=[{**blocks, "tasks": ["SST-2"], "trials": 5}, blocks])
+    )
+    assert text.count("Localized: ") == 1
+    assert "(on SST-2, recipe as_described, 5 trials; recipe as_described)." in text
+    plain = {"kind": "prune", "top": [2]}
+    text = describe_study(a_study(tasks=both, experiments=[{**plain, "tasks": ["SST-2"]}, plain]))
+    assert "(on SST-2; as usual)." in text

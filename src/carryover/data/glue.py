@@ -168,7 +168,7 @@ def load_glue(
     for (split_name, split), official in zip(splits.items(), spec.official_rows, strict=False):
         if len(split) != official:
             where = split_name.replace("eval/", "dev ").strip()
-            notes.append(f"{task}: {where} has {len(split):,} rows, the official one {official:,}")
+            notes.append(f"{where} has {len(split):,} rows, the official one {official:,}")
     return Task(
         name=task,
         kind=spec.kind,

@@ -56,7 +56,7 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
     marks = [(place, mark) for place, panel in enumerate(panels) for mark in panel.marks]
     named = _names(mark for _, mark in marks)
     dims = [name for name in DIMENSIONS if len(named[name]) > 1 or (name == "beside" and named[name])]
-    within = [name for name in dims if _varies_in_a_panel(panels, name)]
+    within = [name for name in dims if _varies_in_a_panel(panels, name) or _told_nowhere(panels, name)]
     count = sum(0 if mark.trials is None else len(mark.trials) for _, mark in marks)
     x_label = next((p.axes.get_xlabel() for p in reversed(panels) if p.axes.get_xlabel()), "x")
     experiment = next((str(m.about["experiment"]) for _, m in marks if "experiment" in m.about), "")
@@ -143,6 +143,11 @@ def _varies_in_a_panel(panels: Sequence[Panel], name: str) -> bool:
     return any(
         len({_place(mark)[name] for mark in panel.marks if name in _place(mark)}) > 1 for panel in panels
     )
+
+
+def _told_nowhere(panels: Sequence[Panel], name: str) -> bool:
+    """A size for each task, say, where the panels' headings leave it out: then the legend has it."""
+    return name == "train_size" and not any(panel.subtitle for panel in panels)
 
 
 def _mark(

@@ -25,7 +25,7 @@ from carryover.report.labels import (
     short_names,
     size_name,
 )
-from carryover.report.word_findings import TOLD, word_findings
+from carryover.report.word_findings import TOLD, word_findings, words_overall
 
 SIGNIFICANT = 0.05
 MOST_ITEMS = 6  # more tasks, models or variants than this: the overview stands alone, the table has the rest
@@ -130,6 +130,8 @@ def _experiment_overall(rows: pd.DataFrame, experiment: str) -> list[str]:
             if known
             else []
         )
+    if experiment in TOLD:
+        return words_overall(rows, experiment)
     if experiment == "incremental" or not (rows["condition"] == ALL).any():
         return []
     table = against(rows[~rows["condition"].str.startswith("block preserved")], ALL)

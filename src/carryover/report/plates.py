@@ -120,8 +120,8 @@ def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iter
         "of the change of a matrix, averaged over the layer's matrices. These are the output matrices of its "
         "feed-forward part where the model has such names, else all of its matrices."
     )
-    first = points["experiment"].iloc[0]
-    home = "incremental" if (points["experiment"] == "incremental").any() else str(first)
+    weighed = points[points["trial_id"].isin(weights["trial_id"])]["experiment"]
+    home = "incremental" if (weighed == "incremental").any() else str(weighed.iloc[0])
     told = "How far finetuning moved each layer, all layers being pretrained: the Frobenius norm"
     paint = partial(draw_weight_change, moved)
     yield Plate("weight_change", home, "Weight change", f"{told} {of} {INTERVALS}", paint)

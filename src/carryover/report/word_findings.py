@@ -32,6 +32,27 @@ def word_findings(points: pd.DataFrame, experiment: str) -> Iterator[tuple[str, 
             yield about, sentence
 
 
+def words_overall(rows: pd.DataFrame, experiment: str) -> list[str]:
+    """One sentence on all models and corpora, from finished points of one of the experiments that are `TOLD`."""
+    rows = rows.assign(asked=whose(rows))
+    differences = _changes if experiment == "word_probing" else _leads
+    each = [differences(mine) for _, mine in each_group(rows, ["model", "task"])]
+    found = [d for one in each for d in one.values() if d.n > 1]
+    if not found:
+        return []
+    below, above = (sum(d.clear and d.mean * sign > 0 for d in found) for sign in (-1, 1))
+    cases = f"of {len(found)} cases"
+    if experiment == "word_probing":
+        told = (
+            f"After finetuning, the highest layer knows less of words in {below} {cases}, and more in {above}"
+        )
+    else:
+        told = (
+            f"The top neurons know more of words than the bottom ones in {above} {cases}, and less in {below}"
+        )
+    return [f"{told} (a case: a corpus and a model; 95% interval beyond zero)."]
+
+
 def _layers(rows: pd.DataFrame) -> Iterator[str]:
     metric, top = metric_name(rows["metric"].iloc[0]), rows["x"].max()
     before = rows[rows["asked"] == PRETRAINED]
@@ -41,12 +62,8 @@ def _layers(rows: pd.DataFrame) -> Iterator[str]:
         layer = "the embeddings have" if best == 0 else f"layer {best:g} has"
         told = _range(found.low, found.high, found.n)
         yield f"As pretrained, {layer} the highest mean: {number(found.mean)} {metric}{told}."
-    changes = {
-        str(name): paired_difference(_by_seed(after[after["x"] == top]), _by_seed(before[before["x"] == top]))
-        for name, after in rows[rows["asked"] != PRETRAINED].groupby("asked", sort=False)
-    }
     yield from _sentence(
-        {name: change for name, change in changes.items() if change is not None},
+        _changes(rows),
         f"Layer {top:g} after finetuning, less the same layer as pretrained",
         ("lower", "higher"),
         metric,
@@ -57,17 +74,33 @@ def _neurons(rows: pd.DataFrame) -> Iterator[str]:
     lca = rows[rows["ranking"] == "lca"]
     if lca.empty:
         return
-    smallest, ahead = lca[lca["share"] == lca["share"].min()], {}
-    for name, mine in smallest.groupby("asked", sort=False):
-        top, bottom = (_by_seed(mine[mine["neurons"] == which]) for which in ("top", "bottom"))
-        ahead[str(name)] = paired_difference(top, bottom)
-    share = f"{100 * smallest['share'].iloc[0]:.6g}%"
+    share = f"{100 * lca['share'].min():.6g}%"
     yield from _sentence(
-        {name: difference for name, difference in ahead.items() if difference is not None},
+        _leads(rows),
         f"The top {share} of the neurons alone, less the bottom {share}",
         ("behind", "ahead"),
         metric_name(rows["metric"].iloc[0]),
     )
+
+
+def _changes(rows: pd.DataFrame) -> Differences:
+    """The last layer after finetuning, less the same layer before."""
+    last = rows[rows["x"] == rows["x"].max()]
+    before = _by_seed(last[last["asked"] == PRETRAINED])
+    found = {
+        str(name): paired_difference(_by_seed(after), before)
+        for name, after in last[last["asked"] != PRETRAINED].groupby("asked", sort=False)
+    }
+    return {name: change for name, change in found.items() if change is not None}
+
+
+def _leads(rows: pd.DataFrame) -> Differences:
+    """The top neurons less the bottom ones, of the smallest share that was asked for."""
+    lca, found = rows[rows["ranking"] == "lca"], {}
+    for name, mine in lca[lca["share"] == lca["share"].min()].groupby("asked", sort=False):
+        top, bottom = (_by_seed(mine[mine["neurons"] == which]) for which in ("top", "bottom"))
+        found[str(name)] = paired_difference(top, bottom)
+    return {name: lead for name, lead in found.items() if lead is not None}
 
 
 def _sentence(found: Differences, what: str, ways: tuple[str, str], metric: str) -> Iterator[str]:

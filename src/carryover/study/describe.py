@@ -33,7 +33,7 @@ def describe_study(study: Study) -> str:
         sentences.append(
             f"What {does} {models} know of the words of {listed(c.name for c in study.corpora)}?"
         )
-    sentences += [_experiment(study, experiment) for experiment in study.experiments]
+    sentences += _experiments(study)
     epochs, trained = _per_size(study.training.epochs, "epoch"), "finetuned"
     how = f"is finetuned on {_sizes(study.train_sizes)} for {epochs}, at learning rate {study.training.lr:g}"
     if all(isinstance(experiment, Probing) for experiment in study.experiments):
@@ -45,7 +45,21 @@ def describe_study(study: Study) -> str:
     return " ".join(sentences + lines)
 
 
-def _experiment(study: Study, experiment: Experiment) -> str:
+def _experiments(study: Study) -> list[str]:
+    """A sentence a question; those that are asked in several ways, of several corpora say, are told once."""
+    asked: dict[str, list[list[str]]] = {}
+    for experiment in study.experiments:
+        name = experiment.kind.replace("_", " ").capitalize()
+        asked.setdefault(f"{name}: {experiment.words()}", []).append(_notes(study, experiment))
+    sentences = []
+    for question, ways in asked.items():
+        apart = "; " if len(ways) == 1 else ", "
+        told = "; ".join(apart.join(notes) or "as usual" for notes in ways)
+        sentences.append(f"{question} ({told})." if any(ways) else f"{question}.")
+    return sentences
+
+
+def _notes(study: Study, experiment: Experiment) -> list[str]:
     notes = []
     if isinstance(experiment, LinguisticKind):
         if experiment.corpora != "all":
@@ -71,8 +85,7 @@ def _experiment(study: Study, experiment: Experiment) -> str:
         notes.append(_per_size(experiment.epochs, "epoch"))
     if experiment.lr:
         notes.append(f"learning rate {experiment.lr:g}")
-    name = experiment.kind.replace("_", " ").capitalize()
-    return f"{name}: {experiment.words()}" + (f" ({'; '.join(notes)})." if notes else ".")
+    return notes
 
 
 def _model_names(study: Study) -> list[str]:
