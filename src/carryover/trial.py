@@ -142,6 +142,7 @@ class Words:
     lambdas: tuple[float, float] | None = (0.0, 0.0)  # of L1 and L2; None: found by a grid search
     delta: float = 0.005  # accuracy that the smallest set may lack
     vector: SubWord = "last"  # which of its sub-words stand for a word
+    standardise: bool = False  # every neuron to mean 0 and deviation 1 over the training words
     epochs: int = 10
     batch_size: int = 512
     lr: float = 1e-3

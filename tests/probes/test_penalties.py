@@ -78,6 +78,7 @@ def test_a_pair_that_diverged_for_one_seed_is_not_taken(studied, monkeypatch):
         dataclasses.replace(searched(), model_fingerprint="another"),
         searched(fingerprint="another"),
         searched(vector="mean"),
+        searched(standardise=True),
         searched(lr=1e-2),
     ],
 )

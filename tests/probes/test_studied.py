@@ -36,7 +36,7 @@ def trial_of(**settings) -> Trial:
 
 def studied_of(corpus: Corpus, tmp_path) -> Studied:
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
-    return Studied.of(encoder, tokenizer, corpus, "last", Shelf("cpu", tmp_path), lambda words: None)
+    return Studied.of(encoder, tokenizer, corpus, Words("", ""), Shelf("cpu", tmp_path), lambda words: None)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,35 @@ def test_seeds_are_asked_together_as_one_by_one(tmp_path, monkeypatch):
         assert one.trial_id == other.trial_id
         assert one.error is None
         assert one.epochs[0].metrics == pytest.approx(other.epochs[0].metrics, rel=1e-4)
+
+
+def test_standardised_neurons_are_those_of_the_training_words(tmp_path):
+    encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
+    corpus = Corpus("mine", tagged(20), tagged(3), tagged(4))
+    plain, scaled = (
+        Studied.of(
+            *(encoder, tokenizer, corpus, Words("", "", standardise=asked)),
+            *(Shelf("cpu", tmp_path / str(asked)), lambda words: None),
+        )
+        for asked in (False, True)
+    )
+    raw = plain.train.rows(slice(None)).double()
+    mean, deviation = raw.mean(0), raw.std(0, correction=0)
+    for name in ("train", "test", "dev"):
+        expected = (getattr(plain, name).rows(slice(None)).double() - mean) / deviation
+        torch.testing.assert_close(
+            getattr(scaled, name).rows(slice(None)).double(), expected, rtol=1e-3, atol=1e-3
+        )
+    for table in scaled.to_choose[0], scaled.to_choose[2]:
+        assert table.scale is not None
+
+
+def test_questions_about_neurons_as_they_are_and_standardised_are_answered_apart(tmp_path):
+    trials = [trial_of(neurons="layer", layer=2, standardise=s, lr=0.01) for s in (False, True)]
+    corpus = Corpus("mine", tagged(30), tagged(6))
+    encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
+    both = ask(trials, encoder, tokenizer, corpus, Shelf("cpu", tmp_path / "both"))
+    for trial, found in zip(trials, both, strict=True):
+        (alone,) = ask([trial], encoder, tokenizer, corpus, Shelf("cpu", tmp_path / trial.id))
+        assert found.trial_id == trial.id
+        assert found.epochs[-1].metrics == alone.epochs[-1].metrics

@@ -67,6 +67,19 @@ def test_probes(monkeypatch, fits, batch):
     assert rank_by_means(here, labels, TAGS).tolist() == rank_by_means(there, labels, TAGS).tolist()
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_standardised_neurons(monkeypatch, fits):
+    if not fits:
+        monkeypatch.setattr(tables, "SHARE_OF_DEVICE", 0.0)
+    states, labels = made_up(2000, 0)
+    here, there = (table.scaled(table.measured()) for table in (WordTable(states), WordTable(states, "cuda")))
+    torch.testing.assert_close(there.rows(slice(50)).cpu(), here.rows(slice(50)), atol=1e-4, rtol=1e-4)
+    problems = [Problem(here.everything(), 1e-4, 1e-4), Problem(np.array([100, 3, 50]))]
+    training = ProbeTraining(epochs=2, batch_size=64, precision="float32")
+    one, other = (fit_probes(table, labels, TAGS, problems, training) for table in (here, there))
+    np.testing.assert_allclose(accuracies(here, labels, one), accuracies(there, labels, other), atol=0.005)
+
+
 def test_mixed_precision_never_costs_a_tenth_of_a_point():
     train, test = made_up(30_000, 0), made_up(20_000, 1)
     table, other = WordTable(train[0], "cuda"), WordTable(test[0], "cuda")

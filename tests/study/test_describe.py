@@ -84,3 +84,8 @@ def test_a_question_asked_in_several_ways_is_told_once():
     plain = {"kind": "prune", "top": [2]}
     text = describe_study(a_study(tasks=both, experiments=[{**plain, "tasks": ["SST-2"]}, plain]))
     assert "(on SST-2; as usual)." in text
+
+
+def test_probes_of_standardised_neurons_are_said_to_be():
+    asked = {"kind": "word_probing", "standardise": True}
+    assert "(neurons standardised)." in describe_study(a_study(corpora=["builtin:pos"], experiments=[asked]))

@@ -98,7 +98,7 @@ def test_ids_tell_questions_apart_and_names_do_not():
     plain = Trial("m", "mf", "t", "tf", 10, 0, words=Words("c", "cf"))
     assert plain.id != dataclasses.replace(plain, words=None).id
     changes = {"ask": "selectivity", "neurons": "top", "layer": 1, "share": 0.1, "lambdas": None, "lr": 0.1}
-    changes |= {"vector": "first", "epochs": 3, "batch_size": 8, "fingerprint": "x"}
+    changes |= {"vector": "first", "standardise": True, "epochs": 3, "batch_size": 8, "fingerprint": "x"}
     for change in ({key: value} for key, value in changes.items()):
         assert (
             dataclasses.replace(plain, words=Words(**{"corpus": "c", "fingerprint": "cf", **change})).id

@@ -46,9 +46,8 @@ def ask(
     progress = _Progress(on_step, len(trials) * WORD_STEPS, sum(split.n_words for split in splits))
     baselines = _baselines(corpus)
     answers: dict[str, Answer] = {}
-    for vector in dict.fromkeys(words_of(trial).vector for trial in trials):
-        mine = [trial for trial in trials if words_of(trial).vector == vector]
-        studied = Studied.of(encoder, tokenizer, corpus, vector, shelf, progress.passed)
+    for _, mine in _grouped(trials, lambda t: (words_of(t).vector, words_of(t).standardise)):
+        studied = Studied.of(encoder, tokenizer, corpus, words_of(mine[0]), shelf, progress.passed)
         for done in _answers(mine, studied, penalties or Penalties()):
             answers |= done
             progress.answered(len(answers) / len(trials))

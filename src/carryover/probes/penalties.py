@@ -67,7 +67,8 @@ class Penalties:
 def key_of(trial: Trial) -> str:
     """Stands for all that decides what the search finds."""
     words, training = words_of(trial), training_of(trial)
-    parts = [FORMAT, trial.model_fingerprint, words.fingerprint, words.vector, LAMBDAS, SEEDS]
+    how = [words.fingerprint, words.vector, words.standardise]
+    parts = [FORMAT, trial.model_fingerprint, *how, LAMBDAS, SEEDS]
     return name_of([*parts, training.epochs, training.batch_size, training.lr, training.norm])
 
 

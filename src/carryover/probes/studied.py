@@ -49,16 +49,20 @@ class Studied:
         encoder: PreTrainedModel,
         tokenizer: Any,
         corpus: Corpus,
-        vector: Any,
+        words: Words,
         shelf: Shelf,
         on_words: OnWords,
     ) -> Studied:
+        """`words`: how a word becomes a vector, as any of its questions says it."""
         splits = {"train": corpus.train, "test": corpus.test}
         splits |= {"dev": corpus.dev} if corpus.dev is not None else {}
         tags = training_tags(corpus.train)
-        states = shelf.states(encoder, tokenizer, splits, vector, on_words)
+        states = shelf.states(encoder, tokenizer, splits, words.vector, on_words)
         labels = {name: tag_ids(split, tags) for name, split in splits.items()}
         tables = {name: WordTable(states[name], shelf.place) for name in splits}
+        if words.standardise:
+            scale = tables["train"].measured()
+            tables = {name: table.scaled(scale) for name, table in tables.items()}
         return Studied(corpus, tags, tables["train"], tables["test"], tables.get("dev"), labels)
 
     @cached_property

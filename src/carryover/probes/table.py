@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,10 +21,25 @@ SHARE_OF_DEVICE = 0.5  # of a GPU's free memory that a table may take
 CHUNK_BYTES = 1 << 26  # read at once where some columns of all rows are copied
 
 
-class WordTable:
-    """States (n, layers, H) as `extract_words` gives them, or (n, D) for features that have no layers."""
+@dataclass(frozen=True, eq=False)
+class Scale:
+    mean: Tensor  # (D,) float32, as is
+    deviation: Tensor  # 1 for a neuron that is the same for all words
 
-    def __init__(self, states: np.ndarray | Tensor, device: str | torch.device = "cpu"):
+    def of(self, neurons: Tensor) -> Scale:
+        at = neurons.to(self.mean.device)
+        return Scale(self.mean[at], self.deviation[at])
+
+
+class WordTable:
+    """States (n, layers, H) as `extract_words` gives them, or (n, D) for features that have no layers.
+
+    `scale`: rows are given less its mean, by its deviation; what lies in memory stays as it is.
+    """
+
+    def __init__(
+        self, states: np.ndarray | Tensor, device: str | torch.device = "cpu", scale: Scale | None = None
+    ):
         whole = torch.from_numpy(states) if isinstance(states, np.ndarray) else states
         if whole.dim() == 2:
             whole = whole[:, None]
@@ -35,6 +51,7 @@ class WordTable:
             if flat.numel() * flat.element_size() < SHARE_OF_DEVICE * free:
                 flat = flat.to(self.device)
         self.flat = flat  # (n, layers * H), in the precision it was given in
+        self.scale = scale
 
     @property
     def neurons(self) -> int:
@@ -67,8 +84,29 @@ class WordTable:
             raise CarryoverError("a neuron is named twice in the same set")
         return found
 
+    def measured(self) -> Scale:
+        """Mean and standard deviation of every neuron over all words."""
+        total, squares = (torch.zeros(self.neurons, dtype=torch.float64, device=self.device) for _ in "12")
+        first = self.rows(slice(1)).double()[0]  # less this, sums of squares lose nothing
+        for start in range(0, self.n, self._rows_at_once):
+            block = self.rows(slice(start, start + self._rows_at_once)).double() - first
+            total += block.sum(0)
+            squares += block.square().sum(0)
+        away = total / self.n
+        mean, deviation = first + away, (squares / self.n - away.square()).clamp_min(0).sqrt()
+        same = deviation <= 1e-6 * mean.abs()
+        return Scale(mean.float(), torch.where(same, 1.0, deviation).float())
+
+    def scaled(self, scale: Scale) -> WordTable:
+        """The same words in the same memory, every neuron less its mean, by its deviation."""
+        return WordTable(self.flat.view(-1, self.layers, self.hidden), self.device, scale)
+
+    @property
+    def _rows_at_once(self) -> int:
+        return max(1, CHUNK_BYTES // (self.neurons * self.flat.element_size()))
+
     def rows(self, which: Tensor | slice) -> Tensor:
-        """(b, D) on the device, in the precision of the table."""
+        """(b, D) on the device, in the precision of the table, or float32 where they are scaled."""
         found = (
             self.flat[which]
             if isinstance(which, slice)
@@ -76,21 +114,21 @@ class WordTable:
         )
         if self.device.type == "cuda" and not found.is_cuda:
             found = found.pin_memory()
-        return found.to(self.device, non_blocking=True)
+        found = found.to(self.device, non_blocking=True)
+        return found if self.scale is None else (found.float() - self.scale.mean) / self.scale.deviation
 
     def part(self, rows: slice) -> WordTable:
         """A table of some rows, in the same memory."""
-        return WordTable(self.flat[rows].view(-1, self.layers, self.hidden), self.device)
+        return WordTable(self.flat[rows].view(-1, self.layers, self.hidden), self.device, self.scale)
 
     def narrowed(self, neurons: np.ndarray) -> WordTable:
         """A table of these neurons alone, in this order, numbered anew from 0."""
         at = torch.from_numpy(self.checked(neurons)).to(self.flat.device)
-        row_bytes = self.neurons * self.flat.element_size()
         few = torch.empty(self.n, len(at), dtype=self.flat.dtype, device=self.flat.device)
-        size = max(1, CHUNK_BYTES // row_bytes)
+        size = self._rows_at_once
         for start in range(0, self.n, size):
             few[start : start + size] = self.flat[start : start + size].index_select(1, at)
-        return WordTable(few, self.device)
+        return WordTable(few, self.device, self.scale and self.scale.of(at))
 
 
 @contextlib.contextmanager

@@ -67,6 +67,8 @@ def _notes(study: Study, experiment: Experiment) -> list[str]:
         if experiment.finetuned_on != "all":
             finetuned = f"finetuned on {listed(experiment.finetuned_on)}" if experiment.finetuned_on else ""
             notes.append(finetuned or "as pretrained alone")
+        if experiment.standardise:
+            notes.append("neurons standardised")
     elif experiment.tasks != "all":
         notes.append(f"on {listed(experiment.tasks)}")
     if not isinstance(experiment, Prune | Probing | LinguisticKind):

@@ -22,7 +22,10 @@ PLAIN = Words("", "")
 Share = Annotated[Number, Field(gt=0, le=1)]
 Shares = Annotated[tuple[Share, ...], BeforeValidator(at_least_one)]
 Lambda = Annotated[Number, Field(ge=0)]
-WORD_KEYS = ("corpora", "finetuned_on", PRETRAINED, "vector", "probe_epochs", "probe_batch_size", "probe_lr")
+WORD_KEYS = (
+    *("corpora", "finetuned_on", PRETRAINED, "vector", "standardise"),
+    *("probe_epochs", "probe_batch_size", "probe_lr"),
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,11 @@ class LinguisticKind(ExperimentKind):
     vector: SubWord = Field(
         default=PLAIN.vector,
         description="Which of its sub-words stand for a word: last, first or mean (of all).",
+    )
+    standardise: Annotated[bool, Field(strict=True)] = Field(
+        default=PLAIN.standardise,
+        description="Give every neuron mean 0 and standard deviation 1 over the training words before a probe reads "
+        "it.",
     )
     probe_epochs: Count = Field(default=PLAIN.epochs, description="Passes of a probe over the words.")
     probe_batch_size: Count = Field(default=PLAIN.batch_size, description="Words in a step of a probe.")
@@ -83,6 +91,7 @@ class LinguisticKind(ExperimentKind):
         shared = {
             "lambdas": self.lambdas(),
             "vector": self.vector,
+            "standardise": self.standardise,
             "epochs": self.probe_epochs,
             "batch_size": self.probe_batch_size,
             "lr": self.probe_lr,
