@@ -10,7 +10,7 @@ from carryover.study.file import Study, load_study
 from carryover.study.kind import listed
 from carryover.study.linguistic import LinguisticKind
 from carryover.study.sections import PerSize, Size
-from carryover.trial import CarryoverError
+from carryover.trial import CarryoverError, counted
 
 
 def describe_file(path: Path) -> str:
@@ -114,9 +114,5 @@ def _sizes(sizes: Iterable[Size]) -> str:
 
 
 def _per_size(number: PerSize, unit: str) -> str:
-    parts = [f"{_counted(n, unit)} up to {limit:,} examples" for limit, n in number.steps]
-    return listed([*parts, _counted(number.default, unit) + (" above" if parts else "")])
-
-
-def _counted(n: int, unit: str) -> str:
-    return f"{n} {unit}" if n == 1 else f"{n} {unit}s"
+    parts = [f"{counted(n, unit)} up to {limit:,} examples" for limit, n in number.steps]
+    return listed([*parts, counted(number.default, unit) + (" above" if parts else "")])
