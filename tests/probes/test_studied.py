@@ -12,7 +12,8 @@ from word_models import word_encoder_of, word_tokenizer_of
 from carryover.data.corpora import Corpus
 from carryover.data.tagged import TaggedCorpus, TaggedSentence
 from carryover.probes import ask as asking
-from carryover.probes.ask import ask
+from carryover.probes.ask import SHARE_OF_PASS, ask
+from carryover.probes.progress import WORD_STEPS
 from carryover.probes.shelf import Shelf
 from carryover.probes.studied import Studied
 from carryover.probes.table import WordTable
@@ -158,3 +159,21 @@ def test_questions_about_neurons_as_they_are_and_standardised_are_answered_apart
         (alone,) = ask([trial], encoder, tokenizer, corpus, Shelf("cpu", tmp_path / trial.id))
         assert found.trial_id == trial.id
         assert found.epochs[-1].metrics == alone.epochs[-1].metrics
+
+
+def test_a_search_tells_how_far_it_is(tmp_path):
+    told: list[int] = []
+    trials = [trial_of(neurons="layer", layer=1)]
+    trials.append(Trial("m", "f", None, "", "", 0, 0, words=Words("mine", "c", lambdas=None)))
+    corpus = Corpus("mine", tagged(20), tagged(3), tagged(4))
+    ask(
+        *(trials, word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, Shelf("cpu", tmp_path)),
+        on_step=told.append,
+    )
+    steps = len(trials) * WORD_STEPS
+    after = np.cumsum(told)
+    answered = round((SHARE_OF_PASS + (1 - SHARE_OF_PASS) / 2) * steps)  # the pass, and the first trial
+    found = round((answered / steps + 1) / 2 * steps)
+    assert after[-1] == steps
+    assert {answered, found} <= set(after)
+    assert ((after > answered) & (after < found)).sum() >= 3

@@ -29,6 +29,16 @@ def cores(monkeypatch):
     monkeypatch.setattr(means_module.machine, "usable_cores", lambda: 16)
 
 
+def test_few_stacks_share_out_all_cores():
+    many = choose_means(["cpu"], None, None)
+    assert (many.workers, many.threads) == (16, 1)
+    found = [many.for_stacks(n) for n in (1, 3, 16, 99)]
+    assert [(means.workers, means.threads) for means in found] == [(1, 16), (3, 5), (16, 1), (16, 1)]
+    here = choose_means(["cpu"], 0, None)
+    assert here.for_stacks(5) == here
+    assert many.for_stacks(0) == many
+
+
 def test_without_memory_in_the_way_there_is_a_process_a_core_or_a_gpu():
     assert choose_means(["cpu"], None, None).workers == 16
     few = choose_means(["cpu"], 5, 2)
@@ -36,6 +46,7 @@ def test_without_memory_in_the_way_there_is_a_process_a_core_or_a_gpu():
     assert choose_means(["cpu"], 0, None).threads == 16
     gpu = choose_means(["cuda:0", "cuda:1"], None, None)
     assert (gpu.workers, gpu.max_stack) == (2, 64)
+    assert gpu.for_stacks(1) == gpu
     assert [s.device for s in gpu.setups("e", None)] == ["cuda:0", "cuda:1"]
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from carryover.data.corpora import Corpus
 from carryover.engine.outcome import EpochRecord, OnStep, Outcome
-from carryover.probes.penalties import Penalties
+from carryover.probes.penalties import OnShare, Penalties
 from carryover.probes.progress import WORD_STEPS
 from carryover.probes.shelf import Shelf
 from carryover.probes.studied import Answer, Ranked, Studied, training_of, words_of
@@ -48,7 +48,7 @@ def ask(
     answers: dict[str, Answer] = {}
     for _, mine in _grouped(trials, lambda t: (words_of(t).vector, words_of(t).standardise)):
         studied = Studied.of(encoder, tokenizer, corpus, words_of(mine[0]), shelf, progress.passed)
-        for done in _answers(mine, studied, penalties or Penalties()):
+        for done in _answers(mine, studied, penalties or Penalties(), progress.searched):
             answers |= done
             progress.answered(len(answers) / len(trials))
     progress.finish()
@@ -66,7 +66,9 @@ def _outcome(trial: Trial, answer: Answer, baselines: Answer, seconds: float) ->
     return Outcome(trial.id, [EpochRecord(1, nan, nan, {**answer, **baselines}, seconds)], seconds=seconds)
 
 
-def _answers(trials: Sequence[Trial], studied: Studied, penalties: Penalties) -> Iterator[dict[str, Answer]]:
+def _answers(
+    trials: Sequence[Trial], studied: Studied, penalties: Penalties, on_search: OnShare
+) -> Iterator[dict[str, Answer]]:
     """Layers all at once; then by way of training what needs a ranking: on a GPU, which has room for more than one
     seed's probes, of all seeds together, elsewhere seed by seed, so that answers come sooner."""
     layers = [trial for trial in trials if words_of(trial).neurons == "layer"]
@@ -75,7 +77,7 @@ def _answers(trials: Sequence[Trial], studied: Studied, penalties: Penalties) ->
     others = [trial for trial in trials if words_of(trial).neurons != "layer"]
     together = studied.train.device.type in SEEDS_TOGETHER_ON
     for (training, lambdas, _), mine in _grouped(
-        others, lambda t: (training_of(t), penalties.of(t, studied), None if together else t.seed)
+        others, lambda t: (training_of(t), penalties.of(t, studied, on_search), None if together else t.seed)
     ):
         seeds = list(dict.fromkeys(trial.seed for trial in mine))
         used = dict(zip(("l1", "l2"), lambdas, strict=True))
@@ -98,19 +100,29 @@ def _ranked_answers(ranked: Ranked, trials: Sequence[Trial]) -> Iterator[dict[st
 
 
 class _Progress:
-    """Tells of steps: a share for the pass, the rest as questions are answered."""
+    """Tells of steps: a share for the pass, the rest as questions are answered; a search for L1 and L2 has half of
+    the way that is left when it begins."""
 
     def __init__(self, on_step: OnStep | None, steps: int, words: int):
         self.on_step, self.steps, self.words = on_step, steps, words
         self.seen, self.told = 0, 0
-        self.share = 0.0
+        self.share, self.before = 0.0, SHARE_OF_PASS  # before: where questions, or the search, set out
+        self.searching = 1.0  # what is done of the last search
 
     def passed(self, words: int) -> None:
         self.seen += words
         self._tell(SHARE_OF_PASS * min(1.0, self.seen / self.words))
 
+    def searched(self, share: float) -> None:
+        if share < self.searching:  # another one
+            self.before = self.share
+        self.searching = share
+        self._tell(self.before + share * (1 - self.before) / 2)
+        if share == 1:
+            self.before = self.share
+
     def answered(self, share: float) -> None:
-        self._tell(SHARE_OF_PASS + (1 - SHARE_OF_PASS) * share)
+        self._tell(self.before + (1 - self.before) * share)
 
     def finish(self) -> None:
         self._tell(1.0)

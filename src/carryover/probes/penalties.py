@@ -21,6 +21,8 @@ from carryover.probes.selection import LAMBDAS, search_lambdas
 from carryover.probes.studied import Studied, training_of, words_of
 from carryover.trial import CarryoverError, Trial
 
+OnShare = Callable[[float], None]
+
 SEEDS = (0, 1, 2)  # of the probes of the search, whatever the seeds of those that ask
 FORMAT = 2
 
@@ -34,15 +36,15 @@ class Penalties:
     folder: Path | None = None
     known: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def of(self, trial: Trial, here: Studied) -> tuple[float, float]:
+    def of(self, trial: Trial, here: Studied, on_share: OnShare | None = None) -> tuple[float, float]:
         """(L1, L2): those that the trial names, or those that the search finds. `here`: what the model that is asked
-        sees."""
+        sees; `on_share` is told which share of a search is done."""
         words = words_of(trial)
         if words.lambdas is not None:
             return words.lambdas
         key = key_of(trial)
         if key not in self.known:
-            self.known[key] = self._kept(key) or self._search(trial, here)
+            self.known[key] = self._kept(key) or self._search(trial, here, on_share)
         return self.known[key]
 
     def _kept(self, key: str) -> tuple[float, float] | None:
@@ -52,9 +54,20 @@ class Penalties:
         l1, l2 = json.loads(file.read_text())
         return l1, l2
 
-    def _search(self, trial: Trial, here: Studied) -> tuple[float, float]:
+    def _search(self, trial: Trial, here: Studied, on_share: OnShare | None) -> tuple[float, float]:
         studied, training = here if self.pretrained is None else self.pretrained(trial), training_of(trial)
-        grids = search_lambdas(*studied.to_choose, len(studied.tags), seeds=SEEDS, training=training)
+        done, epochs = 0, len(LAMBDAS) ** 2 * len(SEEDS) * training.epochs
+
+        def on_step(trained: int) -> None:
+            nonlocal done
+            done += trained
+            if on_share is not None:
+                on_share(done / epochs)
+
+        on_step(0)
+        grids = search_lambdas(
+            *studied.to_choose, len(studied.tags), seeds=SEEDS, training=training, on_step=on_step
+        )
         alone = np.mean([[point.top for point in grid.points] for grid in grids], 0)
         if np.isnan(alone).all():
             raise CarryoverError("every pair of L1 and L2 has a probe that diverged: try a smaller probe_lr")

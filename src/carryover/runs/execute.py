@@ -191,6 +191,7 @@ def _train(
     stacks = with_broken_off(
         store.waiting(), store.broken_off(), key, means.size_for, workers, fill=means.on_cuda
     )
+    means = means.for_stacks(len(stacks)) if pool is None else means
     workers = min(means.workers, len(stacks))
     counts = store.counts()
     devices = tuple(pool.device_names()) if pool is not None else means.devices

@@ -84,6 +84,7 @@ def foresee(
             return make_stacks(some, subjects.stack_key, means.size_for, workers, means.on_cuda)
 
         stacks = stacked(left, workers)
+        means = means.for_stacks(len(stacks))
         timed = Timed((), 0.0)
         if measure:
             kinds = len({time_key(stack.trials[0]) for stack in stacks})

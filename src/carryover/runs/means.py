@@ -54,6 +54,13 @@ class Means:
             return MOST_PROBES
         return min(self.max_stack, sizes.get(memory_key(trial), self.max_stack))
 
+    def for_stacks(self, count: int) -> Means:
+        """On a CPU, no more processes than stacks: they share out the cores that would be idle."""
+        workers = min(self.workers, count)
+        if self.on_cuda or not workers:
+            return self
+        return dataclasses.replace(self, workers=workers, threads=_threads(workers))
+
     def setups(
         self,
         engine: str,
