@@ -23,7 +23,9 @@ CHUNK_BYTES = 1 << 26  # read at once where some columns of all rows are copied
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    mean: Tensor  # (D,) float32, as is
+    """Of every neuron, (D,) in float32."""
+
+    mean: Tensor
     deviation: Tensor  # 1 for a neuron that is the same for all words
 
     def of(self, neurons: Tensor) -> Scale:
@@ -86,7 +88,8 @@ class WordTable:
 
     def measured(self) -> Scale:
         """Mean and standard deviation of every neuron over all words."""
-        total, squares = (torch.zeros(self.neurons, dtype=torch.float64, device=self.device) for _ in "12")
+        total = torch.zeros(self.neurons, dtype=torch.float64, device=self.device)
+        squares = torch.zeros_like(total)
         first = self.rows(slice(1)).double()[0]  # less this, sums of squares lose nothing
         for start in range(0, self.n, self._rows_at_once):
             block = self.rows(slice(start, start + self._rows_at_once)).double() - first

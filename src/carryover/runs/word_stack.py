@@ -193,12 +193,8 @@ def _penalties(model: Finetuned, shelf: Shelf, workplace: Workplace) -> Penaltie
 
     def pretrained(trial: Trial) -> Studied:
         own = Shelf(shelf.device, None, shelf.aligned)
-        encoder, tokenizer, corpus = (
-            subjects.encoder(trial),
-            subjects.tokenizer(trial),
-            subjects.corpus(trial),
-        )
-        return Studied.of(encoder, tokenizer, corpus, words_of(trial), own, lambda words: None)
+        model = subjects.encoder(trial), subjects.tokenizer(trial)
+        return Studied.of(*model, subjects.corpus(trial), words_of(trial), own, lambda words: None)
 
     return Penalties(pretrained if model.finetuning else None, penalties_folder(subjects.catalogue.cache))
 
