@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from word_models import answers as answers_of
 
 from carryover.data.corpora import load_corpus
 from carryover.data.grammar import write_task
@@ -14,7 +15,6 @@ from carryover.data.tokens import tokenise
 from carryover.engine.finetune import finetune
 from carryover.engine.handover import with_weights
 from carryover.engine.outcome import EngineSettings
-from carryover.probes.ask import ask
 from carryover.probes.shelf import Shelf
 from carryover.trial import Training, Trial, Words
 
@@ -61,7 +61,7 @@ def test_a_model_finetuned_and_asked_on_a_gpu_answers_as_on_the_cpu(tmp_path):
         weights[device] = kept[finetuning[0].id]
         asked = [Trial("m", "m", "t", "t", 64, 0, training=training, words=w) for w in questions]
         finetuned = with_weights(encoder.cpu(), weights["cpu"])
-        outcomes = ask(asked, finetuned, tokenizer, corpus, Shelf(device, tmp_path))
+        outcomes = answers_of(asked, finetuned, tokenizer, corpus, Shelf(device, tmp_path))
         answers[device] = [o.epochs[0].metrics[w.ask] for o, w in zip(outcomes, questions, strict=True)]
     for name, value in weights["cpu"].items():
         assert torch.allclose(value, weights["cuda"][name], atol=5e-3), name

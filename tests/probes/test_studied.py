@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from word_models import word_encoder_of, word_tokenizer_of
+from word_models import answers, word_encoder_of, word_tokenizer_of
 
 from carryover.data.corpora import Corpus
 from carryover.data.tagged import TaggedCorpus, TaggedSentence
@@ -50,7 +50,7 @@ def studied_of(corpus: Corpus, tmp_path) -> Studied:
 )
 def test_one_sentence_is_enough_where_nothing_is_chosen(words, tmp_path):
     corpus = Corpus("mine", tagged(1), tagged(2))
-    (outcome,) = ask(
+    (outcome,) = answers(
         [trial_of(**words)],
         *(word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, Shelf("cpu", tmp_path)),
     )
@@ -116,12 +116,12 @@ def test_seeds_are_asked_together_as_one_by_one(tmp_path, monkeypatch):
         for seed in (1, 2)
     ]
     model = word_encoder_of("bert"), word_tokenizer_of("bert"), corpus
-    alone = ask(trials, *model, Shelf("cpu", tmp_path))
+    alone = answers(trials, *model, Shelf("cpu", tmp_path))
     calls = []
     monkeypatch.setattr(asking, "SEEDS_TOGETHER_ON", {"cpu"})
     real = asking.Ranked
     monkeypatch.setattr(asking, "Ranked", lambda *args: (calls.append(args[-1]), real(*args))[1])
-    together = ask(trials, *model, Shelf("cpu", tmp_path))
+    together = answers(trials, *model, Shelf("cpu", tmp_path))
     assert calls == [[0, 1, 2], [1, 2]]
     for one, other in zip(alone, together, strict=True):
         assert one.trial_id == other.trial_id
@@ -154,9 +154,9 @@ def test_questions_about_neurons_as_they_are_and_standardised_are_answered_apart
     trials = [trial_of(neurons="layer", layer=2, standardise=s, lr=0.01) for s in (False, True)]
     corpus = Corpus("mine", tagged(30), tagged(6))
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
-    both = ask(trials, encoder, tokenizer, corpus, Shelf("cpu", tmp_path / "both"))
+    both = answers(trials, encoder, tokenizer, corpus, Shelf("cpu", tmp_path / "both"))
     for trial, found in zip(trials, both, strict=True):
-        (alone,) = ask([trial], encoder, tokenizer, corpus, Shelf("cpu", tmp_path / trial.id))
+        (alone,) = answers([trial], encoder, tokenizer, corpus, Shelf("cpu", tmp_path / trial.id))
         assert found.trial_id == trial.id
         assert found.epochs[-1].metrics == alone.epochs[-1].metrics
 
@@ -166,7 +166,7 @@ def test_a_search_tells_how_far_it_is(tmp_path):
     trials = [trial_of(neurons="layer", layer=1)]
     trials.append(Trial("m", "f", None, "", "", 0, 0, words=Words("mine", "c", lambdas=None)))
     corpus = Corpus("mine", tagged(20), tagged(3), tagged(4))
-    ask(
+    answers(
         *(trials, word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, Shelf("cpu", tmp_path)),
         on_step=told.append,
     )
@@ -177,3 +177,23 @@ def test_a_search_tells_how_far_it_is(tmp_path):
     assert after[-1] == steps
     assert {answered, found} <= set(after)
     assert ((after > answered) & (after < found)).sum() >= 3
+
+
+def test_answers_are_given_as_they_are_known(tmp_path):
+    """Layers first; then seed by seed what needs a ranking, kind by kind."""
+    kinds = [{"neurons": "layer", "layer": 1}, {"neurons": "top", "share": 0.5}, {"ask": "selectivity"}]
+    trials = [
+        dataclasses.replace(trial_of(lambdas=(1e-3, 1e-3), **kind), seed=seed)
+        for kind in kinds
+        for seed in (0, 1)
+    ]
+    corpus = Corpus("mine", tagged(20), tagged(3))
+    parts = list(
+        ask(trials, word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, Shelf("cpu", tmp_path))
+    )
+    by_id = {trial.id: trial for trial in trials}
+    known = [[(by_id[o.trial_id].words.ask, by_id[o.trial_id].words.neurons) for o in part] for part in parts]
+    layer, top, control = ("accuracy", "layer"), ("accuracy", "top"), ("selectivity", "all")
+    assert known == [[layer, layer], [top], [control], [top], [control]]
+    assert [by_id[part[0].trial_id].seed for part in parts[1:]] == [0, 0, 1, 1]
+    assert all(outcome.seconds > 0 for part in parts for outcome in part)

@@ -12,6 +12,7 @@ import transformers as tf
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from carryover.data.tagged import TaggedCorpus, TaggedSentence
+from carryover.probes.ask import ask
 
 WORD_FAMILIES = ("bert", "roberta", "xlnet", "distilbert", "electra", "mpnet")
 TEXT = (
@@ -140,3 +141,10 @@ def random_words(n: int, seed: int) -> TaggedCorpus:
         sentences.append([vocabulary[i] for i in rng.integers(0, len(vocabulary), size)])
         n -= size
     return corpus_of(*sentences)
+
+
+def answers(trials, *asked, **options):
+    """The outcomes of `ask`, in the order of the trials."""
+    found = {outcome.trial_id: outcome for some in ask(trials, *asked, **options) for outcome in some}
+    assert found.keys() == {trial.id for trial in trials}
+    return [found[trial.id] for trial in trials]

@@ -224,6 +224,29 @@ def test_a_corpus_that_fails_does_not_take_the_others_with_it(model, tmp_path, m
         assert all("no luck" in failure.error for failure in store.failures())
 
 
+def test_what_was_answered_before_a_failure_is_kept(model, tmp_path, monkeypatch):
+    from carryover.probes.studied import Ranked
+
+    def breaks(self, trials):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(Ranked, "selectivity", breaks)
+    given = {"finetuned_on": [], "corpora": ["builtin:pos"], "shares": [0.25], "l1": 1e-3, "l2": 1e-3}
+    neurons = {"kind": "neurons", "smallest": False, "spread": False, "probe_epochs": 1, **given}
+    selective = {"kind": "selectivity", "description_length": False, "probe_epochs": 1, **given}
+    study = study_of(model, experiments=[neurons, selective], trials=1)
+    summary = execute.run(study, tmp_path / "study", device="cpu", workers=0)
+    with Store.read(tmp_path / "study" / "results.db") as store:
+        done, failed = store.trials("done"), store.trials("failed")
+        assert all("no luck" in failure.error for failure in store.failures())
+    assert {trial.words.ask for trial in failed} == {"selectivity"}
+    assert {trial.words.neurons for trial in done} == {"all", "top", "bottom", "random"}
+    assert (summary.done, summary.failed) == (len(done), len(failed))
+    monkeypatch.undo()
+    again = execute.run(study, tmp_path / "study", device="cpu", workers=0, retry_failed=True)
+    assert (again.done, again.failed) == (len(done) + len(failed), 0)
+
+
 # --- plan ---
 
 

@@ -1,7 +1,8 @@
 """Answer questions about the words of one corpus, asked of one model: one pass, then all probes.
 
     shelf = Shelf("cuda", folder)
-    outcomes = ask(trials, encoder, tokenizer, corpus, shelf)
+    for outcomes in ask(trials, encoder, tokenizer, corpus, shelf):
+        ...    # some at a time, as they are known
 
 Questions that need the same thing (a ranking of the neurons, say) share it.
 """
@@ -36,24 +37,26 @@ def ask(
     shelf: Shelf,
     on_step: OnStep | None = None,
     penalties: Penalties | None = None,
-) -> list[Outcome]:
-    """One outcome a trial. `encoder` is asked as it is; `shelf`: where its word vectors lie meanwhile.
+) -> Iterator[list[Outcome]]:
+    """One outcome a trial, given as soon as it is known, some at a time; their seconds are those since the last.
+
+    `encoder` is asked as it is; `shelf`: where its word vectors lie meanwhile.
 
     `penalties`: where L1 and L2 come from that no trial names; without them this encoder is searched.
     """
-    started = time.perf_counter()
+    last = time.perf_counter()
     splits = [split for split in (corpus.train, corpus.dev, corpus.test) if split is not None]
     progress = _Progress(on_step, len(trials) * WORD_STEPS, sum(split.n_words for split in splits))
     baselines = _baselines(corpus)
-    answers: dict[str, Answer] = {}
+    answered = 0
     for _, mine in _grouped(trials, lambda t: (words_of(t).vector, words_of(t).standardise)):
         studied = Studied.of(encoder, tokenizer, corpus, words_of(mine[0]), shelf, progress.passed)
         for done in _answers(mine, studied, penalties or Penalties(), progress.searched):
-            answers |= done
-            progress.answered(len(answers) / len(trials))
+            answered += len(done)
+            progress.answered(answered / len(trials))
+            seconds, last = time.perf_counter() - last, time.perf_counter()
+            yield [_outcome(t, done[t.id], baselines, seconds) for t in mine if t.id in done]
     progress.finish()
-    seconds = time.perf_counter() - started
-    return [_outcome(trial, answers[trial.id], baselines, seconds) for trial in trials]
 
 
 def _outcome(trial: Trial, answer: Answer, baselines: Answer, seconds: float) -> Outcome:

@@ -139,28 +139,27 @@ def _ask_all(model: Finetuned, questions: Sequence[Trial], workplace: Workplace,
     with _shelf_of(model, questions[0], workplace) as shelf:
         penalties = _penalties(model, shelf, workplace)
         for mine in by_corpus.values():
+            left = {trial.id for trial in mine}
             try:
                 encoder = encoder or _encoder(model, questions[0], workplace)
-                outcomes = ask(
-                    mine,
-                    encoder,
-                    subjects.tokenizer(mine[0]),
-                    subjects.corpus(mine[0]),
-                    shelf,
-                    on_steps,
-                    penalties,
-                )
+                about = subjects.tokenizer(mine[0]), subjects.corpus(mine[0])
+                for outcomes in ask(mine, encoder, *about, shelf, on_steps, penalties):
+                    for outcome in outcomes:
+                        outcome.seconds += seconds
+                        outcome.epochs = [_with(record, model.metrics) for record in outcome.epochs]
+                    seconds = 0.0
+                    workplace.hand_in(outcomes)
+                    left -= {outcome.trial_id for outcome in outcomes}
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
                 from carryover.runs.worker import error_text
 
-                outcomes = [Outcome(trial.id, error=error_text(error)) for trial in mine]
-            for outcome in outcomes:
-                outcome.seconds += seconds
-                outcome.epochs = [_with(record, model.metrics) for record in outcome.epochs]
-            seconds = 0.0
-            workplace.hand_in(outcomes)
+                failed = [
+                    Outcome(t.id, error=error_text(error), seconds=seconds) for t in mine if t.id in left
+                ]
+                seconds = 0.0
+                workplace.hand_in(failed)
 
 
 def _with(record: EpochRecord, metrics: dict[str, float]) -> EpochRecord:
