@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from carryover.analysis.frame import CURVE
@@ -35,9 +36,11 @@ def against(points: pd.DataFrame, baseline: str = ALL) -> pd.DataFrame:
 def permutation_cost(rows: pd.DataFrame, baseline: str = ALL) -> Difference | None:
     """Permuted less baseline for one curve; None with fewer than two permutations or two trials of the baseline.
 
-    The permutation is what was drawn at random, so each counts once, with the mean of its seeds. The baseline is
-    known from its trials no better than they agree, which the interval takes in.
+    The baseline is known from its trials no better than they agree, which the interval takes in.
     """
-    reference = rows[rows["condition"] == baseline]["value"].to_numpy()
-    permuted = rows[~rows["condition"].isin(BASELINES)].groupby("x")["value"].mean().to_numpy()
-    return difference_of_means(permuted, reference)
+    return difference_of_means(permuted_values(rows), rows[rows["condition"] == baseline]["value"].to_numpy())
+
+
+def permuted_values(rows: pd.DataFrame) -> np.ndarray:
+    """One a permutation, for that is what was drawn at random: the mean of its seeds."""
+    return rows[~rows["condition"].isin(BASELINES)].groupby("x")["value"].mean().to_numpy()

@@ -24,6 +24,7 @@ from carryover.trial import CarryoverError, Trial
 OnShare = Callable[[float], None]
 
 SEEDS = (0, 1, 2)  # of the probes of the search, whatever the seeds of those that ask
+PROBES = len(LAMBDAS) ** 2 * len(SEEDS)  # that a search trains
 FORMAT = 2
 
 
@@ -56,7 +57,7 @@ class Penalties:
 
     def _search(self, trial: Trial, here: Studied, on_share: OnShare | None) -> tuple[float, float]:
         studied, training = here if self.pretrained is None else self.pretrained(trial), training_of(trial)
-        done, epochs = 0, len(LAMBDAS) ** 2 * len(SEEDS) * training.epochs
+        done, epochs = 0, PROBES * training.epochs
 
         def on_step(trained: int) -> None:
             nonlocal done

@@ -14,14 +14,14 @@ from transformers import PreTrainedModel
 
 from carryover.data.corpora import Corpus
 from carryover.probes.elastic import ProbeTraining, Problem, fit_probes
-from carryover.probes.penalties import SEEDS
+from carryover.probes.penalties import PROBES, SEEDS
 from carryover.probes.table import WordTable
 from carryover.probes.tags import tag_ids, training_tags
 from carryover.probes.words import corpus_fingerprint, extract_words
 from carryover.trial import Trial, Words
 
 SAMPLE = 64  # sentences
-GRID = (64 + 2) * len(SEEDS)  # probes of a grid search over L1 and L2, its masked ones as two
+GRID = PROBES + 2 * len(SEEDS)  # of a search over L1 and L2, the masked ones of a seed as two
 SMALLEST = 25  # of sets of 1%, 2% ... in all: a half of what looking through every set would take
 ONLINE = 2.0  # an online code trains on portions that add up to about twice the corpus
 

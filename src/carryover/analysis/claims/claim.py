@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from carryover.analysis.intervals import holm
+from carryover.analysis.intervals import Difference, holm
+from carryover.analysis.power import trials_each
 from carryover.analysis.walk import each_row
 from carryover.trial import CarryoverError
 
@@ -145,6 +146,14 @@ def p_less(effect: float, error: float, df: float, threshold: float) -> float:
     if not (math.isfinite(error) and error > 0 and df > 0):
         return math.nan  # trials that do not differ prove nothing: metrics come in steps
     return float(stats.t.cdf((effect - threshold) / error, df))
+
+
+def is_lower(d: Difference, about: str, unit: str, n: int, limits: Limits, needs: str = "trials") -> Test:
+    """For: the difference of means is below zero, two-sided. Against: it is not below by as much as matters."""
+    p = min(1.0, 2 * p_less(d.mean, d.error, d.df, 0.0))
+    against = p_less(-d.mean, d.error, d.df, limits.margin)
+    needed = trials_each(d.mean, d.sd, limits.alpha) if d.mean < 0 else None
+    return Test(about, unit, d.mean, d.low, d.high, p, against, n, needed, needs=needs)
 
 
 def label(rows: pd.DataFrame, among: pd.DataFrame) -> str:

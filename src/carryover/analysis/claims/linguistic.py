@@ -8,11 +8,21 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from carryover.analysis.claims.claim import Claim, Limits, Test, judge, label, not_asked, p_less, undecidable
+from carryover.analysis.claims.claim import (
+    Claim,
+    Limits,
+    Test,
+    is_lower,
+    judge,
+    label,
+    not_asked,
+    p_less,
+    undecidable,
+)
 from carryover.analysis.claims.sizes import FEW
 from carryover.analysis.equivalence import below_margin
 from carryover.analysis.intervals import difference_of_means, t_interval
-from carryover.analysis.power import trials_each, trials_for_mean
+from carryover.analysis.power import trials_for_mean
 from carryover.analysis.walk import each_group
 
 D1 = "After finetuning, probes of the upper layers know less of words, and those of the lower layers as much as before"
@@ -150,14 +160,7 @@ def _against_bert(rows: pd.DataFrame, limits: Limits) -> list[Test]:
         if family not in LOCALISED or base is None:
             continue
         about = f"{corpus} after {task}: bottom neurons of {model} against BERT's"
-        tests.append(_apart(change, base, about, limits))
+        apart = difference_of_means(change, base)
+        assert apart is not None  # each has two values or more
+        tests.append(is_lower(apart, about, "accuracy", min(len(change), len(base)), limits))
     return tests
-
-
-def _apart(a: np.ndarray, b: np.ndarray, about: str, limits: Limits) -> Test:
-    d = difference_of_means(a, b)
-    assert d is not None  # each has two values or more
-    p = min(1.0, 2 * p_less(d.mean, d.error, d.df, 0.0))
-    against = p_less(-d.mean, d.error, d.df, limits.margin)
-    needed = trials_each(d.mean, d.sd, limits.alpha) if d.mean < 0 else None
-    return Test(about, "accuracy", d.mean, d.low, d.high, p, against, min(len(a), len(b)), needed)

@@ -12,6 +12,7 @@ from carryover.analysis.claims.claim import (
     Claim,
     Limits,
     Test,
+    is_lower,
     judge,
     label,
     not_asked,
@@ -19,7 +20,7 @@ from carryover.analysis.claims.claim import (
     plain,
     undecidable,
 )
-from carryover.analysis.contrasts import ALL, BASELINES, NONE, permutation_cost
+from carryover.analysis.contrasts import ALL, BASELINES, NONE, permutation_cost, permuted_values
 from carryover.analysis.correlations import task_correlations
 from carryover.analysis.intervals import difference_of_means
 from carryover.analysis.power import trials_each
@@ -46,7 +47,7 @@ def t4(points: pd.DataFrame, limits: Limits) -> Claim:
 
 
 def _cost(curve: pd.DataFrame, name: str, limits: Limits) -> list[Test]:
-    permuted = curve[~curve["condition"].isin(BASELINES)].groupby("x")["value"].mean().to_numpy()
+    permuted = permuted_values(curve)
     ends = pd.concat(
         [curve[curve["condition"] == c].set_index("seed")["value"].rename(c) for c in BASELINES], axis=1
     ).dropna()
@@ -59,15 +60,12 @@ def _cost(curve: pd.DataFrame, name: str, limits: Limits) -> list[Test]:
     level = difference_of_means(permuted, none + limits.kept * (every - none))
     if cost is None or level is None:
         return [undecidable(about, unit, n, FEW)]
-    p = min(1.0, 2 * p_less(cost.mean, cost.error, cost.df, 0.0))
-    against = p_less(-cost.mean, cost.error, cost.df, limits.margin)
-    needed = trials_each(cost.mean, cost.sd, limits.alpha) if cost.mean < 0 else None
-    tests = [Test(about, unit, cost.mean, cost.low, cost.high, p, against, n, needed, needs=ORDERS)]
+    worse = is_lower(cost, about, unit, n, limits, needs=ORDERS)
     gain = float(every.mean() - none.mean())
     kept = f"{name}: share of the gain that permuted layers keep"
     if gain <= 0:
         note = f"{name}: no gain from pretraining to keep a share of"
-        return [*tests, undecidable(kept, "of the gain", n, note)]
+        return [worse, undecidable(kept, "of the gain", n, note)]
     room = trials_each(level.mean, cost.sd, limits.alpha) if level.mean < 0 else None
     share = Test(
         kept,
@@ -81,7 +79,7 @@ def _cost(curve: pd.DataFrame, name: str, limits: Limits) -> list[Test]:
         needed=room,
         needs=ORDERS,
     )
-    return [*tests, share]
+    return [worse, share]
 
 
 def _pairs(rows: pd.DataFrame, limits: Limits) -> list[Test]:
