@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from test_studied import studied_of, tagged, trial_of
+from word_models import random_words
 
 from carryover.data.corpora import Corpus
+from carryover.data.tagged import TaggedCorpus
 from carryover.probes import penalties
 from carryover.probes.elastic import ProbeTraining
 from carryover.probes.penalties import Penalties, key_of, remember
@@ -18,6 +20,15 @@ from carryover.probes.selection import GridPoint, search_lambdas
 def searched(**words):
     trial = trial_of(lambdas=None)
     return dataclasses.replace(trial, words=dataclasses.replace(trial.words, **words))
+
+
+def by_length(corpus):
+    """Tagged A to D by how long a word is: a fifth of the neurons can tell, but not for every word."""
+    sentences = [
+        dataclasses.replace(s, tags=tuple("ABCD"[min(len(word) // 2, 3)] for word in s.words))
+        for s in corpus.sentences
+    ]
+    return TaggedCorpus("mine", sentences)
 
 
 @pytest.fixture
@@ -49,7 +60,8 @@ def test_one_search_for_all_seeds_and_finetuned_models(studied, searches):
     assert searches == [(0, 1, 2)]
 
 
-def test_the_pair_with_the_best_mean_over_the_seeds(studied):
+def test_the_pair_with_the_best_mean_over_the_seeds(tmp_path):
+    studied = studied_of(Corpus("mine", *(by_length(random_words(n, n)) for n in (400, 50))), tmp_path)
     training = ProbeTraining(epochs=20, batch_size=16, lr=0.05)
     found = Penalties().of(searched(epochs=20, batch_size=16, lr=0.05), studied)
     alone: dict = {}
@@ -58,8 +70,9 @@ def test_the_pair_with_the_best_mean_over_the_seeds(studied):
         for point in grid.points:
             alone.setdefault((point.l1, point.l2), []).append(point.top)
     means = {pair: sum(mine) / 3 for pair, mine in alone.items()}
-    assert means[found] == pytest.approx(max(means.values()))
-    assert means[found] > min(means.values())
+    # rounding may decide two words of the 120
+    assert means[found] == pytest.approx(max(means.values()), abs=0.02)
+    assert means[found] > min(means.values()) + 0.1
 
 
 def test_a_pair_that_diverged_for_one_seed_is_not_taken(studied, monkeypatch):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 import transformers as tf
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from carryover.data.tagged import TaggedCorpus, TaggedSentence
 from carryover.probes.ask import ask
@@ -33,9 +34,9 @@ def word_tokenizer_of(family: str, prefix_space: bool = False):
         return tf.XLNetTokenizer(vocab=_unigram(), unk_id=0)
     if family == "mpnet":
         special = ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")
-        return tf.MPNetTokenizer(vocab=_wordpiece(special, "[UNK]"))
+        return tf.MPNetTokenizer(vocab=_wordpiece(special))
     kind = {"bert": tf.BertTokenizer, "distilbert": tf.DistilBertTokenizer, "electra": tf.ElectraTokenizer}
-    return kind[family](vocab=_wordpiece(BERT_SPECIAL, "[UNK]"))
+    return kind[family](vocab=_wordpiece(BERT_SPECIAL))
 
 
 def word_encoder_of(family: str, depth: int = 2, positions: int = 64):
@@ -96,15 +97,21 @@ def one_sentence_a_pass(encoder, tokenizer, corpus, pooling):
     return torch.stack(rows).numpy()
 
 
-@functools.cache  # training again would number the sub-words in another order
-def _wordpiece(special: tuple[str, ...], unknown: str) -> dict[str, int]:
-    inner = Tokenizer(models.WordPiece({unknown: 0}, unk_token=unknown))
-    inner.normalizer = normalizers.BertNormalizer(lowercase=True)
-    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    inner.train_from_iterator(
-        [TEXT], trainers.WordPieceTrainer(vocab_size=90, special_tokens=list(special), show_progress=False)
-    )
-    return inner.get_vocab()
+@functools.cache
+def _wordpiece(special: tuple[str, ...]) -> dict[str, int]:
+    """Letters, short words and a few common parts. Not trained: the trainer settles ties by chance."""
+    words = set(re.findall(r"[a-z]+|[^a-z ]", TEXT.lower()))
+    short = {word for word in words if len(word) <= 4}
+    letters = sorted(set("".join(words)))
+    parts = ["un", "read", "##ing", "##ly", "##able", "##er", "##s"]
+    pieces = [
+        *special,
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        *parts,
+        *sorted(short - set(letters)),
+    ]
+    return {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
 
 
 @functools.cache
@@ -129,7 +136,11 @@ def _unigram() -> list[tuple[str, float]]:
         vocab_size=90, special_tokens=XLNET_SPECIAL, unk_token="<unk>", show_progress=False
     )
     inner.train_from_iterator([TEXT] * 3, trainer)
-    return [(piece, score) for piece, score in json.loads(inner.to_str())["model"]["vocab"]]
+    learned = json.loads(inner.to_str())["model"][
+        "vocab"
+    ]  # in another order, and with other last digits, each time
+    special, other = learned[: len(XLNET_SPECIAL)], learned[len(XLNET_SPECIAL) :]
+    return [(piece, round(score, 3)) for piece, score in [*special, *sorted(other)]]
 
 
 def random_words(n: int, seed: int) -> TaggedCorpus:
