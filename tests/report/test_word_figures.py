@@ -156,6 +156,24 @@ def test_many_curves_have_bars_on_the_first_alone(tmp_path):
         assert "Bars stand on the first curve alone" in caption(many, experiment)
 
 
+def test_single_trials_are_shown_in_all_panels_of_a_figure_or_in_none(tmp_path):
+    usual = {"kind": "neurons", "shares": [0.05]}
+    kinds = [usual, usual | {"rankings": ["probeless"], "finetuned_on": []}]
+    asked = ("bert-base-uncased",), ("SST-2", "RTE", "CoLA"), ("UD-EWT:xpos",)
+    made = word_points(*asked, kinds, depth=DEPTH)
+    mixed = finished(load_points(write_results(tmp_path, made, forgetting(DEPTH), depth=DEPTH)))
+    figure = draw(mixed, "neuron_spread")
+    assert [len(panel.marks) for panel in figure.panels] == [4, 1]
+    assert figure.trials_first is False
+    assert "one trial" not in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize("experiment", ["neurons", "smallest_set"])
+def test_what_models_were_finetuned_on_is_asked_only_where_some_were(points, one_share_each, experiment):
+    assert chart_of(draw(points, experiment), experiment, "", "")["x"] == "finetuned on"
+    assert chart_of(draw(one_share_each, experiment), experiment, "", "")["x"] == "model"
+
+
 def test_few_curves_all_have_bars(points):
     assert all(mark.bars for panel in draw(points, "word_probing").panels for mark in panel.marks)
     assert "alone" not in caption(points, "word_probing")

@@ -69,14 +69,15 @@ def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigur
     names = _in_order(points["condition"])
     looks = {name: _model_look(name, names, theme) for name in names}
     shown: Shown = {panel.task: [] for panel in panels}
+    clear = all(panel.points["condition"].nunique() <= MOST_BARS for panel in panels)
+    figure.trials_first = None if clear else False
     few = False
     for panel in panels:
         present = [name for name in names if (panel.points["condition"] == name).any()]
         for place, name in enumerate(present):
-            rows, clear = panel.points[panel.points["condition"] == name], len(present) <= MOST_BARS
-            spot, bars = (place, len(present)), clear or place == 0
+            rows, spot = panel.points[panel.points["condition"] == name], (place, len(present))
+            bars = place == 0 or len(present) <= MOST_BARS
             few |= line(panel, rows, spot, looks[name], shown, single_trials=clear, bars=bars)
-            figure.trials_first = None if clear else False
         layer_ticks(panel.axes, 0, panel.depth)
     limit_y(panels, shown)
     name_x(panels, x_axis(experiment))
@@ -121,7 +122,7 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
             beside |= _published(panel, rows, which, looks[name], experiment, shown, overlay, spot)
         name_models(panel, models)
     limit_y(panels, shown, figure.together)
-    name_x(panels, x_axis(experiment))
+    name_x(panels, "model" if models == [PRETRAINED] else x_axis(experiment))
     handles: list[Any] = [Line2D([], [], **looks[name]) for name in sets]
     labels = list(sets)
     with_trials(handles, labels, few, theme)
