@@ -17,6 +17,7 @@ from small_subject import small_study
 import carryover
 from carryover.runs import machine
 from carryover.runs.events import Note, Progress
+from carryover.runs.store import Store
 
 TRIALS = 8
 
@@ -194,3 +195,5 @@ def test_a_stack_broken_off_in_the_middle_goes_on_from_its_checkpoint(
     assert (told[0].steps_done, told[0].steps_restored) == (restored, restored)
     assert told[-1].steps_done == TRIALS * 30
     assert {event.steps_restored for event in told} == {told[0].steps_restored}
+    with Store.read(tmp_path / "study" / "results.db") as store:
+        assert [store.restored(run_id) for run_id in (1, 2)] == [0, restored]

@@ -103,7 +103,10 @@ class Driver:
             case EpochDone(trial_id, epoch):
                 self.store.record_epoch(trial_id, epoch)
             case StepsDone(number, steps, restored):
+                more = restored != self.restored.get(number, 0)
                 self.steps_open[number], self.restored[number] = steps, restored
+                if more:
+                    self.store.note_restored(self.run_id, sum(self.restored.values()))
                 self._tell_progress()
             case TrialsDone(number, outcomes):
                 self._put_away(self.under_way[number], outcomes, share=1 / len(outcomes))

@@ -44,7 +44,7 @@ def status(folder: StudyFolder, now: float | None = None) -> Status:
 
 
 def _seconds_left(store: Store, now: float) -> float | None:
-    """At the pace of the run under way; epochs done of trials still running count."""
+    """At the pace of the run under way; epochs of trials still running count, but for those it found done."""
     last = store.last_run()
     if last is None or last["finished"] is not None:
         return None
@@ -68,8 +68,8 @@ def _seconds_left(store: Store, now: float) -> float | None:
         under_way += share * steps_of(trial)
         elsewhere += (1 - share) * steps_of(trial)
     elsewhere += total_steps(left) - sum(map(steps_of, left))  # finetuning that questions about words share
-    did = settled + under_way
-    return elsewhere * (now - last["started"]) / did if did else None
+    did = settled + under_way - store.restored(last["run_id"])
+    return elsewhere * (now - last["started"]) / did if did > 0 else None
 
 
 def disk_use(folder: Path) -> dict[str, int]:

@@ -268,6 +268,11 @@ class Store:
                 _must_change_one(cursor, f"start trial {trial_id}")
                 db.execute("DELETE FROM epochs WHERE trial_id = ?", (trial_id,))
 
+    def note_restored(self, run_id: int, steps: int) -> None:
+        """How many of its steps a run found done: `status` leaves them out of its pace."""
+        with self.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_restored_in(run_id), str(steps)))
+
     def record_epoch(self, trial_id: str, epoch: Epoch) -> None:
         with self.transaction() as db:
             _write_epoch(db, trial_id, epoch)
@@ -326,6 +331,9 @@ class Store:
         row = self.connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
+    def restored(self, run_id: int) -> int:
+        return int(self.meta(_restored_in(run_id)) or 0)
+
     def trials(self, *statuses: str) -> list[Trial]:
         """Trials of the study in one of these statuses, in the order of the study file."""
         marks = ", ".join("?" * len(statuses))
@@ -372,6 +380,10 @@ class Store:
     def last_run(self) -> dict[str, Any] | None:
         row = self.connection.execute("SELECT * FROM runs ORDER BY run_id DESC LIMIT 1").fetchone()
         return dict(row) if row else None
+
+
+def _restored_in(run_id: int) -> str:
+    return f"steps_restored_in_run_{run_id}"
 
 
 def _write_epoch(db: sqlite3.Connection, trial_id: str, epoch: Epoch) -> None:
