@@ -22,6 +22,7 @@ Ask = Literal["accuracy", "neurons", "spread", "selectivity", "compression"]
 Neurons = Literal["layer", "all", "top", "bottom", "random"]
 Ranking = Literal["lca", "probeless"]
 SubWord = Literal["last", "first", "mean"]
+Norm = Literal["squared", "plain"]
 
 
 class CarryoverError(Exception):
@@ -140,6 +141,7 @@ class Words:
     share: float | None = None  # of all neurons, for top, bottom and random
     ranking: Ranking = "lca"
     lambdas: tuple[float, float] | None = (0.0, 0.0)  # of L1 and L2; None: found by a grid search
+    norm: Norm = "squared"  # of the weights, that L2 stands before: the sum of their squares, or its root
     delta: float = 0.005  # accuracy that the smallest set may lack
     vector: SubWord = "last"  # which of its sub-words stand for a word
     standardise: bool = False  # every neuron to mean 0 and deviation 1 over the training words
@@ -148,14 +150,17 @@ class Words:
     lr: float = 1e-3
 
     def canonical(self) -> Words:
-        """The same question written in one way: only the smallest set asks for delta, and a layer for no ranking."""
+        """The same question written in one way: only the smallest set asks for delta, a layer for no ranking, and no
+        L2 for no norm."""
         plain = Words("", "")
+        unbound = self.lambdas is not None and not self.lambdas[1]
         ranked, smallest = self.neurons in ("top", "bottom"), self.ask == "neurons"
         return dataclasses.replace(
             self,
             share=None if self.share is None else float(self.share),
             ranking=self.ranking if ranked else plain.ranking,
             lambdas=None if self.lambdas is None else (float(self.lambdas[0]), float(self.lambdas[1])),
+            norm=plain.norm if unbound else self.norm,
             delta=float(self.delta) if smallest else plain.delta,
             lr=float(self.lr),
         )

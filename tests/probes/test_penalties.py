@@ -92,6 +92,7 @@ def test_a_pair_that_diverged_for_one_seed_is_not_taken(studied, monkeypatch):
         searched(fingerprint="another"),
         searched(vector="mean"),
         searched(standardise=True),
+        searched(norm="plain"),
         searched(lr=1e-2),
     ],
 )

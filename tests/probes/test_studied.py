@@ -13,9 +13,10 @@ from carryover.data.corpora import Corpus
 from carryover.data.tagged import TaggedCorpus, TaggedSentence
 from carryover.probes import ask as asking
 from carryover.probes.ask import SHARE_OF_PASS, ask
+from carryover.probes.elastic import Problem, accuracies, fit_probes
 from carryover.probes.progress import WORD_STEPS
 from carryover.probes.shelf import Shelf
-from carryover.probes.studied import Studied
+from carryover.probes.studied import Studied, training_of
 from carryover.probes.table import WordTable
 from carryover.trial import CarryoverError, Trial, Words
 
@@ -159,6 +160,23 @@ def test_questions_about_neurons_as_they_are_and_standardised_are_answered_apart
         (alone,) = answers([trial], encoder, tokenizer, corpus, Shelf("cpu", tmp_path / trial.id))
         assert found.trial_id == trial.id
         assert found.epochs[-1].metrics == alone.epochs[-1].metrics
+
+
+def test_probes_are_trained_with_the_norm_that_is_asked_for(tmp_path):
+    corpus = Corpus("mine", tagged(30), tagged(6))
+    studied = studied_of(corpus, tmp_path / "studied")
+    trials = [trial_of(neurons="layer", layer=1, lambdas=(0.0, 0.5), norm=n) for n in ("squared", "plain")]
+    probes = []
+    for trial in trials:
+        training = training_of(trial)
+        assert training.norm == trial.words.norm
+        problem = Problem(studied.train.layer(1), 0.0, 0.5, trial.seed)
+        probes += fit_probes(studied.train, studied.labels["train"], len(studied.tags), [problem], training)
+    assert not torch.allclose(probes[0].weight, probes[1].weight, rtol=1e-3)
+    expected = accuracies(studied.test, studied.labels["test"], probes).tolist()
+    encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
+    found = answers(trials, encoder, tokenizer, corpus, Shelf("cpu", tmp_path / "asked"))
+    assert [outcome.epochs[-1].metrics["accuracy"] for outcome in found] == expected
 
 
 def test_a_search_tells_how_far_it_is(tmp_path):

@@ -86,6 +86,13 @@ def test_a_question_asked_in_several_ways_is_told_once():
     assert "(on SST-2; as usual)." in text
 
 
-def test_probes_of_standardised_neurons_are_said_to_be():
-    asked = {"kind": "word_probing", "standardise": True}
-    assert "(neurons standardised)." in describe_study(a_study(corpora=["builtin:pos"], experiments=[asked]))
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"standardise": True}, "(neurons standardised)."),
+        ({"l2": 0.1, "l2_norm": "plain"}, "(plain L2 norm)."),
+    ],
+)
+def test_probes_that_are_not_as_usual_are_said_to_be_so(setting, said):
+    asked = {"kind": "word_probing", **setting}
+    assert said in describe_study(a_study(corpora=["builtin:pos"], experiments=[asked]))

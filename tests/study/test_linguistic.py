@@ -104,10 +104,16 @@ def test_ids_tell_questions_apart_and_names_do_not():
             dataclasses.replace(plain, words=Words(**{"corpus": "c", "fingerprint": "cf", **change})).id
             != plain.id
         )
-    same = dataclasses.replace(
-        plain, words=Words("another name", "cf", delta=0.3)
-    )  # no smallest set is asked for
+    same = dataclasses.replace(  # no smallest set is asked for, and no L2
+        plain, words=Words("another name", "cf", delta=0.3, norm="plain")
+    )
     assert same.id == plain.id
+    for lambdas in (None, (0.0, 0.1)):
+        norms = [
+            dataclasses.replace(plain, words=Words("c", "cf", lambdas=lambdas, norm=norm))
+            for norm in ("squared", "plain")
+        ]
+        assert norms[0].id != norms[1].id
     assert Trial.from_json(same.to_json()) == same
     pretrained = dataclasses.replace(plain, task="", task_fingerprint="", train_size=0)
     assert dataclasses.replace(pretrained, training=Training(epochs=9), head="pooler").id == pretrained.id

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from carryover.probes.table import WordTable
+from carryover.trial import Norm
 
 MEMORY = 1 << 30  # bytes that one group may take, on a CPU
 SHARE_OF_DEVICE = 0.3  # and of a GPU's free memory
@@ -24,7 +25,7 @@ class ProbeTraining:
     epochs: int = 10
     batch_size: int = 512
     lr: float = 1e-3
-    norm: Literal["squared", "plain"] = "squared"  # of the L2 term
+    norm: Norm = "squared"  # of the L2 term
     precision: Literal["tf32", "float32"] = "tf32"  # of matrix products on a GPU; a CPU has float32 alone
 
 

@@ -230,4 +230,4 @@ def words_of(trial: Trial) -> Words:
 
 def training_of(trial: Trial) -> ProbeTraining:
     words = words_of(trial)
-    return ProbeTraining(epochs=words.epochs, batch_size=words.batch_size, lr=words.lr)
+    return ProbeTraining(epochs=words.epochs, batch_size=words.batch_size, lr=words.lr, norm=words.norm)

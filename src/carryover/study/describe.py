@@ -69,6 +69,8 @@ def _notes(study: Study, experiment: Experiment) -> list[str]:
             notes.append(finetuned or "as pretrained alone")
         if experiment.standardise:
             notes.append("neurons standardised")
+        if experiment.l2_norm != "squared":
+            notes.append(f"{experiment.l2_norm} L2 norm")
     elif experiment.tasks != "all":
         notes.append(f"on {listed(experiment.tasks)}")
     if not isinstance(experiment, Prune | Probing | LinguisticKind):

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from carryover.study.errors import refuse
 from carryover.study.kind import SHARED_KEYS, ExperimentKind, Misfit, Names, all_or_numbers, layer_run, listed
 from carryover.study.sections import Count, CountPerSize, Number, as_tuple, at_least_one
-from carryover.trial import Ranking, SubWord, Words
+from carryover.trial import Norm, Ranking, SubWord, Words
 
 PRETRAINED = "pretrained"  # the model that was not finetuned, in names of conditions
 PLAIN = Words("", "")
@@ -24,7 +24,7 @@ Shares = Annotated[tuple[Share, ...], BeforeValidator(at_least_one)]
 Lambda = Annotated[Number, Field(ge=0)]
 WORD_KEYS = (
     *("corpora", "finetuned_on", PRETRAINED, "vector", "standardise"),
-    *("probe_epochs", "probe_batch_size", "probe_lr"),
+    *("l2_norm", "probe_epochs", "probe_batch_size", "probe_lr"),
 )
 
 
@@ -57,6 +57,10 @@ class LinguisticKind(ExperimentKind):
         default=PLAIN.standardise,
         description="Give every neuron mean 0 and standard deviation 1 over the training words before a probe reads "
         "it.",
+    )
+    l2_norm: Norm = Field(
+        default=PLAIN.norm,
+        description="What l2 weighs: the sum of the squared weights, or its root (plain), as NeuroX does.",
     )
     probe_epochs: Count = Field(default=PLAIN.epochs, description="Passes of a probe over the words.")
     probe_batch_size: Count = Field(default=PLAIN.batch_size, description="Words in a step of a probe.")
@@ -92,6 +96,7 @@ class LinguisticKind(ExperimentKind):
             "lambdas": self.lambdas(),
             "vector": self.vector,
             "standardise": self.standardise,
+            "norm": self.l2_norm,
             "epochs": self.probe_epochs,
             "batch_size": self.probe_batch_size,
             "lr": self.probe_lr,
@@ -110,7 +115,7 @@ class WordProbing(LinguisticKind):
     l1: Lambda = Field(
         default=0.0, description="Weight of the sum of the absolute weights in a probe's loss."
     )
-    l2: Lambda = Field(default=0.0, description="Weight of the sum of the squared weights.")
+    l2: Lambda = Field(default=0.0, description="Weight of the sum of the squared weights (see l2_norm).")
 
     def misfits(self, depth: int) -> Iterator[Misfit]:
         for layer in self.layers if self.layers != "all" else ():
@@ -137,7 +142,7 @@ class _Ranking(LinguisticKind):
         examples=[1e-3],
     )
     l2: Lambda | None = Field(
-        default=None, description="Weight of the sum of the squared weights.", examples=[1e-2]
+        default=None, description="Weight of the sum of the squared weights (see l2_norm).", examples=[1e-2]
     )
 
     @model_validator(mode="after")
