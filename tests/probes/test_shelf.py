@@ -69,6 +69,21 @@ def test_the_device_holds_the_words_at_hand_alone(roomy, passes):
     assert sum(passes) == sum(s.n_words for s in SPLITS.values()) + 2 * other["train"].n_words
 
 
+def test_the_folder_holds_the_files_of_the_words_at_hand_alone(tmp_path):
+    encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
+    shelf, other = Shelf("cpu", tmp_path), {"train": random_words(50, seed=3)}
+    (tmp_path / "pretrained").mkdir()  # another shelf's
+    first = shelf.states(encoder, tokenizer, SPLITS, "last")
+    before = {name: np.array(states) for name, states in first.items()}
+    (tmp_path / ".half.partial").write_bytes(b"of a process that was killed")
+    shelf.states(encoder, tokenizer, other, "last")
+    assert len(list(tmp_path.glob("*.npy"))) == 1
+    assert not list(tmp_path.glob("*.partial"))
+    assert (tmp_path / "pretrained").is_dir()
+    for name, states in first.items():  # whoever still reads them can
+        np.testing.assert_array_equal(states, before[name])
+
+
 def test_models_with_one_tokenizer_share_its_work(monkeypatch):
     calls, original = [], shelves.align
     monkeypatch.setattr(shelves, "align", lambda *given: calls.append(given) or original(*given))

@@ -148,6 +148,9 @@ class FakeSubjects:
     def let_go(self):
         pass
 
+    def corpora(self):
+        return {}
+
     def notes(self):
         return ["builtin:sentiment: nothing left out"]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,14 +17,19 @@ from small_subject import write_model
 
 from carryover.analysis.frame import finished, load_epochs, load_points
 from carryover.data.corpora import load_corpus
+from carryover.probes import ask as asking
 from carryover.probes import penalties
 from carryover.runs import execute
 from carryover.runs.encoders import file_of, keep_only, load, save
 from carryover.runs.export import points_frame
 from carryover.runs.folder import StudyFolder
+from carryover.runs.foresee import foresee
+from carryover.runs.means import choose_means
 from carryover.runs.plan import Stack, cut, make_stacks, models_in, total_steps, words_key
 from carryover.runs.status import disk_use
 from carryover.runs.store import Store
+from carryover.runs.subjects import Subjects
+from carryover.runs.word_stack import Finetuned, _shelf_of
 from carryover.study.file import Study
 from carryover.trial import Trial, Words
 
@@ -152,6 +159,55 @@ def test_penalties_are_searched_for_once_a_corpus_in_the_pretrained_model(model,
     studied = {tuple(train.flat[0, :5].tolist()) for train in searches}
     execute.run(study_of(model, experiments=[asked]), tmp_path / "again", device="cpu", workers=0)
     assert studied == {tuple(train.flat[0, :5].tolist()) for train in searches[2:]}, "as it was pretrained"
+
+
+@pytest.mark.parametrize("searched", [False, True])
+def test_the_disk_it_takes_meanwhile_is_what_plan_says(model, tmp_path, monkeypatch, searched):
+    """`searched`: L1 and L2 for a finetuned model, which reads the words with the pretrained one, too."""
+    lambdas = {} if searched else {"l1": 1e-3, "l2": 1e-3}
+    ranked = {"kind": "neurons", "smallest": False, "probe_epochs": 1, "pretrained": not searched, **lambdas}
+    words = {"builtin:pos": 400, "builtin:chunk": 300}
+    corpora = [{"name": name, "train_words": n, "test_words": 50} for name, n in words.items()]
+    study = study_of(model, corpora=corpora, experiments=[ranked])
+    vectors, models = [0], [0]
+    real = asking.ask
+
+    def watched(*given, **options):
+        for outcomes in real(*given, **options):
+            vectors.append(sum(file.stat().st_size for file in (tmp_path / "study").rglob("*.npy")))
+            models.append(sum(file.stat().st_size for file in (tmp_path / "study" / "encoders").rglob("*")))
+            yield outcomes
+
+    monkeypatch.setattr(asking, "ask", watched)
+    means = choose_means(["cpu"], workers=0, max_stack=None)
+    told = foresee(study, tmp_path / "study", means, (), False, False, contextlib.nullcontext, Subjects).disk
+    execute.run(study, tmp_path / "study", device="cpu", workers=0)
+    assert told.vectors == pytest.approx(max(vectors), rel=0.02)
+    assert told.encoders == pytest.approx(max(models), rel=0.1)
+    assert told.checkpoints > told.encoders
+
+
+def test_what_asks_the_pretrained_model_saves_no_model(model, tmp_path):
+    study = study_of(model, tasks=[], experiments=["word_probing"])
+    means = choose_means(["cpu"], workers=0, max_stack=None)
+    disk = foresee(study, tmp_path, means, (), False, False, contextlib.nullcontext, Subjects).disk
+    assert (disk.checkpoints, disk.encoders) == (0, 0)
+    assert disk.vectors > 0
+
+
+def test_studies_that_share_a_cache_keep_their_vectors_apart(tmp_path):
+    subjects = SimpleNamespace(catalogue=SimpleNamespace(cache=tmp_path), aligned={})
+
+    def folder_of(study: str, model: Finetuned) -> Path:
+        setup = SimpleNamespace(device="cpu", encoders=tmp_path / study / "encoders")
+        with _shelf_of(model, trial, SimpleNamespace(setup=setup, subjects=subjects)) as shelf:
+            return shelf.folder
+
+    trial = Trial("m", "mf", "t", "tf", 10, 0, words=Words("c", "cf"))
+    asked = [("one", None), ("two", None), ("one", trial.finetuning)]
+    folders = {folder_of(study, Finetuned(finetuning)) for study, finetuning in asked}
+    assert len(folders) == 3
+    assert folder_of("one", Finetuned(None)) in folders, "a run that goes on finds what the last one left"
 
 
 def test_nothing_is_left_on_the_disk_but_results(ran):

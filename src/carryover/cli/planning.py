@@ -168,11 +168,15 @@ def span_text(span: Span) -> str:
 
 
 def disk_text(disk: Disk, cached: bool) -> str:
-    cache = f"tokens {bytes_text(disk.cache)}, " if not cached else ""
-    return (
-        f"results {bytes_text(disk.results)}, {cache}checkpoints of long stacks up to"
-        f" {bytes_text(disk.checkpoints)} while it runs"
-    )
+    kept = {"results": disk.results} | ({} if cached else {"tokens": disk.cache})
+    meanwhile = {
+        "checkpoints of long stacks": disk.checkpoints,
+        "finetuned models": disk.encoders,
+        "vectors of words": disk.vectors,
+    }
+    parts = [f"{name} {bytes_text(size)}" for name, size in kept.items()]
+    most = [f"{name} up to {bytes_text(size)}" for name, size in meanwhile.items() if size]
+    return ", ".join(parts) + (f"; while it runs {', '.join(most)}" if most else "")
 
 
 def _where(workers: int, devices: Sequence[str]) -> str:

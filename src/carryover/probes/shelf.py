@@ -4,8 +4,8 @@
     states = shelf.states(encoder, tokenizer, {"train": ..., "test": ...}, "last")    # (words, depth + 1, H) each
 
 On a GPU with room for them they stay there: nothing is written, nothing travels. Elsewhere they lie in files,
-memory-mapped, in `folder`. Two corpora with the same words (UPOS and XPOS of one treebank) share their vectors
-if they are asked about one after the other.
+memory-mapped, in `folder`, which is the shelf's own. Two corpora with the same words (UPOS and XPOS of one
+treebank) share their vectors if they are asked about one after the other; those of other words go.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache as cache_once
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -79,6 +79,10 @@ class Shelf:
         self.held = {key: found for key, found in self.held.items() if key in wanted}
         release()
         here = self._fits(encoder, aligned.values())
+        if self.folder is not None and not here:
+            self._clear(
+                {_file_name(split, vector, p) for split in splits.values() for p in get_args(Precision)}
+            )
         found = {}
         for name, split in splits.items():
             features = self.held.get((words[name], vector))
@@ -99,6 +103,13 @@ class Shelf:
         values = sum(int(np.prod(states_shape(encoder, one))) for one in aligned)
         return values * torch.float16.itemsize < SHARE_OF_DEVICE * torch.cuda.mem_get_info(self.place)[0]
 
+    def _clear(self, wanted: set[str]) -> None:
+        """Delete the files of other words, and what a process that was killed left half-written."""
+        assert self.folder is not None
+        for file in self.folder.iterdir() if self.folder.is_dir() else ():
+            if file.is_file() and file.stem not in wanted:
+                file.unlink(missing_ok=True)
+
     def _extracted(
         self,
         encoder: PreTrainedModel,
@@ -118,7 +129,7 @@ class Shelf:
                 precision=precision,
                 device=self.place,
                 cache=self.folder,
-                key="" if here else words_key("", split, vector, precision),  # the folder is this model's own
+                key="" if here else _file_name(split, vector, precision),
                 on_words=on_words,
                 aligned=aligned,
                 on_device=here,
@@ -130,6 +141,10 @@ class Shelf:
             if "float16" not in str(error):
                 raise
             return extracted("float32")
+
+
+def _file_name(split: TaggedCorpus, vector: WordPooling, precision: Precision) -> str:
+    return words_key("", split, vector, precision)  # of no model: the folder is one model's own
 
 
 @cache_once

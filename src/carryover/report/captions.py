@@ -33,6 +33,7 @@ WHAT = {
     "selectivity": "Accuracy less that on a control task, in which every word type has one random tag.",
     "description_length": "How many times shorter the tags are by the classifier's online code than by a uniform code.",
 }
+CUT_OFF = "An interval that leaves the panel is cut off at its edge."
 
 
 def caption(points: pd.DataFrame, experiment: str) -> str:
@@ -63,7 +64,7 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
     if experiment == "incremental" and _probed(points):
         told.append("The broken line is a linear probe on layer k of the frozen model.")
     if counts.between(2, 3).any():
-        told.append("An interval that leaves the panel is cut off at its edge.")
+        told.append(CUT_OFF)
     return " ".join(text for text in told if text)
 
 

@@ -21,6 +21,7 @@ from carryover.report.appendix import (
     epoch_curves,
     many_trials,
 )
+from carryover.report.captions import CUT_OFF
 from carryover.report.figures import draw_incremental, laid_out, side_by_side
 from carryover.report.labels import listing, size_name
 from carryover.report.style import FEW, LIGHT, Theme
@@ -132,7 +133,9 @@ def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iter
             "1, the one that moved most, as Singh & Giovanardi draw it."
         )
         paint = partial(draw_weight_change, scaled, metric=SCALED, overlay=overlay)
-        yield Plate("weight_change_scaled", home, "Weight change, scaled", f"{told} {INTERVALS}", paint)
+        yield Plate(
+            "weight_change_scaled", home, "Weight change, scaled", f"{told} {INTERVALS} {CUT_OFF}", paint
+        )
 
 
 def _with_facts(moved: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:

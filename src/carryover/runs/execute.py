@@ -206,8 +206,9 @@ def _train(
     try:
         checkpoints, encoders = saving.folder, None
         if saving.seconds and pool is None:
-            saved = [stack for stack in stacks if stack.trials[0].probe is None]  # probes start anew
-            largest = max((stack.models for stack in saved), default=0)
+            largest = max(
+                (stack.models for stack in stacks if stack.finetunes), default=0
+            )  # others start anew
             need = checkpoint_bytes(subjects.weights_bytes, largest, workers)
             checkpoints = _room_for_checkpoints(saving.folder or place.checkpoints, need, on_event)
         asked = any(stack.trials[0].words is not None for stack in stacks)
@@ -264,7 +265,7 @@ def _room_for_encoders(
 ) -> Path | None:
     """Where finetuned models wait for the questions about words, unless they might fill the disk."""
     keep_only(place.encoders, stacks)
-    need = weights_bytes * max(1, *(stack.models for stack in stacks)) * 2
+    need = weights_bytes * max((stack.models for stack in stacks if stack.finetunes), default=0) * 2
     if shutil.disk_usage(place.path).free > 2 * need:
         return place.encoders
     told = f"finetuned models are not saved: they could take {need / 1e9:.0f} GB, too much for this disk"

@@ -36,6 +36,8 @@ class Disk:
     """Bytes: at most while it runs, and what is there in the end."""
 
     checkpoints: int
+    encoders: int  # finetuned models that questions about words are asked of
+    vectors: int  # of the words
     cache: int
     results: int
 
@@ -94,16 +96,25 @@ def disk_of(
     weights_bytes: int,
     cache: int,
     depths: Mapping[str, int],
+    vectors: int = 0,
 ) -> Disk:
-    """`depths`: layers by model fingerprint."""
+    """`depths`: layers by model fingerprint. `vectors`: of the words of the largest corpus."""
     trials = [trial for stack in stacks for trial in stack.trials]
     finetuned = [trial for trial in trials if trial.probe is None and trial.words is None]
-    largest = max((stack.models for stack in stacks if stack.trials[0].probe is None), default=0)
+    largest = max((stack.models for stack in stacks if stack.finetunes), default=0)
+    asked = [stack for stack in stacks if stack.trials[0].words is not None]
+    waiting = max((stack.models for stack in asked if stack.finetunes), default=0)
     values = sum(VALUES_AN_EPOCH * (1 if t.probe else evaluations(t)) for t in trials)
     matrices = sum(MATRICES_A_LAYER * depths[trial.model_fingerprint] for trial in finetuned)
     results = TRIAL_BYTES * max(points, len(trials)) + VALUE_BYTES * values + MATRIX_BYTES * matrices
-    # an old checkpoint goes when the new one is there
-    return Disk(2 * checkpoint_bytes(weights_bytes, largest, workers), cache, results)
+    return Disk(
+        checkpoints=2
+        * checkpoint_bytes(weights_bytes, largest, workers),  # an old one goes when the new one is there
+        encoders=weights_bytes * max(1, workers) * waiting,
+        vectors=vectors * min(max(1, workers), len(asked)),
+        cache=cache,
+        results=results,
+    )
 
 
 def checkpoint_bytes(weights_bytes: int, trials: int, workers: int) -> int:

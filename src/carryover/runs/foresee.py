@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from carryover.runs.folder import DATABASE
 from carryover.runs.forecast import Disk, Paces, Span, at_speed, disk_of, time_of, told_apart
 from carryover.runs.means import Means
-from carryover.runs.measuring import Timed, feature_bytes, fit_memory, time_stacks
+from carryover.runs.measuring import Timed, feature_bytes, fit_memory, time_stacks, vector_bytes
 from carryover.runs.plan import Stack, make_stacks, time_key
 from carryover.runs.status import disk_use
 from carryover.runs.store import Store
@@ -98,10 +98,13 @@ def foresee(
             if speeds:
                 paces = [at_speed(timed.paces[0], speed) for speed in speeds]
                 on_gpus, _ = _span(stacks, paces, timed.start, before)
-        depths = {facts.fingerprint: facts.depth for facts in map(subjects.model_facts, study.models)}
+        models = {facts.fingerprint: facts for facts in map(subjects.model_facts, study.models)}
+        depths = {fingerprint: facts.depth for fingerprint, facts in models.items()}
         cached = sum(disk_use(cache).values()) if cache.is_dir() else 0
         cached += feature_bytes(left, subjects) if measure else 0
-        disk = disk_of(stacks, len(points), workers, subjects.weights_bytes, cached, depths)
+        # a GPU holds them
+        vectors = 0 if means.on_cuda else vector_bytes(left, subjects.corpora(), models)
+        disk = disk_of(stacks, len(points), workers, subjects.weights_bytes, cached, depths, vectors)
         every = stacks if len(left) == len(trials) else stacked(trials, workers)
     untimed = sum(len(stack.trials) for stack in unknown)
     return Foreseen(

@@ -4,10 +4,10 @@ of such stacks tell how long they take."""
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from carryover.engine.need import Pace
 from carryover.runs.executors import asked_elsewhere, measured_elsewhere
@@ -15,6 +15,9 @@ from carryover.runs.means import Means, fitted, fitted_to_each, kinds_of
 from carryover.runs.plan import Stack, steps_of, time_key
 from carryover.runs.worker import Measure, Times, TimeStacks, Workplace
 from carryover.trial import Trial
+
+if TYPE_CHECKING:
+    from carryover.data.corpora import Corpus
 
 SECONDS_TO_TIME = 30.0
 STARTING = 6.0  # seconds at most that a process takes to import torch and transformers
@@ -161,6 +164,20 @@ def _scaled(pace: Pace, timed: Stack, other: Stack, subjects: Any) -> Pace:
     return replace(
         pace, step=pace.step * step, evaluation=pace.evaluation * dev, error=max(pace.error, UNSEEN_ERROR)
     )
+
+
+def vector_bytes(trials: Sequence[Trial], corpora: Mapping[str, Corpus], models: Mapping[str, Any]) -> int:
+    """What the vectors of the words of the largest corpus take; twice that where a search for L1 and L2 asks the
+    pretrained model beside the finetuned one. Corpora and facts of models by fingerprint."""
+    most = 0
+    for trial in trials:
+        if (words := trial.words) is None:
+            continue
+        corpus, model = corpora[words.fingerprint], models[trial.model_fingerprint]
+        splits = [split for split in (corpus.train, corpus.dev, corpus.test) if split is not None]
+        size = sum(split.n_words for split in splits) * (model.depth + 1) * model.hidden * 2  # float16
+        most = max(most, size * (2 if words.lambdas is None and trial.train_size else 1))
+    return most
 
 
 def feature_bytes(trials: Sequence[Trial], subjects: Any) -> int:

@@ -45,6 +45,11 @@ class Stack:
         return models_in(self.trials)
 
     @property
+    def finetunes(self) -> bool:
+        """Probes read frozen states, and questions about words may be asked of the model as it was pretrained."""
+        return self.trials[0].probe is None and self.trials[0].train_size > 0
+
+    @property
     def size(self) -> int:
         return max(self.models, self.slots or 0)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -191,7 +192,7 @@ def _penalties(model: Finetuned, shelf: Shelf, workplace: Workplace) -> Penaltie
     subjects = workplace.subjects
 
     def pretrained(trial: Trial) -> Studied:
-        own = Shelf(shelf.device, None, shelf.aligned)
+        own = Shelf(shelf.device, shelf.folder and shelf.folder / "pretrained", shelf.aligned)
         model = subjects.encoder(trial), subjects.tokenizer(trial)
         return Studied.of(*model, subjects.corpus(trial), words_of(trial), own, lambda words: None)
 
@@ -200,14 +201,17 @@ def _penalties(model: Finetuned, shelf: Shelf, workplace: Workplace) -> Penaltie
 
 @contextlib.contextmanager
 def _shelf_of(model: Finetuned, trial: Trial, workplace: Workplace) -> Iterator[Shelf]:
-    """Where a model's word vectors are kept while it is asked."""
+    """Where a model's word vectors are kept while it is asked: in a folder that no other study uses, for several may
+    share the cache."""
+    from carryover.probes.features import name_of
     from carryover.probes.shelf import Shelf
 
-    subjects = workplace.subjects
+    subjects, setup = workplace.subjects, workplace.setup
     cache = subjects.catalogue.cache
-    folder = cache and cache / "words" / f"{trial.model_fingerprint}-{model.name}"
+    owner = [str(setup.encoders or os.getpid()), trial.model_fingerprint, model.name]
+    folder = cache and cache / "words" / name_of(owner)
     try:
-        yield Shelf(workplace.setup.device, folder, subjects.aligned.setdefault(trial.model_fingerprint, {}))
+        yield Shelf(setup.device, folder, subjects.aligned.setdefault(trial.model_fingerprint, {}))
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
