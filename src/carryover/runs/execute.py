@@ -206,9 +206,7 @@ def _train(
     try:
         checkpoints, encoders = saving.folder, None
         if saving.seconds and pool is None:
-            largest = max(
-                (stack.models for stack in stacks if stack.finetunes), default=0
-            )  # others start anew
+            largest = max((stack.models for stack in stacks if stack.finetunes), default=0)
             need = checkpoint_bytes(subjects.weights_bytes, largest, workers)
             checkpoints = _room_for_checkpoints(saving.folder or place.checkpoints, need, on_event)
         asked = any(stack.trials[0].words is not None for stack in stacks)

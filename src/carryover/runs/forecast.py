@@ -107,9 +107,9 @@ def disk_of(
     values = sum(VALUES_AN_EPOCH * (1 if t.probe else evaluations(t)) for t in trials)
     matrices = sum(MATRICES_A_LAYER * depths[trial.model_fingerprint] for trial in finetuned)
     results = TRIAL_BYTES * max(points, len(trials)) + VALUE_BYTES * values + MATRIX_BYTES * matrices
+    checkpoints = checkpoint_bytes(weights_bytes, largest, workers)
     return Disk(
-        checkpoints=2
-        * checkpoint_bytes(weights_bytes, largest, workers),  # an old one goes when the new one is there
+        checkpoints=2 * checkpoints,  # an old one goes when the new one is there
         encoders=weights_bytes * max(1, workers) * waiting,
         vectors=vectors * min(max(1, workers), len(asked)),
         cache=cache,

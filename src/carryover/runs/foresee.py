@@ -102,8 +102,8 @@ def foresee(
         depths = {fingerprint: facts.depth for fingerprint, facts in models.items()}
         cached = sum(disk_use(cache).values()) if cache.is_dir() else 0
         cached += feature_bytes(left, subjects) if measure else 0
-        # a GPU holds them
-        vectors = 0 if means.on_cuda else vector_bytes(left, subjects.corpora(), models)
+        on_disk = not means.on_cuda  # a GPU holds the vectors of words itself
+        vectors = vector_bytes(left, subjects.corpora(), models) if on_disk else 0
         disk = disk_of(stacks, len(points), workers, subjects.weights_bytes, cached, depths, vectors)
         every = stacks if len(left) == len(trials) else stacked(trials, workers)
     untimed = sum(len(stack.trials) for stack in unknown)
