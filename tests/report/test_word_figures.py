@@ -174,6 +174,20 @@ def test_what_models_were_finetuned_on_is_asked_only_where_some_were(points, one
     assert chart_of(draw(one_share_each, experiment), experiment, "", "")["x"] == "model"
 
 
+def test_how_large_sets_are_is_said_where_all_are_alike(tmp_path):
+    kinds = [{"kind": "neurons", "shares": [0.05]}, {"kind": "selectivity", "shares": [0.05]}]
+    made = word_points(("bert-base-uncased",), (), ("UD-EWT:xpos", "PMB:sem"), kinds, depth=DEPTH)
+    alike = finished(load_points(write_results(tmp_path, made, forgetting(DEPTH), depth=DEPTH)))
+    said = {e: {p.subtitle for p in draw(alike, e).panels} for e in set(alike["experiment"])}
+    assert said == {
+        "neurons": {"sets of 5% of the neurons"},
+        "selectivity": {"sets of 5% of the neurons"},
+        "description_length": {"sets of 5% of the neurons"},
+        "neuron_spread": {"top 5%"},
+        "smallest_set": {""},
+    }
+
+
 def test_few_curves_all_have_bars(points):
     assert all(mark.bars for panel in draw(points, "word_probing").panels for mark in panel.marks)
     assert "alone" not in caption(points, "word_probing")

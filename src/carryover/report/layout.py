@@ -95,7 +95,7 @@ def make_panels(
     figure = PanelFigure(figsize=(width * columns, height * rows + 0.45), layout="constrained")
     grid = figure.add_gridspec(rows, columns)
     short, varying = short_names(tasks), [g for g in groups if g in always or points[g].nunique() > 1]
-    varying += [told] if told and points[told].nunique() > 1 else []
+    varying += [told] if told and (points[told] != "").any() else []
     models = short_names(points["model"])
     panels = []
     for block, (_, chosen) in enumerate(blocks):

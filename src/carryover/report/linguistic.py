@@ -65,7 +65,8 @@ def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigur
     which = aspect(points).str.partition(", ")  # "top 5%", and the ranking where it is not the usual one
     ranking = which[2].where(which[2] != "", LCA) if (which[2] != "").any() else which[2]
     points = points.assign(selected=which[0], variant=ranking, condition=whose(points))
-    figure, panels = make_panels(points.drop(columns="train_size"), ["model", "selected", "variant"])
+    groups, always = ["model", "selected", "variant"], ["selected"] if (which[0] != "").any() else []
+    figure, panels = make_panels(points.drop(columns="train_size"), groups, always=always)
     names = _in_order(points["condition"])
     looks = {name: _model_look(name, names, theme) for name in names}
     shown: Shown = {panel.task: [] for panel in panels}
