@@ -63,6 +63,16 @@ class Corpus:
     notes: tuple[str, ...] = ()
 
     @property
+    def splits(self) -> dict[str, TaggedCorpus]:
+        """Those that there are."""
+        every = {"train": self.train, "test": self.test, "dev": self.dev}
+        return {name: split for name, split in every.items() if split is not None}
+
+    @property
+    def n_words(self) -> int:
+        return sum(split.n_words for split in self.splits.values())
+
+    @property
     def can_choose(self) -> bool:
         """Whether there are sentences to choose lambdas and sets by: of dev, or a part of training's."""
         return self.dev is not None or len(self.train.sentences) > 1

@@ -45,8 +45,7 @@ def ask(
     `penalties`: where L1 and L2 come from that no trial names; without them this encoder is searched.
     """
     last = time.perf_counter()
-    splits = [split for split in (corpus.train, corpus.dev, corpus.test) if split is not None]
-    progress = _Progress(on_step, len(trials) * WORD_STEPS, sum(split.n_words for split in splits))
+    progress = _Progress(on_step, len(trials) * WORD_STEPS, corpus.n_words)
     baselines = _baselines(corpus)
     answered = 0
     for _, mine in _grouped(trials, lambda t: (words_of(t).vector, words_of(t).standardise)):

@@ -54,8 +54,7 @@ class Studied:
         on_words: OnWords,
     ) -> Studied:
         """`words`: how a word becomes a vector, as any of its questions says it."""
-        splits = {"train": corpus.train, "test": corpus.test}
-        splits |= {"dev": corpus.dev} if corpus.dev is not None else {}
+        splits = corpus.splits
         tags = training_tags(corpus.train)
         states = shelf.states(encoder, tokenizer, splits, words.vector, on_words)
         labels = {name: tag_ids(split, tags) for name, split in splits.items()}

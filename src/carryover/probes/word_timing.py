@@ -42,8 +42,7 @@ def seconds_of_questions(
     for mine in by_corpus.values():
         corpus = corpus_of(mine[0])
         passing, probing = _a_sample(encoder, tokenizer, corpus, device)  # seconds a word
-        splits = [s for s in (corpus.train, corpus.dev, corpus.test) if s is not None]
-        for split in splits:
+        for split in corpus.splits.values():
             if (words := corpus_fingerprint(split)) not in seen:  # UPOS and XPOS share a pass
                 seen.add(words)
                 seconds += passing * split.n_words

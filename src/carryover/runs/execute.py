@@ -28,7 +28,7 @@ from carryover.runs.forecast import checkpoint_bytes
 from carryover.runs.lock import study_lock
 from carryover.runs.means import Means, check_counts, choose_means
 from carryover.runs.measuring import fit_memory
-from carryover.runs.plan import Stack, with_broken_off
+from carryover.runs.plan import Stack, most_finetuned, with_broken_off
 from carryover.runs.ray_pool import RayPool, all_here, checked_ray, ray_at
 from carryover.runs.recall import recall_penalties
 from carryover.runs.store import Store
@@ -206,8 +206,7 @@ def _train(
     try:
         checkpoints, encoders = saving.folder, None
         if saving.seconds and pool is None:
-            largest = max((stack.models for stack in stacks if stack.finetunes), default=0)
-            need = checkpoint_bytes(subjects.weights_bytes, largest, workers)
+            need = checkpoint_bytes(subjects.weights_bytes, most_finetuned(stacks), workers)
             checkpoints = _room_for_checkpoints(saving.folder or place.checkpoints, need, on_event)
         asked = any(stack.trials[0].words is not None for stack in stacks)
         if asked:
@@ -263,7 +262,7 @@ def _room_for_encoders(
 ) -> Path | None:
     """Where finetuned models wait for the questions about words, unless they might fill the disk."""
     keep_only(place.encoders, stacks)
-    need = weights_bytes * max((stack.models for stack in stacks if stack.finetunes), default=0) * 2
+    need = weights_bytes * most_finetuned(stacks) * 2
     if shutil.disk_usage(place.path).free > 2 * need:
         return place.encoders
     told = f"finetuned models are not saved: they could take {need / 1e9:.0f} GB, too much for this disk"

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from carryover.engine.need import Pace
-from carryover.runs.plan import Stack, time_key
+from carryover.runs.plan import Stack, most_finetuned, time_key
 from carryover.runs.waiting import Waiting
 from carryover.trial import Trial
 
@@ -101,16 +101,14 @@ def disk_of(
     """`depths`: layers by model fingerprint. `vectors`: of the words of the largest corpus."""
     trials = [trial for stack in stacks for trial in stack.trials]
     finetuned = [trial for trial in trials if trial.probe is None and trial.words is None]
-    largest = max((stack.models for stack in stacks if stack.finetunes), default=0)
     asked = [stack for stack in stacks if stack.trials[0].words is not None]
-    waiting = max((stack.models for stack in asked if stack.finetunes), default=0)
     values = sum(VALUES_AN_EPOCH * (1 if t.probe else evaluations(t)) for t in trials)
     matrices = sum(MATRICES_A_LAYER * depths[trial.model_fingerprint] for trial in finetuned)
     results = TRIAL_BYTES * max(points, len(trials)) + VALUE_BYTES * values + MATRIX_BYTES * matrices
-    checkpoints = checkpoint_bytes(weights_bytes, largest, workers)
+    checkpoints = checkpoint_bytes(weights_bytes, most_finetuned(stacks), workers)
     return Disk(
         checkpoints=2 * checkpoints,  # an old one goes when the new one is there
-        encoders=weights_bytes * max(1, workers) * waiting,
+        encoders=weights_bytes * max(1, workers) * most_finetuned(asked),
         vectors=vectors * min(max(1, workers), len(asked)),
         cache=cache,
         results=results,

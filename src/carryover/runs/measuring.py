@@ -174,8 +174,7 @@ def vector_bytes(trials: Sequence[Trial], corpora: Mapping[str, Corpus], models:
         if (words := trial.words) is None:
             continue
         corpus, model = corpora[words.fingerprint], models[trial.model_fingerprint]
-        splits = [split for split in (corpus.train, corpus.dev, corpus.test) if split is not None]
-        size = sum(split.n_words for split in splits) * (model.depth + 1) * model.hidden * 2  # float16
+        size = corpus.n_words * (model.depth + 1) * model.hidden * 2  # float16
         most = max(most, size * (2 if words.lambdas is None and trial.train_size else 1))
     return most
 

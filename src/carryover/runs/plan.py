@@ -94,6 +94,11 @@ def words_key(trial: Trial) -> Hashable:
     return ("words", trial.model_fingerprint, trial.task_fingerprint, trial.train_size, trial.head, training)
 
 
+def most_finetuned(stacks: Iterable[Stack]) -> int:
+    """Models that one of these stacks finetunes at once."""
+    return max((stack.models for stack in stacks if stack.finetunes), default=0)
+
+
 def models_in(trials: Sequence[Trial]) -> int:
     return len(_by_model(trials)) if trials and trials[0].words is not None else len(trials)
 

@@ -1,11 +1,11 @@
-"""The tables of results.db, and a trial or a run written as a row of them."""
+"""The tables of results.db, and what is written as a row of them."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from carryover.runs.rows import RunRow
+from carryover.runs.rows import RunRow, WeightChange
 from carryover.trial import Trial
 
 SCHEMA_VERSION = 1
@@ -58,6 +58,10 @@ def trial_row(trial_id: str, trial: Trial) -> tuple[Any, ...]:
         reinit_lr_factor(trial),
         trial.to_json(),
     )
+
+
+def change_row(trial_id: str, c: WeightChange) -> tuple[Any, ...]:
+    return trial_id, c.name, c.layer, c.frobenius, c.spectral, c.start_frobenius, c.start_spectral
 
 
 def run_row(run: RunRow) -> tuple[Any, ...]:

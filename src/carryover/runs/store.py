@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from carryover.runs.rows import Counts, Epoch, Failure, ModelRow, Outcome, RunRow, TaskRow, WeightChange
-from carryover.runs.schema import SCHEMA, SCHEMA_VERSION, run_row, trial_row
+from carryover.runs.schema import SCHEMA, SCHEMA_VERSION, change_row, run_row, trial_row
 from carryover.trial import CarryoverError, Point, Trial
 
 IN_STUDY = "EXISTS (SELECT 1 FROM points WHERE points.trial_id = trials.id)"
@@ -220,8 +220,7 @@ class Store:
 
     def set_notes(self, notes: Sequence[str]) -> None:
         """What the readers of the data want the user to know, for `status`."""
-        with self.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO meta VALUES ('notes', ?)", (json.dumps(list(notes)),))
+        self._set_meta("notes", json.dumps(list(notes)))
 
     def notes(self) -> list[str]:
         return list(json.loads(self.meta("notes") or "[]"))
@@ -270,8 +269,7 @@ class Store:
 
     def note_restored(self, run_id: int, steps: int) -> None:
         """How many of its steps a run found done: `status` leaves them out of its pace."""
-        with self.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_restored_in(run_id), str(steps)))
+        self._set_meta(_restored_in(run_id), str(steps))
 
     def record_epoch(self, trial_id: str, epoch: Epoch) -> None:
         with self.transaction() as db:
@@ -289,18 +287,7 @@ class Store:
                 changes: Sequence[WeightChange] = getattr(outcome, "weight_changes", ())  # probes have none
                 db.executemany(
                     "INSERT OR REPLACE INTO weight_changes VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    [
-                        (
-                            outcome.trial_id,
-                            c.name,
-                            c.layer,
-                            c.frobenius,
-                            c.spectral,
-                            c.start_frobenius,
-                            c.start_spectral,
-                        )
-                        for c in changes
-                    ],
+                    [change_row(outcome.trial_id, change) for change in changes],
                 )
                 cursor = db.execute(
                     "UPDATE trials SET status = ?, error = ?, finished = ?, seconds = ?"
@@ -324,6 +311,10 @@ class Store:
                     (error, time.time(), trial_id),
                 )
                 _must_change_one(cursor, f"fail trial {trial_id}")
+
+    def _set_meta(self, key: str, value: str) -> None:
+        with self.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     # --- reading ---
 
