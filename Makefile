@@ -17,8 +17,8 @@ setup: $(VENV)/ready
 
 demo: setup
 	@echo "The demo trains 42 small models: about 4 minutes on two idle cores, less on more."
-	$(BIN)/carryover run demo --folder carryover-demo
-	$(BIN)/carryover report carryover-demo
+	$(BIN)/whichlayers run demo --folder whichlayers-demo
+	$(BIN)/whichlayers report whichlayers-demo
 
 test: setup
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term

@@ -1,4 +1,4 @@
-"""How fast finetuning goes on a CPU: carryover's stack against plain Hugging Face loops, in one run.
+"""How fast finetuning goes on a CPU: whichlayers's stack against plain Hugging Face loops, in one run.
 
 Every rival takes the same real batches of eight SST-2 sentences, with dropout, clipping, AdamW and a linear
 schedule. Rivals take turns, round after round, in two arrangements of the same cores: one process with a
@@ -101,9 +101,9 @@ def serve(pipe: Any, model: str, glue: Path, stacks: list[int], threads: int, nu
     import torch
 
     torch.set_num_threads(threads)
-    from carryover.data.glue import load_glue
-    from carryover.data.tokens import tokenise
-    from carryover.models.load import load_encoder, load_tokenizer, resolve
+    from whichlayers.data.glue import load_glue
+    from whichlayers.data.tokenize import tokenise
+    from whichlayers.models.load import load_encoder, load_tokenizer, resolve
 
     files = resolve(model)
     encoder = load_encoder(files)
@@ -137,8 +137,8 @@ def plain_loop(
     import torch
     import torch.nn.functional as F
 
-    from carryover.data.batches import epoch_order, pad, subset
-    from carryover.models.head import build_classifier
+    from whichlayers.data.batches import epoch_order, pad, subset
+    from whichlayers.models.head import build_classifier
 
     model = build_classifier(encoder, "mean", data.n_outputs, seed).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.0, fused=fused)
@@ -168,9 +168,9 @@ def plain_loop(
 def stacked(encoder: Any, data: Any, seed: int, trials: int) -> Callable[[int], None]:
     import torch
 
-    from carryover.engine.outcome import EngineSettings
-    from carryover.engine.stack_run import StackRun
-    from carryover.trial import Training, Trial
+    from whichlayers.engine.results import EngineSettings
+    from whichlayers.engine.stack_trainer import StackRun
+    from whichlayers.trial import Training, Trial
 
     training = Training(epochs=EPOCHS, batch_size=BATCH, lr=2e-5, max_length=LENGTH)
     stack = [Trial("m", "m", "SST-2", "t", SIZE, seed + i, training=training) for i in range(trials)]
@@ -180,7 +180,7 @@ def stacked(encoder: Any, data: Any, seed: int, trials: int) -> Callable[[int], 
 
 
 def stack_name(trials: int) -> str:
-    return f"carryover, {trials} stacked" if trials > 1 else "carryover, 1 trial"
+    return f"whichlayers, {trials} stacked" if trials > 1 else "whichlayers, 1 trial"
 
 
 def print_table(rates: Rates, rivals: list[str], arrangements: list[str], rounds: int) -> None:

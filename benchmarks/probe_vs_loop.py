@@ -1,12 +1,12 @@
 """What probing every layer costs: one pass of the frozen encoder, against running it again at every step.
 
 The usual way (and that of the code published with Tamkin et al. 2020) trains one probe after another and runs
-the encoder, up to the layer that is probed, in every epoch of each. carryover runs it once over all examples
+the encoder, up to the layer that is probed, in every epoch of each. whichlayers runs it once over all examples
 and trains all probes on the states. Both get the same subsets, orders, starting values and early stopping, so
 that they stop at the same epochs with the same scores.
 
 Encoder work is counted, in examples that go through one encoder layer. Time is measured in one run: all of
-carryover's work, and of the usual way a few epochs of every layer, times the epochs that each probe runs.
+whichlayers's work, and of the usual way a few epochs of every layer, times the epochs that each probe runs.
 
     python benchmarks/probe_vs_loop.py [--model NAME] [--task NAME] [--size 400] [--trials 8] [--epochs 2]
 """
@@ -25,18 +25,18 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from carryover import draws
-from carryover.data.batches import epoch_order, pad, subset
-from carryover.data.metrics import score
-from carryover.data.source import load_task
-from carryover.data.tokens import TokenisedSplit, TokenisedTask, tokenise
-from carryover.models.anatomy import Anatomy
-from carryover.models.head import build_classifier
-from carryover.models.load import load_encoder, load_tokenizer, resolve
-from carryover.models.surgery import truncate
-from carryover.probes.features import extract, restricted
-from carryover.probes.linear import Fitted, Job, Table, fit, held_out_count, predict
-from carryover.trial import Probe
+from whichlayers import rng
+from whichlayers.data.batches import epoch_order, pad, subset
+from whichlayers.data.load_task import load_task
+from whichlayers.data.metrics import score
+from whichlayers.data.tokenize import TokenisedSplit, TokenisedTask, tokenise
+from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.head import build_classifier
+from whichlayers.models.load import load_encoder, load_tokenizer, resolve
+from whichlayers.models.surgery import truncate
+from whichlayers.probes.extract_sentences import extract, restricted
+from whichlayers.probes.linear_probe import Fitted, Job, Table, fit, held_out_count, predict
+from whichlayers.trial import Probe
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def main() -> None:
         f"{len(jobs)} probes ({depth} layers x {options.trials} trials) ran {min(epochs)} to {max(epochs)} epochs, "
         f"{statistics.mean(epochs):.1f} on average.\n"
     )
-    print("| | carryover | the usual loop | ratio |\n|---|---|---|---|")
+    print("| | whichlayers | the usual loop | ratio |\n|---|---|---|---|")
     print(f"| examples through one encoder layer | {work:,} | {loop_work:,} | **{loop_work / work:,.0f}x** |")
     print(f"| wall time, s | {ours.wall:,.1f} | {loop[0]:,.0f} | {loop[0] / ours.wall:,.0f}x |")
     print(f"| cores' own time, s | {ours.cores:,.1f} | {loop[1]:,.0f} | {loop[1] / ours.cores:,.0f}x |")
@@ -104,7 +104,7 @@ def main() -> None:
         f"times the epochs that each probe ran. "
         f"One probe (layer {depth}, first trial) was run in full by the loop: epoch {epoch} kept, "
         f"accuracy {accuracy:.4f}; "
-        f"carryover: epoch {fitted[last].epoch}, accuracy {accuracies[last]:.4f}"
+        f"whichlayers: epoch {fitted[last].epoch}, accuracy {accuracies[last]:.4f}"
         + ("." if same else " (NOT the same).")
     )
     if loop_work < 100 * work:
@@ -161,7 +161,7 @@ class Loop:
             truncate(encoder, job.probe.layer), "mean", data.n_outputs, job.seed
         ).eval()
         self.model.encoder.requires_grad_(False)
-        order = draws.permutation(job.seed, "held out", len(job.rows))
+        order = rng.permutation(job.seed, "held out", len(job.rows))
         held = held_out_count(len(job.rows), job.probe.held_out)
         self.held, self.rows = job.rows[order[:held]], job.rows[np.sort(order[held:])]
         self.optimiser = torch.optim.AdamW(

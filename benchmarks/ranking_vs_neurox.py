@@ -1,7 +1,7 @@
-"""The ranking of neurons by one probe's weights: carryover's against NeuroX's own, on the same weights.
+"""The ranking of neurons by one probe's weights: whichlayers's against NeuroX's own, on the same weights.
 
 Both take, of every tag, the smallest set of neurons that holds a share p of the weight, and let p rise in 100
-steps. NeuroX leaves the order inside a step to chance (that of a Python set); carryover settles it by weight. So
+steps. NeuroX leaves the order inside a step to chance (that of a Python set); whichlayers settles it by weight. So
 the sets at the end of every step should be the same, and a set that is cut inside a step may differ.
 
 Runs in an environment that has NeuroX too: see words_vs_neurox.py. It also needs `imbalanced-learn sklearn_compat`.
@@ -21,13 +21,13 @@ from pathlib import Path
 import torch
 from neurox.interpretation import linear_probe as neurox
 
-from carryover.data.tagged import TaggedCorpus, read_conll
-from carryover.models.load import load_encoder, load_tokenizer, resolve
-from carryover.probes.elastic import Problem, accuracies, fit_probes
-from carryover.probes.ranking import count_of, rank_by_weight, top
-from carryover.probes.table import WordTable
-from carryover.probes.tags import tag_ids, training_tags
-from carryover.probes.words import extract_words
+from whichlayers.data.conll import TaggedCorpus, read_conll
+from whichlayers.models.load import load_encoder, load_tokenizer, resolve
+from whichlayers.probes.elastic_net import Problem, accuracies, fit_probes
+from whichlayers.probes.extract_words import extract_words
+from whichlayers.probes.neuron_ranking import count_of, rank_by_weight, top
+from whichlayers.probes.tags import tag_ids, training_tags
+from whichlayers.probes.word_table import WordTable
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 

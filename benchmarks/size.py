@@ -49,13 +49,13 @@ class Subjects:
         return Facts(spec.name, f"task {spec.name}")
 
     def stack_key(self, trial):
-        from carryover.engine.finetune import stack_key
+        from whichlayers.engine.finetune import stack_key
 
         return stack_key(trial, "bert", DEPTH)
 
 
 def study(trials: int):
-    from carryover.study.file import Study
+    from whichlayers.study.file import Study
 
     return Study(
         name="size",
@@ -69,15 +69,15 @@ def study(trials: int):
 
 
 def expand(trials: int):
-    from carryover.study.expand import expand as expanded
+    from whichlayers.study.expand import expand as expanded
 
     return expanded(study(trials), Subjects())
 
 
 def plan(trials: int, folder: Path) -> str:
-    from carryover.engine.need import Pace
-    from carryover.runs.forecast import time_of
-    from carryover.runs.plan import make_stacks, plan_rows, time_key
+    from whichlayers.engine.cost import Pace
+    from whichlayers.runs.cost_model import time_of
+    from whichlayers.runs.plan import make_stacks, plan_rows, time_key
 
     wanted = [point.trial for point in expand(trials)]
     stacks = make_stacks(wanted, Subjects().stack_key, 64, workers=8, fill=True)
@@ -87,10 +87,10 @@ def plan(trials: int, folder: Path) -> str:
 
 
 def record(trials: int, folder: Path) -> str:
-    from carryover.engine.outcome import EpochRecord, Outcome, WeightChange
-    from carryover.runs.plan import make_stacks
-    from carryover.runs.rows import ModelRow, RunRow, TaskRow
-    from carryover.runs.store import Store
+    from whichlayers.engine.results import EpochRecord, Outcome, WeightChange
+    from whichlayers.results.db import Store
+    from whichlayers.results.records import ModelRow, RunRow, TaskRow
+    from whichlayers.runs.plan import make_stacks
 
     points = expand(trials)
     tasks = [TaskRow(f"task {t}", t, "classification", "accuracy", ("accuracy",), 50_000) for t in TASKS]
@@ -101,7 +101,7 @@ def record(trials: int, folder: Path) -> str:
     with Store.open(folder / "results.db", "size") as store:
         store.set_points(points, tasks, models)
         asked = time.process_time() - began
-        run_id = store.begin_run(RunRow("host", 1, "cuda", 1, {"torch": "2"}, None, "carryover run size"))
+        run_id = store.begin_run(RunRow("host", 1, "cuda", 1, {"torch": "2"}, None, "whichlayers run size"))
         for stack in make_stacks([point.trial for point in points], Subjects().stack_key, 64):
             store.start(stack.trial_ids, run_id)
             outcomes = []
@@ -125,7 +125,7 @@ def record(trials: int, folder: Path) -> str:
 
 def waiting(trials: int, folder: Path) -> str:
     """What a run does before it trains when all but a few trials are done."""
-    from carryover.runs.store import Store
+    from whichlayers.results.db import Store
 
     with Store.open(folder / "results.db", "size") as store:
         found = store.ids("done"), store.waiting(), store.broken_off(), store.counts()
@@ -133,28 +133,28 @@ def waiting(trials: int, folder: Path) -> str:
 
 
 def status(trials: int, folder: Path) -> str:
-    from carryover.runs.folder import StudyFolder
-    from carryover.runs.status import status as look
+    from whichlayers.results.folder import StudyFolder
+    from whichlayers.runs.status import status as look
 
     return f"{look(StudyFolder(folder)).counts.done:,} done"
 
 
 def export(trials: int, folder: Path) -> str:
-    from carryover.runs.export import export as write
-    from carryover.runs.folder import StudyFolder
+    from whichlayers.results.export import export as write
+    from whichlayers.results.folder import StudyFolder
 
     return f"{write(StudyFolder(folder), 'csv').stat().st_size / 1e6:,.0f} MB"
 
 
 def power(trials: int, folder: Path) -> str:
-    from carryover.analysis.frame import finished, load_points
-    from carryover.analysis.more_trials import comparisons
+    from whichlayers.analysis.trials_needed import comparisons
+    from whichlayers.results.frames import finished, load_points
 
     return f"{len(comparisons(finished(load_points(folder)), 0.01)):,} comparisons"
 
 
 def report(trials: int, folder: Path) -> str:
-    from carryover.report.build import write_report
+    from whichlayers.report.build import write_report
 
     return f"{write_report(folder).stat().st_size / 1e6:,.1f} MB"
 
@@ -182,7 +182,7 @@ def main() -> None:
     rows = ["| trials | step | seconds | of CPU | peak memory | what came out |", "|---|---|---|---|---|---|"]
     print("\n".join(rows))
     for trials in given.trials:
-        with tempfile.TemporaryDirectory(prefix="carryover-size-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="whichlayers-size-") as scratch:
             folder = given.folder or Path(scratch)
             for step in given.steps:
                 command = [

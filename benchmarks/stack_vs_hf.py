@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import numpy as np
 import torch
 
-from carryover.data.batches import pad
-from carryover.data.tokens import TokenisedSplit, TokenisedTask
-from carryover.trial import Surgery, Training, Trial
+from whichlayers.data.batches import pad
+from whichlayers.data.tokenize import TokenisedSplit, TokenisedTask
+from whichlayers.trial import Surgery, Training, Trial
 
 BATCH, DEPTH = 8, 12
 WORKLOADS: dict[str, int | None] = {"SST-2": None, "32": 32, "64": 64, "128": 128}
@@ -36,9 +36,9 @@ OPTIMISER_BYTES = (
 
 
 def write_tokens(glue: Path, model: str, out: Path) -> None:
-    from carryover.data.glue import load_glue
-    from carryover.data.tokens import tokenise
-    from carryover.models.load import load_tokenizer, resolve
+    from whichlayers.data.glue import load_glue
+    from whichlayers.data.tokenize import tokenise
+    from whichlayers.models.load import load_tokenizer, resolve
 
     task = tokenise(load_glue("SST-2", glue), load_tokenizer(resolve(model)), 128)
     dev = task.evals[""]
@@ -196,8 +196,8 @@ def hf_trainer(data: TokenisedTask, steps: int = 60, warm: int = 15) -> dict[str
 def stacked(data: TokenisedTask, trials: int, limits: dict[str, float], steps: int = 40) -> dict[str, float]:
     from transformers import BertConfig, BertModel
 
-    from carryover.engine.outcome import EngineSettings
-    from carryover.engine.stack_run import StackRun
+    from whichlayers.engine.results import EngineSettings
+    from whichlayers.engine.stack_trainer import StackRun
 
     clean()
     encoder = BertModel(BertConfig(), add_pooling_layer=False).cuda()
@@ -298,7 +298,7 @@ def main() -> None:
                 flush=True,
             )
         data = load_workload(arguments.tokens, WORKLOADS[workload])
-        add(workload, "carryover", stacked(data, int(count), limits))
+        add(workload, "whichlayers", stacked(data, int(count), limits))
     for workload in filter(None, arguments.rivals.split(",")):
         data = load_workload(arguments.tokens, WORKLOADS[workload])
         add(workload, "plain loop, float32", plain_loop(data, bf16=False))

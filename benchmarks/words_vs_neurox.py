@@ -1,11 +1,11 @@
-"""Words a second: carryover's one batched pass against NeuroX's extractor, same model, same sentences, one run.
+"""Words a second: whichlayers's one batched pass against NeuroX's extractor, same model, same sentences, one run.
 
 NeuroX sends one sentence at a time through the model, asks the tokenizer for every word, and writes JSON (its
 default) or HDF5. Both get a loaded model, the same number of torch threads and float32, and write all layers of
 all words to a file; rounds are interleaved. The vectors of both are compared too.
 
-NeuroX 1.0.9 pins libraries of 2021. To measure it on those that carryover uses, put it into an environment of its
-own that sees carryover's packages (here .venv), and run this script there:
+NeuroX 1.0.9 pins libraries of 2021. To measure it on those that whichlayers uses, put it into an environment of its
+own that sees whichlayers's packages (here .venv), and run this script there:
 
     python -m venv /tmp/neurox
     echo "import site; site.addsitedir('$PWD/.venv/lib/python3.11/site-packages')" \\
@@ -35,10 +35,10 @@ import torch
 import transformers
 from neurox.data.extraction import transformers_extractor as neurox
 
-from carryover.data.tagged import TaggedCorpus, read_conll
-from carryover.models.load import load_encoder, load_tokenizer, resolve
-from carryover.probes.alignment import align
-from carryover.probes.words import TOKENS_AT_ONCE, _batches, extract_words
+from whichlayers.data.conll import TaggedCorpus, read_conll
+from whichlayers.models.load import load_encoder, load_tokenizer, resolve
+from whichlayers.probes.alignment import align
+from whichlayers.probes.extract_words import TOKENS_AT_ONCE, _batches, extract_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +62,8 @@ def main() -> None:
         text = folder / "sentences.txt"
         text.write_text("".join(" ".join(s.words) + "\n" for s in corpus.sentences), encoding="utf-8")
         ways: dict[str, Callable[[], object]] = {
-            "carryover": lambda: ours(encoder, tokenizer, corpus, folder),
-            "carryover's encoder alone": lambda: encoder_alone(encoder, tokenizer, corpus),
+            "whichlayers": lambda: ours(encoder, tokenizer, corpus, folder),
+            "whichlayers's encoder alone": lambda: encoder_alone(encoder, tokenizer, corpus),
             "NeuroX, HDF5": lambda: extract_with_neurox(text, folder / "theirs.hdf5", "hdf5"),
             "NeuroX, JSON": lambda: extract_with_neurox(text, folder / "theirs.json", "json"),
         }
@@ -115,16 +115,16 @@ def report(
         f"{Path(options.file).name}; {options.rounds} rounds; {platform.machine()}, {options.threads} torch "
         f"threads, torch {torch.__version__}, transformers {transformers.__version__}.\n"
     )
-    print("| | words/s | words per core second | carryover is faster by | by core time |")
+    print("| | words/s | words per core second | whichlayers is faster by | by core time |")
     print("|---|---|---|---|---|")
-    mine = seconds["carryover"]
+    mine = seconds["whichlayers"]
     for way, times in seconds.items():
         rates = [statistics.median(corpus.n_words / kind(t) for t in times) for kind in KINDS]
         ratios = [
             statistics.median(kind(other) / kind(one) for one, other in zip(mine, times, strict=True))
             for kind in KINDS
         ]
-        faster = ["", ""] if way.startswith("carryover") else [f"**{ratio:.1f}x**" for ratio in ratios]
+        faster = ["", ""] if way.startswith("whichlayers") else [f"**{ratio:.1f}x**" for ratio in ratios]
         print(f"| {way} | {rates[0]:,.0f} | {rates[1]:,.0f} | {faster[0]} | {faster[1]} |")
     print(f"\nMedians. Largest difference between any two numbers of both: {difference:.1e}.")
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import carryover
+import whichlayers
 
 
-def study_of(asked: argparse.Namespace) -> carryover.Study:
+def study_of(asked: argparse.Namespace) -> whichlayers.Study:
     """Two questions: how many of the first layers suffice, and which single layer is missed most?"""
     task = {"name": "my-task", "train": asked.train, "dev": asked.dev}
     task |= {"text": asked.text, "label": asked.label}
-    return carryover.Study(
+    return whichlayers.Study(
         name=asked.folder.name,
         models=[asked.model],
         tasks=[task],
@@ -28,7 +28,7 @@ def study_of(asked: argparse.Namespace) -> carryover.Study:
     )
 
 
-def answer(results: carryover.Results) -> list[str]:
+def answer(results: whichlayers.Results) -> list[str]:
     (curve,) = results.curves()
     told = [
         f"{curve.metric}: {curve.means[curve.depth]:.3f} with all {curve.depth} layers pretrained, "
@@ -48,7 +48,7 @@ def answer(results: carryover.Results) -> list[str]:
     return [*told, verdict(results)]
 
 
-def verdict(results: carryover.Results) -> str:
+def verdict(results: whichlayers.Results) -> str:
     """The layers whose step up the curve can be told from chance."""
     layers = results.layers().query("source == 'incremental' and p_adjusted < 0.05 and mean > 0")
     named = ", ".join(str(layer) for layer in layers["first"])
@@ -73,9 +73,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=Path("own-task"), help="where results go")
     asked = parser.parse_args(arguments)
     try:
-        results = carryover.run(study_of(asked), asked.folder)
+        results = whichlayers.run(study_of(asked), asked.folder)
         results.figure("layers").savefig(asked.folder / "layers.png", dpi=200)
-    except carryover.CarryoverError as error:
+    except whichlayers.WhichlayersError as error:
         raise SystemExit(f"error: {error}") from None
     print(*answer(results), f"a picture of the layers: {asked.folder / 'layers.png'}", sep="\n")
     print(f"more in {results.report()}")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -14,7 +13,6 @@ import torch
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start deaf to Ctrl-C
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "engine"))  # tiny.py, the small random encoders
 SHARED = HERE.parent.parent / "shared"
 
 

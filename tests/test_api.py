@@ -1,4 +1,4 @@
-"""The Python side: `import carryover` is light; a study runs on a real small model, and its results load."""
+"""The Python side: `import whichlayers` is light; a study runs on a real small model, and its results load."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "runs"))  # small_subject.py
-
 from small_subject import write_model
 
-import carryover
-from carryover.runs import machine
+import whichlayers
+from whichlayers.runs import machine
 
 WORDS = [
     "the",
@@ -43,7 +40,7 @@ def one_thread(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory) -> carryover.Study:
+def study(tmp_path_factory) -> whichlayers.Study:
     """A random BERT of two layers with a word-level tokenizer, and a task of a few words."""
     place = tmp_path_factory.mktemp("subjects")
     write_model(place / "model", WORDS)
@@ -56,7 +53,7 @@ def study(tmp_path_factory) -> carryover.Study:
             for i in range(rows)
         ]
         (place / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return carryover.Study(
+    return whichlayers.Study(
         name="small",
         models=[str(place / "model")],
         tasks=[
@@ -71,8 +68,8 @@ def study(tmp_path_factory) -> carryover.Study:
 
 
 def test_a_study_on_a_real_model_gives_the_same_results_here_and_in_workers(study, tmp_path):
-    here = carryover.run(study, tmp_path / "here", device="cpu", workers=0, max_stack=6)
-    there = carryover.run(study, tmp_path / "there", device="cpu", workers=1, max_stack=2)
+    here = whichlayers.run(study, tmp_path / "here", device="cpu", workers=0, max_stack=6)
+    there = whichlayers.run(study, tmp_path / "there", device="cpu", workers=1, max_stack=2)
     assert (here.last_run.done, there.last_run.done) == (6, 6)
     columns = ["trial_id", "x", "seed", "accuracy", "dev_loss"]
     one, other = (r.frame()[columns].sort_values(["x", "seed"]).reset_index(drop=True) for r in (here, there))
@@ -80,7 +77,7 @@ def test_a_study_on_a_real_model_gives_the_same_results_here_and_in_workers(stud
     assert list(one["dev_loss"]) == pytest.approx(list(other["dev_loss"]), abs=1e-4)
     assert one["dev_loss"].nunique() == 6
 
-    loaded = carryover.load(tmp_path / "here" / "results.db")
+    loaded = whichlayers.load(tmp_path / "here" / "results.db")
     assert loaded.folder == tmp_path / "here"
     assert len(loaded.frame()) == 6
     assert len(loaded.epochs().drop_duplicates(["trial_id", "epoch"])) == 6 * 2
@@ -89,9 +86,9 @@ def test_a_study_on_a_real_model_gives_the_same_results_here_and_in_workers(stud
 
 
 def test_results_as_tables_curves_and_a_page(study, tmp_path, capsys):
-    single = carryover.Study(**(study.settings() | {"experiments": ["incremental", "single_layer"]}))
+    single = whichlayers.Study(**(study.settings() | {"experiments": ["incremental", "single_layer"]}))
     heard = []  # of 10 trials two stand in both experiments
-    results = carryover.run(single, tmp_path / "r", device="cpu", workers=0, on_event=heard.append)
+    results = whichlayers.run(single, tmp_path / "r", device="cpu", workers=0, on_event=heard.append)
     told = capsys.readouterr().err
     assert "8 trials to run" in told
     assert "8/8 trials" in told
@@ -114,40 +111,40 @@ def test_results_as_tables_curves_and_a_page(study, tmp_path, capsys):
     assert page == tmp_path / "r" / "report.html"
     assert page.is_file()
 
-    carryover.run(single, tmp_path / "r", device="cpu", workers=0, progress=False, retry_failed=True)
+    whichlayers.run(single, tmp_path / "r", device="cpu", workers=0, progress=False, retry_failed=True)
     assert capsys.readouterr().err == ""
 
 
 def test_a_study_file_runs_by_its_path(study, tmp_path, monkeypatch):
-    monkeypatch.setenv("CARRYOVER_CACHE", str(tmp_path / "tokens"))
+    monkeypatch.setenv("WHICHLAYERS_CACHE", str(tmp_path / "tokens"))
     (tmp_path / "small.toml").write_text(study.override(trials=1).to_toml())
-    results = carryover.run(tmp_path / "small.toml", tmp_path / "out", device="cpu", workers=0)
+    results = whichlayers.run(tmp_path / "small.toml", tmp_path / "out", device="cpu", workers=0)
     assert results.last_run.done == 3
     assert list((tmp_path / "tokens").iterdir())
     assert not (tmp_path / "out" / "cache").exists()
 
 
 def test_a_study_folder_runs_by_its_path(study, tmp_path):
-    first = carryover.run(study.override(trials=1), tmp_path / "small", device="cpu", workers=0)
-    again = carryover.run(tmp_path / "small", tmp_path / "small", device="cpu", workers=0, progress=False)
+    first = whichlayers.run(study.override(trials=1), tmp_path / "small", device="cpu", workers=0)
+    again = whichlayers.run(tmp_path / "small", tmp_path / "small", device="cpu", workers=0, progress=False)
     assert (again.last_run.done, again.last_run.ran) == (first.last_run.done, 0) == (3, 0)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(carryover.CarryoverError, match="this is a folder"):
-        carryover.run(tmp_path / "empty", tmp_path / "small")
+    with pytest.raises(whichlayers.WhichlayersError, match="this is a folder"):
+        whichlayers.run(tmp_path / "empty", tmp_path / "small")
 
 
 def test_what_cannot_work_is_told_before_anything_trains(study, tmp_path):
-    longer = carryover.Study(**(study.settings() | {"training": {"max_length": 40}}))
-    with pytest.raises(carryover.CarryoverError, match=r"max_length = 40.* at most 32 tokens"):
-        carryover.run(longer, tmp_path / "a", device="cpu", workers=0)
-    with pytest.raises(carryover.CarryoverError, match="no_such_model"):
-        carryover.run(study.override(models=["./no_such_model"]), tmp_path / "b", device="cpu", workers=0)
+    longer = whichlayers.Study(**(study.settings() | {"training": {"max_length": 40}}))
+    with pytest.raises(whichlayers.WhichlayersError, match=r"max_length = 40.* at most 32 tokens"):
+        whichlayers.run(longer, tmp_path / "a", device="cpu", workers=0)
+    with pytest.raises(whichlayers.WhichlayersError, match="no_such_model"):
+        whichlayers.run(study.override(models=["./no_such_model"]), tmp_path / "b", device="cpu", workers=0)
     assert not (tmp_path / "b").exists()
 
 
 def test_models_are_checked_without_reading_the_data(study, tmp_path):
-    from carryover.runs.subjects import Subjects
-    from carryover.study.expand import expand
+    from whichlayers.runs.assets import Subjects
+    from whichlayers.study.expand import expand
 
     def check(study):
         subjects = Subjects(cache=None)
@@ -156,24 +153,24 @@ def test_models_are_checked_without_reading_the_data(study, tmp_path):
         return subjects
 
     assert check(study).tokenised() == {}
-    longer = carryover.Study(**(study.settings() | {"training": {"max_length": 40}}))
-    with pytest.raises(carryover.CarryoverError, match="at most 32 tokens"):
+    longer = whichlayers.Study(**(study.settings() | {"training": {"max_length": 40}}))
+    with pytest.raises(whichlayers.WhichlayersError, match="at most 32 tokens"):
         check(longer)
     model = tmp_path / "model"
     shutil.copytree(study.models[0].name, model)
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
-    with pytest.raises(carryover.CarryoverError, match=r"lack .* of the encoder's parameters"):
+    with pytest.raises(whichlayers.WhichlayersError, match=r"lack .* of the encoder's parameters"):
         check(study.override(models=[str(model)]))
     (model / "config.json").write_text(json.dumps(config))
     for file in model.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(carryover.CarryoverError, match="there is no tokenizer in"):
+    with pytest.raises(whichlayers.WhichlayersError, match="there is no tokenizer in"):
         check(study.override(models=[str(model)]))
 
 
 def test_the_facts_of_a_task_are_what_was_read(study):
-    from carryover.runs.subjects import Subjects
+    from whichlayers.runs.assets import Subjects
 
     facts = Subjects(cache=None).task_facts(study.tasks[0])
     assert (facts.kind, facts.classes, facts.metric) == ("classification", 2, "accuracy")
@@ -181,8 +178,8 @@ def test_the_facts_of_a_task_are_what_was_read(study):
 
 
 def test_a_worker_refuses_data_that_changed_after_the_run_began(study, tmp_path):
-    from carryover.runs.subjects import Subjects
-    from carryover.study.expand import expand
+    from whichlayers.runs.assets import Subjects
+    from whichlayers.study.expand import expand
 
     copy = tmp_path / "train.jsonl"
     copy.write_text(Path(study.tasks[0].train).read_text())
@@ -192,18 +189,18 @@ def test_a_worker_refuses_data_that_changed_after_the_run_began(study, tmp_path)
     worker = Subjects.from_catalogue(subjects.catalogue)
     assert worker.data(trial).fingerprint == trial.task_fingerprint
     copy.write_text(copy.read_text().replace("very", "not"))
-    with pytest.raises(carryover.CarryoverError, match="films have changed since the run began"):
+    with pytest.raises(whichlayers.WhichlayersError, match="films have changed since the run began"):
         Subjects.from_catalogue(subjects.catalogue).data(trial)
 
 
-def test_importing_carryover_imports_nothing_heavy():
+def test_importing_whichlayers_imports_nothing_heavy():
     script = (
-        "import sys, carryover; carryover.Trial;"
-        " print(dir(carryover), {'torch', 'pandas', 'pydantic'} & set(sys.modules))"
+        "import sys, whichlayers; whichlayers.Trial;"
+        " print(dir(whichlayers), {'torch', 'pandas', 'pydantic'} & set(sys.modules))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert done.stdout.strip().endswith("set()"), done.stdout + done.stderr
     assert "'Results'" in done.stdout
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = carryover.nonsense
+        _ = whichlayers.nonsense

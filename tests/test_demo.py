@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from carryover.cli import app
-from carryover.runs import machine
-from carryover.study.preset import load_preset, preset_text
+from whichlayers.cli import app
+from whichlayers.runs import machine
+from whichlayers.study.preset import load_preset, preset_text
 
 
 def test_the_demo_asks_for_every_k_on_two_tasks():
@@ -34,9 +34,9 @@ def test_the_demo_runs_reports_and_is_done_at_once_the_second_time(tmp_path, mon
         return result.output
 
     small = ("--sizes", "8", "--trials", "1", "--tasks", "builtin:acceptability", "--workers", "0")
-    run = ("run", "demo.toml", "--folder", "carryover-demo", *small)
+    run = ("run", "demo.toml", "--folder", "whichlayers-demo", *small)
     assert "2 of 2 trials of the study are done" in call(*run)
-    assert "acceptability" in call("report", "carryover-demo")
-    assert (tmp_path / "carryover-demo" / "report.html").is_file()
-    assert (tmp_path / "carryover-demo" / "figures" / "incremental.png").is_file()
+    assert "acceptability" in call("report", "whichlayers-demo")
+    assert (tmp_path / "whichlayers-demo" / "report.html").is_file()
+    assert (tmp_path / "whichlayers-demo" / "figures" / "incremental.png").is_file()
     assert "nothing to run; 2 of 2 trials" in call(*run)

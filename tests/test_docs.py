@@ -15,19 +15,19 @@ from pydantic import BeforeValidator, PlainValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from carryover.analysis.claims import as_table
-from carryover.models.anatomy import FAMILIES, REFUSED
-from carryover.report.tables import CELL, FURTHER, STATISTICS
-from carryover.runs.schema import SCHEMA
-from carryover.study import toml
-from carryover.study.corpus import CorpusSpec
-from carryover.study.experiments import KINDS
-from carryover.study.file import ONE_OR_LIST, Study
-from carryover.study.kind import SHARED_KEYS as SHARED
-from carryover.study.linguistic import WORD_KEYS
-from carryover.study.new import is_own
-from carryover.study.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
-from carryover.trial import Recipe
+from whichlayers.analysis.claims import as_table
+from whichlayers.config import toml
+from whichlayers.config.corpus import CorpusSpec
+from whichlayers.config.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
+from whichlayers.experiments import KINDS
+from whichlayers.experiments.base import SHARED_KEYS as SHARED
+from whichlayers.experiments.word_base import WORD_KEYS
+from whichlayers.models.anatomy import FAMILIES, REFUSED
+from whichlayers.report.tables import CELL, FURTHER, STATISTICS
+from whichlayers.results.schema import SCHEMA
+from whichlayers.study.file import ONE_OR_LIST, Study
+from whichlayers.study.template import is_own
+from whichlayers.trial import Recipe
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -224,14 +224,14 @@ def rooms_of_contributing() -> dict[str, set[str]]:
 
 def test_rooms_use_only_what_contributing_allows():
     rooms = rooms_of_contributing()
-    package = ROOT / "src" / "carryover"
+    package = ROOT / "src" / "whichlayers"
     assert set(rooms) == {path.parent.name for path in package.glob("*/__init__.py")}
     for room, uses in rooms.items():
         allowed = {room, "trial", "draws", *(rooms if uses == {"all"} else uses)}
         for file in (package / room).rglob("*.py"):
             text = file.read_text(encoding="utf-8")
-            used = set(re.findall(r"^ *from carryover\.(\w+)", text, re.MULTILINE))
-            used |= set(re.findall(r"^ *from carryover import (draws|\w+)", text, re.MULTILINE))
+            used = set(re.findall(r"^ *from whichlayers\.(\w+)", text, re.MULTILINE))
+            used |= set(re.findall(r"^ *from whichlayers import (draws|\w+)", text, re.MULTILINE))
             assert used - {"__version__"} <= allowed, f"{file} uses {used - allowed}"
 
 
@@ -246,15 +246,15 @@ def test_paths_named_in_contributing_exist():
 @pytest.mark.parametrize(
     ("file", "names"),
     {
-        "src/carryover/models/anatomy.py": ["FAMILIES"],
+        "src/whichlayers/models/anatomy.py": ["FAMILIES"],
         "tests/models/small_models.py": ["FAMILY_NAMES"],
         "tests/engine/tiny.py": ["CONFIGS"],
-        "src/carryover/data/glue.py": ["GLUE", "GlueSpec"],
-        "src/carryover/data/rows.py": ["FORMATS"],
-        "src/carryover/data/metrics.py": ["CLASSIFICATION", "REGRESSION", "choose_metrics"],
-        "src/carryover/data/grammar/__init__.py": ["BUILTIN", "write_task"],
-        "src/carryover/study/sections.py": ["GLUE_NAMES", "BUILTIN_NAMES", "METRICS", "TaskSpec"],
-        "src/carryover/study/experiments.py": ["KINDS", "Experiment", "misfits", "arrangements", "words"],
+        "src/whichlayers/data/glue.py": ["GLUE", "GlueSpec"],
+        "src/whichlayers/data/rows.py": ["FORMATS"],
+        "src/whichlayers/data/metrics.py": ["CLASSIFICATION", "REGRESSION", "choose_metrics"],
+        "src/whichlayers/data/grammar/__init__.py": ["BUILTIN", "write_task"],
+        "src/whichlayers/study/sections.py": ["GLUE_NAMES", "BUILTIN_NAMES", "METRICS", "TaskSpec"],
+        "src/whichlayers/study/experiments.py": ["KINDS", "Experiment", "misfits", "arrangements", "words"],
     }.items(),
 )
 def test_names_that_contributing_sends_people_to_are_there(file, names):
@@ -297,7 +297,7 @@ def test_the_citation_file_is_valid():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert cited["cff-version"] == "1.2.0"
     assert {"title", "authors", "message", "version", "license"} <= set(cited)
-    assert (cited["title"], cited["license"]) == ("carryover", "MIT")
+    assert (cited["title"], cited["license"]) == ("whichlayers", "MIT")
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'version = "{cited["version"]}"' in project
     assert len(cited["references"]) == 3

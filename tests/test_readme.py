@@ -21,9 +21,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-import carryover
-from carryover.cli import app
-from carryover.runs import execute, foresee, machine
+import whichlayers
+from whichlayers.cli import app
+from whichlayers.runs import estimate, machine, run_study
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -113,11 +113,11 @@ def at_home(place, monkeypatch):
     """In the reader's folder, training in this process and on the CPU."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.delenv("CARRYOVER_CACHE", raising=False)
-    real = execute.run
+    monkeypatch.delenv("WHICHLAYERS_CACHE", raising=False)
+    real = run_study.run
     here = {"workers": 0, "device": "cpu"}
-    monkeypatch.setattr(execute, "run", lambda *a, **o: real(*a, **(o | here)))
-    monkeypatch.setattr(foresee, "time_stacks", partial(foresee.time_stacks, seconds=2))
+    monkeypatch.setattr(run_study, "run", lambda *a, **o: real(*a, **(o | here)))
+    monkeypatch.setattr(estimate, "time_stacks", partial(estimate.time_stacks, seconds=2))
     monkeypatch.setattr(
         machine, "usable_cores", lambda: 1
     )  # threads of several tests get in each other's way
@@ -155,7 +155,7 @@ def run_command(command: str, patch: pytest.MonkeyPatch) -> None:
         check_make(*arguments)
     elif program == "pip":
         check_pip(*arguments)
-    elif program == "carryover":
+    elif program == "whichlayers":
         call(*replaced(arguments, smaller(command)))
     elif program == "python" and arguments[0] == "examples/own_task.py":
         runpy.run_path(str(ROOT / arguments[0]))["main"]([*arguments[1:], *smaller(command)])
@@ -177,7 +177,7 @@ def check_make(target: str) -> None:
     """Says what the target would call, and calls nothing."""
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
     wanted = {
-        "demo": ["carryover run demo --folder carryover-demo", "carryover report carryover-demo"],
+        "demo": ["whichlayers run demo --folder whichlayers-demo", "whichlayers report whichlayers-demo"],
         "test": ["python -m pytest"],
     }[target]
     for part in wanted:
@@ -193,7 +193,7 @@ def check_pip(verb: str, *what: str) -> None:
 
 
 def test_extras_named_on_the_page_exist():
-    named = re.findall(r"(?:carryover|\.)\[(\w+)\]", README)
+    named = re.findall(r"(?:whichlayers|\.)\[(\w+)\]", README)
     assert named
     for extras in named:
         assert extras in PROJECT["optional-dependencies"]
@@ -204,10 +204,10 @@ def check_columns_of_results_md() -> None:
     part = page.partition("The columns of `frame()`")[2].partition("\nStudies with experiments on words")[0]
     rows = re.findall(r"^\| (`.*?) \|", part, re.MULTILINE)
     described = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
-    frame = carryover.load("mine").frame()
+    frame = whichlayers.load("mine").frame()
     assert set(frame.columns) - {"f1", "macro_f1"} == set(described)
     assert list(frame.columns[: described.index("accuracy")]) == described[: described.index("accuracy")]
-    long = carryover.load("mine").epochs()
+    long = whichlayers.load("mine").epochs()
     expected = [c for c in described[: described.index("accuracy")] if c != "seconds"]
     assert list(long.columns) == [*expected, "epoch", "metric", "value"]
 
@@ -223,12 +223,12 @@ def check_snippets_of_results_md() -> None:
 
 
 def test_the_entry_point_is_there():
-    assert PROJECT["scripts"] == {"carryover": "carryover.cli:main"}
-    assert carryover._source_version() == f"{PROJECT['version']}+source"
+    assert PROJECT["scripts"] == {"whichlayers": "whichlayers.cli:main"}
+    assert whichlayers._source_version() == f"{PROJECT['version']}+source"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "carryover", "--version"]
+    command = [sys.executable, "-m", "whichlayers", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert re.fullmatch(r"carryover \S+\n", done.stdout), done.stderr
+    assert re.fullmatch(r"whichlayers \S+\n", done.stdout), done.stderr
 
 
 def test_the_example_says_which_layers_matter(tmp_path, monkeypatch):
@@ -247,7 +247,7 @@ def test_the_example_says_which_layers_matter(tmp_path, monkeypatch):
 
     points = [*incremental(trials=5), *single_layer(size=500, trials=5)]
     write_results(tmp_path, points, score)
-    told = runpy.run_path(str(ROOT / "examples" / "own_task.py"))["answer"](carryover.load(tmp_path))
+    told = runpy.run_path(str(ROOT / "examples" / "own_task.py"))["answer"](whichlayers.load(tmp_path))
     assert "accuracy: 0.900 with all 6 layers pretrained" in told[0]
     assert "the first 3 of 6 layers bring 90% of it" in told
     assert re.fullmatch(r"without what layer 2 had learnt: -0\.\d+ \(clear\)", told[3])
@@ -259,14 +259,14 @@ def test_the_example_says_which_layers_matter(tmp_path, monkeypatch):
 
 
 def tree() -> list[str]:
-    text = next(block for block in blocks("text") if block.startswith("src/carryover/"))
+    text = next(block for block in blocks("text") if block.startswith("src/whichlayers/"))
     paths, parent = [], ""
     for line in text.splitlines():
         name = line.split()[0]
         if not line.startswith(" "):
             parent = name if name.endswith("/") else ""
         paths.append(parent + name if line.startswith(" ") else name)
-        assert len(line.split(maxsplit=1)) == 2 or name == "src/carryover/", f"{name} has no description"
+        assert len(line.split(maxsplit=1)) == 2 or name == "src/whichlayers/", f"{name} has no description"
     return paths
 
 
@@ -276,10 +276,10 @@ def test_every_path_of_the_tree_exists():
 
 
 def test_every_room_is_in_the_tree():
-    package = ROOT / "src" / "carryover"
-    rooms = {f"src/carryover/{path.parent.name}/" for path in package.glob("*/__init__.py")}
-    files = {f"src/carryover/{path.name}" for path in package.glob("*.py") if path.name != "__init__.py"}
-    listed = {path for path in tree() if path != "src/carryover/" and path.startswith("src/carryover/")}
+    package = ROOT / "src" / "whichlayers"
+    rooms = {f"src/whichlayers/{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    files = {f"src/whichlayers/{path.name}" for path in package.glob("*.py") if path.name != "__init__.py"}
+    listed = {path for path in tree() if path != "src/whichlayers/" and path.startswith("src/whichlayers/")}
     assert listed == rooms | files
 
 
@@ -290,7 +290,7 @@ def test_everything_at_the_top_is_in_the_tree():
 
 
 def test_the_table_is_that_of_the_demo_as_it_is_now():
-    from carryover.study.preset import load_preset
+    from whichlayers.study.preset import load_preset
 
     demo = load_preset("demo")
     table = next(block for block in blocks("text") if block.startswith("task"))

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-import carryover
-
-sys.path.insert(0, str(Path(__file__).parent / "analysis"))
-
 from synthetic_results import incremental, lifelike, single_layer, write_results
+
+import whichlayers
 
 STUDY = """
 name = "small"
@@ -25,16 +19,16 @@ train_sizes = [500]
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     made = incremental(sizes=(500, 5000), trials=4) + single_layer()
-    return carryover.load(write_results(tmp_path_factory.mktemp("api"), made, lifelike(6)))
+    return whichlayers.load(write_results(tmp_path_factory.mktemp("api"), made, lifelike(6)))
 
 
 @pytest.mark.parametrize("margin", [-1, 0, 1.5, float("nan")])
 def test_a_margin_is_of_the_metric(results, margin):
     from typer.testing import CliRunner
 
-    from carryover.cli import app
+    from whichlayers.cli import app
 
-    with pytest.raises(carryover.CarryoverError, match="give a number from 1e-06 to 1"):
+    with pytest.raises(whichlayers.WhichlayersError, match="give a number from 1e-06 to 1"):
         results.claims(margin=margin)
     assert len(results.claims(margin=0.02))
     if margin == margin:  # the command line has the same range
@@ -59,7 +53,7 @@ def test_every_name_gives_a_figure_and_no_other_does(results):
     assert names == ["incremental", "single_layer", "layers", "layers_single_layer"]
     for name in names:
         assert results.figure(name).axes
-    with pytest.raises(carryover.CarryoverError, match="no figure 'weight_change'; it has: incremental"):
+    with pytest.raises(whichlayers.WhichlayersError, match="no figure 'weight_change'; it has: incremental"):
         results.figure("weight_change")
 
 
@@ -78,7 +72,7 @@ def test_layers_are_a_frame_and_the_question_is_in_words(results, tmp_path):
     assert results.question() == ""  # its study file is not there
     (tmp_path / "study.toml").write_text(STUDY)
     write_results(tmp_path, incremental(), lifelike(6))
-    asked = carryover.load(tmp_path).question()
+    asked = whichlayers.load(tmp_path).question()
     assert asked.startswith("What do the layers of")
     (tmp_path / "study.toml").write_text("name = 3")
-    assert carryover.load(tmp_path).question() == ""
+    assert whichlayers.load(tmp_path).question() == ""

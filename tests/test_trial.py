@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from carryover.trial import Point, Probe, Surgery, Training, Trial
+from whichlayers.trial import Point, Probe, Surgery, Training, Trial
 
 TRIAL = Trial("org/model", "f" * 16, "SST-2", "a" * 16, 500, 3)
 

@@ -21,15 +21,15 @@ from synthetic_results import (
     write_results,
 )
 
-from carryover.analysis.claims import Limits, as_records, as_table, claims, study_claims
-from carryover.analysis.claims.claim import Test, judge
-from carryover.analysis.claims.orders import t4
-from carryover.analysis.claims.places import t3, t5
-from carryover.analysis.claims.settings import t6, t7
-from carryover.analysis.claims.sizes import t1, t2
-from carryover.analysis.claims.weights import s1, s2, scaled_movement
-from carryover.analysis.frame import finished, load_points
-from carryover.trial import Point, Training
+from whichlayers.analysis.claims import Limits, as_records, as_table, claims, study_claims
+from whichlayers.analysis.claims.base import Test, judge
+from whichlayers.analysis.claims.singh2020 import s1, s2, scaled_movement
+from whichlayers.analysis.claims.tamkin2020_data_size import t1, t2
+from whichlayers.analysis.claims.tamkin2020_layers import t3, t5
+from whichlayers.analysis.claims.tamkin2020_permutation import t4
+from whichlayers.analysis.claims.tamkin2020_settings import t6, t7
+from whichlayers.results.frames import finished, load_points
+from whichlayers.trial import Point, Training
 
 DEPTH = 6
 LIMITS = Limits()

@@ -10,9 +10,10 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from synthetic_results import incremental, lifelike, localized, trial, write_results
 
-from carryover.analysis.compare import compare
-from carryover.analysis.frame import finished, load_points
-from carryover.trial import CarryoverError, Point, Training
+from whichlayers.analysis.compare import compare
+from whichlayers.errors import WhichlayersError
+from whichlayers.results.frames import finished, load_points
+from whichlayers.trial import Point, Training
 
 BASE = lifelike(6)
 
@@ -135,7 +136,7 @@ def test_tasks_whose_data_changed_are_not_paired(tmp_path):
 def test_nothing_in_common_says_why(tmp_path):
     a = write_results(tmp_path / "a", incremental(("SST-2",)), BASE)
     b = write_results(tmp_path / "b", [Point("probing", "", 1, trial("RTE"))], BASE)
-    with pytest.raises(CarryoverError, match=r"no pair of trials.*incremental, in a study"):
+    with pytest.raises(WhichlayersError, match=r"no pair of trials.*incremental, in a study"):
         compare(a, b)
 
 
@@ -149,5 +150,5 @@ def test_one_trial_a_side_has_a_difference_and_no_interval(tmp_path):
 def test_studies_with_nothing_in_common_are_told_so(tmp_path):
     one = write_results(tmp_path / "a", incremental(("SST-2",), (500,), 2), lifelike(6))
     other = write_results(tmp_path / "b", incremental(("CoLA",), (500,), 2), lifelike(6))
-    with pytest.raises(CarryoverError, match="have no pair of trials"):
+    with pytest.raises(WhichlayersError, match="have no pair of trials"):
         compare(one, other)

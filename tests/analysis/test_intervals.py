@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from carryover.analysis.intervals import (
+from whichlayers.analysis.intervals import (
     difference_of_means,
     false_discovery,
     holm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from carryover.analysis.published import (
+from whichlayers.analysis.published import (
     curves_beside,
     published_correlations,
     published_curves,

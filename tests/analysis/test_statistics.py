@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from carryover.analysis.correlations import (
+from whichlayers.analysis.correlations import (
     correlate,
     curve_correlation,
     resampled_p_below,
@@ -17,16 +17,16 @@ from carryover.analysis.correlations import (
     task_correlations,
     widened_percentiles,
 )
-from carryover.analysis.equivalence import below_margin, within_margin
-from carryover.analysis.interaction import interaction
-from carryover.analysis.intervals import holm
-from carryover.analysis.power import (
+from whichlayers.analysis.early_share import early_shares, small_ks
+from whichlayers.analysis.equivalence import below_margin, within_margin
+from whichlayers.analysis.interaction import interaction
+from whichlayers.analysis.intervals import holm
+from whichlayers.analysis.power import (
     trials_each,
     trials_for_interaction,
     trials_for_margin,
     trials_for_mean,
 )
-from carryover.analysis.shares import early_shares, small_ks
 
 
 def noise(seed, *shape, sd=0.01):

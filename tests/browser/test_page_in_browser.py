@@ -11,15 +11,11 @@ import io
 import shutil
 import socket
 import sqlite3
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
-
 from synthetic_results import incremental, lifelike, localized, permutation, single_layer, write_results
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -40,7 +36,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from carryover.report.build import page
+    from whichlayers.report.build import page
 
     made = incremental(("SST-2", "CoLA"), (500, 5000), 4, recipes=("as_described", "as_released"))
     made += localized(("SST-2", "CoLA")) + permutation(permutations=5, trials=2) + single_layer()
@@ -83,8 +79,8 @@ def chart(page, key):
 
 
 def test_hover_tells_mean_interval_and_n(opened, folder):
-    from carryover.analysis.frame import finished, load_points
-    from carryover.analysis.intervals import t_interval
+    from whichlayers.analysis.intervals import t_interval
+    from whichlayers.results.frames import finished, load_points
 
     figure = chart(opened, "incremental")
     figure.scroll_into_view_if_needed()
@@ -185,8 +181,8 @@ def saved(page, figure, name):
 
 
 def test_the_data_behind_a_figure_can_be_saved(opened, folder):
-    from carryover.analysis.frame import finished, load_points
-    from carryover.report.tables import summary
+    from whichlayers.report.tables import summary
+    from whichlayers.results.frames import finished, load_points
 
     figure = chart(opened, "incremental")
     name, content = saved(opened, figure, "Points as CSV")
@@ -218,7 +214,7 @@ def test_dark_by_the_system_and_by_the_button(browser, folder):
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory):
     """24 layers, small distances, a long name of a file: what is too wide for a phone and for paper."""
-    from carryover.report.build import page
+    from whichlayers.report.build import page
 
     made = incremental(("SST-2", "UD-EWT:xpos"), (500, 5000), 4, depth=24) + permutation(depth=24)
     place = write_results(
@@ -297,7 +293,7 @@ def test_on_paper_it_is_light_and_without_switches(browser, folder):
 
 
 def test_wild_names_do_nothing(browser, tmp_path):
-    from carryover.report.build import page as made_page
+    from whichlayers.report.build import page as made_page
 
     made = incremental((WILD, "=1+1"), (500, 900), models=(WILD, "other"))
     folder = write_results(tmp_path, made, lambda p: WILD if p.x == 2 else lifelike(6)(p), name=WILD)
@@ -314,8 +310,8 @@ def test_wild_names_do_nothing(browser, tmp_path):
 
 
 def test_watch_fills_in_while_a_run_writes(browser, tmp_path):
-    from carryover.cli.watch import HOST, make_server, with_pages
-    from carryover.runs.folder import StudyFolder
+    from whichlayers.cli.watch import HOST, make_server, with_pages
+    from whichlayers.results.folder import StudyFolder
 
     folder = write_results(tmp_path / "live", incremental(), lambda p: lifelike(6)(p) if p.x < 3 else None)
     with socket.socket() as probe:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from carryover import draws
-from carryover.data.batches import epoch_order, pad, subset
-from carryover.data.tokens import TokenisedSplit
-from carryover.trial import CarryoverError
+from whichlayers import rng
+from whichlayers.data.batches import epoch_order, pad, subset
+from whichlayers.data.tokenize import TokenisedSplit
+from whichlayers.errors import WhichlayersError
 
 
 def make_split(lengths, with_types=True, seed=0) -> TokenisedSplit:
@@ -60,7 +60,7 @@ def test_subsets_of_a_seed_are_nested_and_those_of_another_differ():
     assert np.array_equal(large, whole[:5_000])
     assert np.array_equal(np.sort(whole), np.arange(10_000))
     assert len(np.intersect1d(small, subset(10_000, 500, seed=4))) < 60
-    assert np.array_equal(small, draws.permutation(3, "subset", 10_000)[:500])
+    assert np.array_equal(small, rng.permutation(3, "subset", 10_000)[:500])
     assert small.dtype == np.int64
 
 
@@ -73,7 +73,7 @@ def test_a_subset_is_spread_over_the_whole_set():
 
 @pytest.mark.parametrize("size", [0, -1, 101])
 def test_a_subset_of_impossible_size_is_refused(size):
-    with pytest.raises(CarryoverError, match=r"100 training rows; choose 1 to 100"):
+    with pytest.raises(WhichlayersError, match=r"100 training rows; choose 1 to 100"):
         subset(100, size, seed=0)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from carryover.data.corpora import BUILTIN, KNOWN, load_corpus
-from carryover.data.tagged import BadCorpus
-from carryover.trial import CarryoverError
+from whichlayers.data.conll import BadCorpus
+from whichlayers.data.corpora import BUILTIN, KNOWN, load_corpus
+from whichlayers.errors import WhichlayersError
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 WORDS = {"UD-EWT:xpos": (204_577, 25_094, 49), "UD-EWT:upos": (204_577, 25_094, 17)}
@@ -82,7 +82,7 @@ def test_a_corpus_of_one_tag_cannot_be_probed(tmp_path):
     files["train"].write_text("a X\n\nb X\n\nc Y\nd Y\ne Y\n")
     assert load_corpus("mine", **files).can_choose
     with pytest.raises(
-        CarryoverError, match=r"train\.conll: all words that train_words leaves have the tag 'X'"
+        WhichlayersError, match=r"train\.conll: all words that train_words leaves have the tag 'X'"
     ):
         load_corpus("mine", **files, train_words=2)
 
@@ -113,7 +113,7 @@ def test_whether_there_are_sentences_to_choose_by(tmp_path):
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path, train, column, said):
-    with pytest.raises(CarryoverError, match=said):
+    with pytest.raises(WhichlayersError, match=said):
         own(tmp_path, train, column=column)
 
 
@@ -122,11 +122,11 @@ def test_empty_lines_are_no_sentences(tmp_path):
 
 
 def test_names_and_folders_that_are_not_there(tmp_path):
-    with pytest.raises(CarryoverError, match="did you mean 'PMB:sem'"):
+    with pytest.raises(WhichlayersError, match="did you mean 'PMB:sem'"):
         load_corpus("PMB:sam", source=tmp_path)
-    with pytest.raises(CarryoverError, match=r"has no conll2000/train\.txt"):
+    with pytest.raises(WhichlayersError, match=r"has no conll2000/train\.txt"):
         load_corpus("CoNLL-2000:pos", source=tmp_path)
-    with pytest.raises(CarryoverError, match="name the folder that holds ud_english_ewt"):
+    with pytest.raises(WhichlayersError, match="name the folder that holds ud_english_ewt"):
         load_corpus("UD-EWT:xpos")
-    with pytest.raises(CarryoverError, match="test and format not given"):
+    with pytest.raises(WhichlayersError, match="test and format not given"):
         load_corpus("mine", train="x")

@@ -7,9 +7,9 @@ import datasets
 import numpy as np
 import pytest
 
-from carryover.data.glue import GLUE, glue_name, load_glue
-from carryover.data.tasks import BadData
-from carryover.trial import CarryoverError
+from whichlayers.data.glue import GLUE, glue_name, load_glue
+from whichlayers.data.tasks import BadData
+from whichlayers.errors import WhichlayersError
 
 
 @pytest.fixture
@@ -68,13 +68,13 @@ def test_other_files_of_a_task_folder(subsets):
 
 
 def test_a_missing_file_is_named_with_what_is_there(subsets):
-    with pytest.raises(CarryoverError) as error:
+    with pytest.raises(WhichlayersError) as error:
         load_glue("QNLI", subsets)
     message = str(error.value)
     assert "has no train.tsv; it has dev.tsv, train_rebuilt_from_squad.tsv.gz, train_subset.tsv" in message
-    assert "`carryover presets NAME > my-study.toml`" in message  # a preset has no file to edit
+    assert "`whichlayers presets NAME > my-study.toml`" in message  # a preset has no file to edit
     assert 'train = "train_' in message
-    with pytest.raises(CarryoverError, match=r"has no other\.tsv"):
+    with pytest.raises(WhichlayersError, match=r"has no other\.tsv"):
         load_glue("RTE", subsets, dev="other.tsv")
 
 
@@ -99,7 +99,7 @@ def test_names(written, name):
 
 
 def test_unknown_names():
-    with pytest.raises(CarryoverError, match=r"'qnl' \(did you mean QNLI\?\); the tasks are SST-2, CoLA"):
+    with pytest.raises(WhichlayersError, match=r"'qnl' \(did you mean QNLI\?\); the tasks are SST-2, CoLA"):
         load_glue("qnl", "anywhere")
 
 
@@ -141,7 +141,9 @@ def test_mnli_in_its_classic_form(tmp_path):
     left_out = [note for note in task.notes if "without a gold label" in note]
     assert [note.split(": ")[1][:6] for note in left_out] == ["1 rows", "2 rows"]
     (folder / "dev_mismatched.tsv.gz").unlink()
-    with pytest.raises(CarryoverError, match=r"no dev_mismatched\.tsv; it has dev_matched\.tsv, train\.tsv"):
+    with pytest.raises(
+        WhichlayersError, match=r"no dev_mismatched\.tsv; it has dev_matched\.tsv, train\.tsv"
+    ):
         load_glue("MNLI", tmp_path)
 
 
@@ -179,11 +181,11 @@ def test_bad_rows_of_other_tasks_are_errors(tmp_path, row, complaint):
 
 def test_folders_that_are_not_there(tmp_path):
     put(tmp_path / "RTE", "train.tsv", [])
-    with pytest.raises(CarryoverError, match="has no folder QNLI; it has RTE"):
+    with pytest.raises(WhichlayersError, match="has no folder QNLI; it has RTE"):
         load_glue("QNLI", tmp_path)
-    with pytest.raises(CarryoverError, match="is not a folder; name a glue_data folder, or 'hub'"):
+    with pytest.raises(WhichlayersError, match="is not a folder; name a glue_data folder, or 'hub'"):
         load_glue("QNLI", tmp_path / "gone")
-    with pytest.raises(CarryoverError, match="give the folder too"):
+    with pytest.raises(WhichlayersError, match="give the folder too"):
         load_glue("QNLI", train="train_subset.tsv")
 
 
@@ -245,7 +247,7 @@ def test_hub_labels_out_of_range_are_refused(monkeypatch):
 def test_offline_and_not_cached(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    with pytest.raises(CarryoverError) as error:
+    with pytest.raises(WhichlayersError) as error:
         load_glue("SST-2")
     assert "SST-2 could not be had from the hub (nyu-mll/glue, sst2)" in str(error.value)
     assert "set source to a glue_data folder that holds SST-2/train.tsv and SST-2/dev.tsv" in str(error.value)

@@ -6,10 +6,10 @@ import itertools
 import numpy as np
 import pytest
 
-from carryover.data.grammar import BUILTIN, MOST_ROWS, write_tagged, write_task
-from carryover.data.grammar.phrases import FUNCTION, Speaker, read, text
-from carryover.data.grammar.words import Noun, Quality, Verb, article, lexicon_of, noun, verb
-from carryover.trial import CarryoverError
+from whichlayers.data.grammar import BUILTIN, MOST_ROWS, write_tagged, write_task
+from whichlayers.data.grammar.phrases import FUNCTION, Speaker, read, text
+from whichlayers.data.grammar.words import Noun, Quality, Verb, article, lexicon_of, noun, verb
+from whichlayers.errors import WhichlayersError
 
 FEW = {  # small words of the templates that FUNCTION does not list because their tag stands in the template
     "start", "finish", "thought", "part", "complete", "nothing", "nobody", "one", "seemed", "end", "expected",
@@ -103,18 +103,18 @@ def test_up_to_the_limit_and_an_odd_number(name):
 
 @pytest.mark.parametrize("rows", [0, -3, MOST_ROWS["train"] + 1])
 def test_rows_beyond_the_limit(rows):
-    with pytest.raises(CarryoverError, match=f"{rows} train rows.*1 to {MOST_ROWS['train']}"):
+    with pytest.raises(WhichlayersError, match=f"{rows} train rows.*1 to {MOST_ROWS['train']}"):
         write_task("sentiment", train_rows=rows)
 
 
 def test_unknown_names():
     with pytest.raises(
-        CarryoverError, match=r"'colour' does not exist.*acceptability, sentiment, question-answer"
+        WhichlayersError, match=r"'colour' does not exist.*acceptability, sentiment, question-answer"
     ):
         write_task("colour")
-    with pytest.raises(CarryoverError, match=r"tags 'pos'.*upos, xpos, chunk"):
+    with pytest.raises(WhichlayersError, match=r"tags 'pos'.*upos, xpos, chunk"):
         write_tagged(3, "train", "pos")
-    with pytest.raises(CarryoverError, match=r"split 'test'.*train, dev"):
+    with pytest.raises(WhichlayersError, match=r"split 'test'.*train, dev"):
         write_tagged(3, "test")
 
 
@@ -167,7 +167,7 @@ def test_length_and_overlap_do_not_solve_it(name, tasks):
 
 
 def test_acceptability_pairs_have_a_right_and_a_wrong_one():
-    from carryover.data.grammar import acceptability
+    from whichlayers.data.grammar import acceptability
 
     speaker = Speaker("train", "test")
     for construction in acceptability.CONSTRUCTIONS:
@@ -178,7 +178,7 @@ def test_acceptability_pairs_have_a_right_and_a_wrong_one():
 
 def test_agreement_is_right_in_the_acceptable_one_and_wrong_in_the_other():
     """A slow look at subject and verb: singular with -s, plural without."""
-    from carryover.data.grammar import acceptability
+    from whichlayers.data.grammar import acceptability
 
     def agrees(template: str) -> bool:
         tagged = read(template)

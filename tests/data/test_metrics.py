@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
-from carryover.data.metrics import METRICS, choose_metrics, score
-from carryover.trial import CarryoverError
+from whichlayers.data.metrics import METRICS, choose_metrics, score
+from whichlayers.errors import WhichlayersError
 
 
 @pytest.fixture
@@ -88,5 +88,5 @@ def test_choice_of_metrics():
     ],
 )
 def test_a_metric_that_does_not_fit_is_refused(kind, classes, metric, offered):
-    with pytest.raises(CarryoverError, match=offered):
+    with pytest.raises(WhichlayersError, match=offered):
         choose_metrics(kind, classes, metric)

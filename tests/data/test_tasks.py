@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from carryover.data.tasks import BadData, BadRows, Split, Task
+from whichlayers.data.tasks import BadData, BadRows, Split, Task
 
 
 def make_task(**changes) -> Task:

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from carryover.engine.attention import kernels, plain_attention
-from carryover.engine.dropout import StackedDropout
-from carryover.engine.leaves import StackContext
+from whichlayers.engine.attention import kernels, plain_attention
+from whichlayers.engine.dropout import StackedDropout
+from whichlayers.engine.stacked_modules import StackContext
 
 
 def example(rows: int, length: int, heads: int, width: int, dtype: torch.dtype, device: str):
@@ -55,7 +55,7 @@ def check_kernel(
     expected = plain_attention(*as_heads, mask.double(), 0.2, site)
     expected.backward(grad.double())
     narrow = [x.clone().requires_grad_() for x in (q, k, v)]
-    found = torch.ops.carryover.attention(*narrow, mask, site.context.row_keys, site.site, 0.2, p)
+    found = torch.ops.whichlayers.attention(*narrow, mask, site.context.row_keys, site.site, 0.2, p)
     found.backward(grad)
     pairs = [(found, expected), *((a.grad, b.grad) for a, b in zip(narrow, wide, strict=True))]
     for a, b in pairs:

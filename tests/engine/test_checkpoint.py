@@ -8,12 +8,12 @@ import pytest
 import torch
 from tiny import tiny_encoder, tiny_task
 
-from carryover.engine import checkpoint
-from carryover.engine.checkpoint import Checkpoint
-from carryover.engine.finetune import finetune
-from carryover.engine.outcome import EngineSettings
-from carryover.engine.stack_run import StackRun
-from carryover.trial import Surgery, Training, Trial
+from whichlayers.engine import checkpoint
+from whichlayers.engine.checkpoint import Checkpoint
+from whichlayers.engine.finetune import finetune
+from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.stack_trainer import StackRun
+from whichlayers.trial import Surgery, Training, Trial
 
 PER_EPOCH, EPOCHS = 4, 3
 RECIPE = Training(epochs=EPOCHS, batch_size=8, lr=3e-3, weight_decay=0.01, dropout=0.1, warmup=0.1)

@@ -7,13 +7,13 @@ import torch
 import transformers as tf
 from tiny import FAMILIES, tiny_encoder, tiny_task
 
-from carryover.engine import checkpoint
-from carryover.engine.finetune import finetune
-from carryover.engine.memory import measure
-from carryover.engine.need import is_out_of_memory, release
-from carryover.engine.outcome import EngineSettings
-from carryover.engine.stack_run import StackRun
-from carryover.trial import Surgery, Training, Trial
+from whichlayers.engine import checkpoint
+from whichlayers.engine.cost import is_out_of_memory, release
+from whichlayers.engine.finetune import finetune
+from whichlayers.engine.memory import measure
+from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.stack_trainer import StackRun
+from whichlayers.trial import Surgery, Training, Trial
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

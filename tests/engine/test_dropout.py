@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from carryover.draws import scramble
-from carryover.engine.dropout import StackedDropout, scramble_
-from carryover.engine.leaves import StackContext
-from carryover.engine.stacking import GOLDEN
+from whichlayers.engine.dropout import StackedDropout, scramble_
+from whichlayers.engine.stacked_modules import StackContext
+from whichlayers.engine.stacking import GOLDEN
+from whichlayers.rng import scramble
 
 
 def row_keys(trials, step: int, batch: int) -> torch.Tensor:

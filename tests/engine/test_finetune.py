@@ -7,10 +7,11 @@ import torch
 from plain_loop import plain_finetune
 from tiny import FAMILIES, tiny_encoder, tiny_task
 
-from carryover.engine.finetune import finetune, stack_key
-from carryover.engine.outcome import EngineSettings
-from carryover.engine.stack_run import StackRun
-from carryover.trial import CarryoverError, Surgery, Training, Trial
+from whichlayers.engine.finetune import finetune, stack_key
+from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.stack_trainer import StackRun
+from whichlayers.errors import WhichlayersError
+from whichlayers.trial import Surgery, Training, Trial
 
 # Attention does not feel a shift of all keys: the true gradient of a key's bias is 0, and Adam with its usual eps
 # of 1e-8 would blow the rounding noise there up to full steps. An eps above the noise makes weights comparable.
@@ -152,7 +153,7 @@ def plain_evaluation(model, data):
     from scipy.stats import pearsonr, spearmanr
     from sklearn.metrics import accuracy_score, matthews_corrcoef
 
-    from carryover.data.batches import pad
+    from whichlayers.data.batches import pad
 
     model.eval()
     dev = data.evals[""]
@@ -258,18 +259,18 @@ def test_bfloat16_with_float32_master_weights_learns_alike():
 
 def test_bad_input_is_refused_before_any_work():
     encoder, data = tiny_encoder("bert"), tiny_task()
-    with pytest.raises(CarryoverError, match="at least one trial"):
+    with pytest.raises(WhichlayersError, match="at least one trial"):
         finetune([], encoder, data)
-    with pytest.raises(CarryoverError, match="cannot share a stack"):
+    with pytest.raises(WhichlayersError, match="cannot share a stack"):
         finetune([trial(0), trial(1, epochs=2)], encoder, data)
-    with pytest.raises(CarryoverError, match="there is no layer 4"):
+    with pytest.raises(WhichlayersError, match="there is no layer 4"):
         finetune([trial(0, surgery=Surgery(reinit=(4,)))], encoder, data)
-    with pytest.raises(CarryoverError, match="no such device; use cpu, cuda or cuda:N"):
+    with pytest.raises(WhichlayersError, match="no such device; use cpu, cuda or cuda:N"):
         finetune([trial(0)], encoder, data, device="gpu")
-    with pytest.raises(CarryoverError, match="mps: not supported; use cpu, cuda or cuda:N"):
+    with pytest.raises(WhichlayersError, match="mps: not supported; use cpu, cuda or cuda:N"):
         finetune([trial(0)], encoder, data, device="mps")
     if not torch.cuda.is_available():
-        with pytest.raises(CarryoverError, match="0 CUDA devices"):
+        with pytest.raises(WhichlayersError, match="0 CUDA devices"):
             finetune([trial(0)], encoder, data, device="cuda")
     assert stack_key(trial(0)) == stack_key(trial(1, lr=1.0, surgery=Surgery(reinit=(1,))))
     assert stack_key(trial(0)) != stack_key(trial(0, surgery=Surgery(order=(1, 2))))

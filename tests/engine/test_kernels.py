@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from carryover.engine.optimiser import SplitFloat, kernels, split_step
+from whichlayers.engine.optimizer import SplitFloat, kernels, split_step
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or kernels is None, reason="needs a CUDA device and Triton"

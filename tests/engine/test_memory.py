@@ -6,11 +6,12 @@ import pytest
 import torch
 from tiny import tiny_encoder, tiny_task
 
-from carryover.engine import memory
-from carryover.engine.memory import Need, free_memory, largest_stack, measure
-from carryover.engine.outcome import EngineSettings
-from carryover.engine.stack_run import StackRun
-from carryover.trial import CarryoverError, Training, Trial
+from whichlayers.engine import memory
+from whichlayers.engine.memory import Need, free_memory, largest_stack, measure
+from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.stack_trainer import StackRun
+from whichlayers.errors import WhichlayersError
+from whichlayers.trial import Training, Trial
 
 CPU = torch.device("cpu")
 TRIAL = Trial("tiny", "m", "tiny", "t", 52, 0, training=Training(epochs=1, batch_size=8))
@@ -67,7 +68,7 @@ def test_a_stack_takes_at_least_its_weights_and_moments_and_larger_ones_what_was
 
 
 def test_measuring_changes_neither_the_encoder_nor_the_result(subjects):
-    from carryover.engine.finetune import finetune
+    from whichlayers.engine.finetune import finetune
 
     encoder, data = subjects
     before = {name: p.clone() for name, p in encoder.named_parameters()}
@@ -90,11 +91,11 @@ def test_the_largest_stack_is_what_fits_and_never_more_than_there_are_trials(sub
     assert size(int(need.of(4) / 0.9) + 5000) == 4
     assert size(int(need.of(1) / 0.9) + 5000) == 1
     with pytest.raises(
-        CarryoverError, match=r"tiny on tiny does not fit into memory: one trial needs 0.0\d GB"
+        WhichlayersError, match=r"tiny on tiny does not fit into memory: one trial needs 0.0\d GB"
     ):
         size(need.of(1) // 2)
     monkeypatch.setattr(memory, "_peak", lambda *args: pytest.fail("tried what cannot fit"))
-    with pytest.raises(CarryoverError, match=r"0\.00 GB may be used on cpu"):
+    with pytest.raises(WhichlayersError, match=r"0\.00 GB may be used on cpu"):
         size(100)
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from tiny import FAMILIES, random_batch, tiny_encoder
 
-from carryover.engine.dropout import StackedDropout
-from carryover.engine.leaves import StackContext
-from carryover.engine.stacking import Stack, stack, unstack
-from carryover.models.head import build_classifier
-from carryover.trial import CarryoverError
+from whichlayers.engine.dropout import StackedDropout
+from whichlayers.engine.stacked_modules import StackContext
+from whichlayers.engine.stacking import Stack, stack, unstack
+from whichlayers.errors import WhichlayersError
+from whichlayers.models.head import build_classifier
 
 
 def classifiers(family: str, n: int = 3, head: str = "mean"):
@@ -99,12 +99,12 @@ def test_only_touched_rows_are_parameters_and_evaluation_still_reads_all():
 
 
 def test_unlike_models_are_refused():
-    with pytest.raises(CarryoverError, match="cannot share a stack"):
+    with pytest.raises(WhichlayersError, match="cannot share a stack"):
         stack([*classifiers("bert", 1), *classifiers("roberta", 1)])
-    with pytest.raises(CarryoverError, match="at least one model"):
+    with pytest.raises(WhichlayersError, match="at least one model"):
         stack([])
-    with pytest.raises(CarryoverError, match="at least one trial"):
+    with pytest.raises(WhichlayersError, match="at least one trial"):
         Stack(classifiers("bert", 1)[0], 0)
     models = classifiers("bert", 2)
-    with pytest.raises(CarryoverError, match="0 to 1"):
+    with pytest.raises(WhichlayersError, match="0 to 1"):
         unstack(stack(models), 2, like=models[0])

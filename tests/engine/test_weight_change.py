@@ -7,9 +7,9 @@ from plain_loop import plain_finetune
 from test_finetune import run_steps, trial, without_dropout
 from tiny import tiny_encoder, tiny_task
 
-from carryover.engine.weight_change import spectral_norm, weight_changes
-from carryover.models.surgery import operate
-from carryover.trial import Surgery
+from whichlayers.engine.weight_change import spectral_norm, weight_changes
+from whichlayers.models.surgery import operate
+from whichlayers.trial import Surgery
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (40, 90), (200, 64)])

@@ -1,6 +1,6 @@
 """What version 0.1 wrote must stay valid: trial ids, stored trials, study files, an interrupted study.
 
-The files here were written by carryover 0.1 (commit 86713a3), the first name of this project. Do not regenerate
+The files here were written by whichlayers 0.1 (commit 86713a3), the first name of this project. Do not regenerate
 them: a change that breaks these tests breaks the studies of users.
 """
 
@@ -13,13 +13,13 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from study.facts import FakeFacts
+from fake_facts import FakeFacts
 
-import carryover
-from carryover.study.expand import expand
-from carryover.study.file import load_study
-from carryover.study.preset import load_preset
-from carryover.trial import Trial
+import whichlayers
+from whichlayers.study.expand import expand
+from whichlayers.study.file import load_study
+from whichlayers.study.preset import load_preset
+from whichlayers.trial import Trial
 
 HERE = Path(__file__).parent
 PRESETS = json.loads((HERE / "preset_ids.json").read_text())
@@ -50,7 +50,7 @@ def test_ids_of_all_trials_of_all_presets(name):
 
 
 @pytest.mark.parametrize("stored", TRIALS, ids=lambda stored: stored["id"])
-def test_stored_trials_load_and_are_stored_in_the_same_words(stored):
+def test_dbd_trials_load_and_are_stored_in_the_same_words(stored):
     trial = Trial.from_json(stored["trial_json"])
     assert trial.id == stored["id"]
     assert json.loads(trial.to_json()) == json.loads(stored["trial_json"])
@@ -91,7 +91,7 @@ def test_an_old_study_file_and_the_one_its_folder_recorded_are_the_same_study(ol
 def test_an_interrupted_study_of_version_0_1_is_resumed(old_study):
     folder = old_study / "killed"
     before = last_epochs(folder / "results.db")
-    results = carryover.run(old_study / "old.toml", folder, workers=0)
+    results = whichlayers.run(old_study / "old.toml", folder, workers=0)
     assert results.frame()["trial_id"].nunique() == 102
     after = last_epochs(folder / "results.db")
     connection = sqlite3.connect(folder / "results.db")
@@ -108,5 +108,7 @@ def test_an_interrupted_study_of_version_0_1_is_resumed(old_study):
         assert after[trial].keys() == metrics.keys()
         for name, value in metrics.items():
             if name not in TIMES:
-                tolerance = 1e-3 if name.endswith("loss") else 0.01  # a tie may break otherwise on another CPU
+                tolerance = (
+                    1e-3 if name.endswith("loss") else 0.01
+                )  # a tie may break otherwise on another CPU
                 assert after[trial][name] == pytest.approx(value, abs=tolerance), (trial, name)

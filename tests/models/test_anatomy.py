@@ -5,8 +5,8 @@ import torch
 from small_models import FAMILY_NAMES, small_config, small_model
 from transformers import AutoConfig, AutoModel, BertForMaskedLM
 
-from carryover.models.anatomy import FAMILIES, Anatomy, UnsupportedModel, family_of, is_bias
-from carryover.trial import CarryoverError
+from whichlayers.errors import WhichlayersError
+from whichlayers.models.anatomy import FAMILIES, Anatomy, UnsupportedModel, family_of, is_bias
 
 BERT_LAYER = {
     *(f"attention.self.{m}.{p}" for m in ("query", "key", "value") for p in ("weight", "bias")),
@@ -119,7 +119,7 @@ def test_a_model_with_a_head_is_refused():
 
 @pytest.mark.parametrize("number", [-1, 5])
 def test_a_layer_that_is_not_there(number):
-    with pytest.raises(CarryoverError, match="1 to 4"):
+    with pytest.raises(WhichlayersError, match="1 to 4"):
         Anatomy(small_model("bert")).layer_parameters(number)
 
 

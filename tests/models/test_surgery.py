@@ -7,11 +7,12 @@ from scipy import stats
 from small_models import FAMILY_NAMES, same_state, small_batch, small_model
 from transformers import AutoModel
 
-from carryover.models import surgery
-from carryover.models.anatomy import Anatomy, is_bias
-from carryover.models.find import resolve
-from carryover.models.load import load_encoder
-from carryover.trial import CarryoverError, Surgery
+from whichlayers.errors import WhichlayersError
+from whichlayers.models import surgery
+from whichlayers.models.anatomy import Anatomy, is_bias
+from whichlayers.models.find import resolve
+from whichlayers.models.load import load_encoder
+from whichlayers.trial import Surgery
 
 RECIPES = ["as_described", "as_described_v1", "as_released", "bert_init"]
 DESCRIBED = stats.truncnorm(-2, 2, scale=0.02)
@@ -71,7 +72,7 @@ def test_the_released_draw_is_38_times_smaller_than_the_described_one():
 
 
 def test_an_unknown_recipe_is_refused():
-    with pytest.raises(CarryoverError, match="as_described_v1"):
+    with pytest.raises(WhichlayersError, match="as_described_v1"):
         surgery.initial_values("w", (2,), False, False, "xavier", seed=0)  # type: ignore[arg-type]
 
 
@@ -235,7 +236,7 @@ def test_modernbert_layers_carry_their_kind_of_attention_along():
 
 @pytest.mark.parametrize("order", [(2, 1, 3, 4), (2, 3, 4)])
 def test_modernbert_keeps_its_first_layer_first(order):
-    with pytest.raises(CarryoverError, match="no attention norm"):
+    with pytest.raises(WhichlayersError, match="no attention norm"):
         surgery.reorder(small_model("modernbert"), order)
 
 
@@ -311,5 +312,5 @@ def test_the_argument_is_left_as_it_was(family, operation):
     ],
 )
 def test_what_makes_no_sense_is_refused(operation, message):
-    with pytest.raises(CarryoverError, match=message):
+    with pytest.raises(WhichlayersError, match=message):
         operation(small_model("bert"))

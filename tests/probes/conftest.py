@@ -2,14 +2,14 @@
 
 import pytest
 
-from carryover.probes import features, words
+from whichlayers.probes import extract_sentences, extract_words
 
 
 @pytest.fixture
 def passes(monkeypatch):
     """Counts what goes through the encoder: the examples of tasks, the words of corpora."""
     seen = []
-    for module in (features, words):
+    for module in (extract_sentences, extract_words):
 
         def counted(*arguments, original=module._batches):
             for which, states in original(*arguments):

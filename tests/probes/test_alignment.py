@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from word_models import WORD_FAMILIES, corpus_of, word_tokenizer_of
 
-from carryover.data.tagged import TaggedCorpus, TaggedSentence
-from carryover.probes.alignment import _cut, align, word_tokenizer
-from carryover.trial import CarryoverError
+from whichlayers.data.conll import TaggedCorpus, TaggedSentence
+from whichlayers.errors import WhichlayersError
+from whichlayers.probes.alignment import _cut, align, word_tokenizer
 
 HARD = (
     "do n't can't she 's o'clock",
@@ -92,7 +92,7 @@ def test_pieces_are_as_few_as_can_be():
 def test_a_word_that_is_too_long_for_the_model():
     word = "readable" * 30
     with pytest.raises(
-        CarryoverError, match=r"made-up:3: the word 'readablereadable.*\.\.\. alone is \d+ sub-words"
+        WhichlayersError, match=r"made-up:3: the word 'readablereadable.*\.\.\. alone is \d+ sub-words"
     ):
         align(corpus_of("the", f"a {word} mat"), word_tokenizer_of("roberta"), max_length=20)
 
@@ -111,10 +111,10 @@ def test_words_of_which_the_tokenizer_makes_nothing():
 
 def test_nothing_can_stand_for_a_lost_word():
     tokenizer = word_tokenizer_of("bert")
-    from carryover.probes import alignment
+    from whichlayers.probes import alignment
 
     with pytest.raises(
-        CarryoverError, match=r"made-up:4: the tokenizer makes no token of the word '\\u200b'"
+        WhichlayersError, match=r"made-up:4: the tokenizer makes no token of the word '\\u200b'"
     ):
         list(
             alignment._encoded(
@@ -138,15 +138,15 @@ def test_unknown_words_are_counted():
 )
 def test_sentences_that_cannot_be_read(sentence, message):
     corpus = TaggedCorpus("made-up", [TaggedSentence(("the",), ("X",), 1), sentence])
-    with pytest.raises(CarryoverError, match=message):
+    with pytest.raises(WhichlayersError, match=message):
         align(corpus, word_tokenizer_of("bert"))
 
 
 def test_an_empty_corpus():
-    with pytest.raises(CarryoverError, match="no sentences"):
+    with pytest.raises(WhichlayersError, match="no sentences"):
         align(TaggedCorpus("made-up", []), word_tokenizer_of("bert"))
 
 
 def test_no_room_for_a_word():
-    with pytest.raises(CarryoverError, match="adds 2 special tokens; use 3 or more"):
+    with pytest.raises(WhichlayersError, match="adds 2 special tokens; use 3 or more"):
         align(corpus_of("the cat"), word_tokenizer_of("bert"), max_length=2)

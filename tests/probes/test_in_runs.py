@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 from tiny import tiny_encoder, tiny_task
 
-from carryover.runs.means import Means, kinds_of
-from carryover.runs.plan import Stack, make_stacks, memory_key, steps_of
-from carryover.runs.subjects import Subjects
-from carryover.runs.worker import Measure, Workplace, train_stack, train_stack_room
-from carryover.trial import Probe, Trial
+from whichlayers.runs.assets import Subjects
+from whichlayers.runs.executors.worker import Measure, Workplace, train_stack, train_stack_room
+from whichlayers.runs.plan import Stack, make_stacks, memory_key, steps_of
+from whichlayers.runs.resources import Means, kinds_of
+from whichlayers.trial import Probe, Trial
 
 FINETUNED = Trial("tiny", "model", "tiny", "tiny", 40, 0)
 PROBES = [

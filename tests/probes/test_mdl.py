@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from carryover import draws
-from carryover.probes import mdl
-from carryover.probes.elastic import ProbeTraining, Problem, fit_probes
-from carryover.probes.mdl import PORTIONS, online_code
-from carryover.probes.table import WordTable
-from carryover.trial import CarryoverError
+from whichlayers import rng
+from whichlayers.errors import WhichlayersError
+from whichlayers.probes import mdl
+from whichlayers.probes.elastic_net import ProbeTraining, Problem, fit_probes
+from whichlayers.probes.mdl import PORTIONS, online_code
+from whichlayers.probes.word_table import WordTable
 
 TAGS = 4
 
@@ -34,7 +34,7 @@ def test_bits_against_a_loop(monkeypatch):
         table, labels, TAGS, problems, portions=(0.1, 0.5, 1.0), training=training, on_step=told.append
     )
     assert sum(told) == 4
-    order = draws.permutation(5, "online code", 800)
+    order = rng.permutation(5, "online code", 800)
     for problem, code in zip(problems, found, strict=True):
         bits = [80 * math.log2(TAGS)]
         for start, end in ((80, 400), (400, 800)):
@@ -86,5 +86,5 @@ def test_small_tables_have_fewer_portions():
 @pytest.mark.parametrize("wrong", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0)])
 def test_portions_that_are_none(wrong):
     table, labels = made_up(1.0, n=20)
-    with pytest.raises(CarryoverError, match="portions must rise"):
+    with pytest.raises(WhichlayersError, match="portions must rise"):
         online_code(table, labels, TAGS, [Problem(np.arange(2))], portions=wrong)

@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 from synthetic_results import incremental, lifelike, localized, permutation, write_results
 
-from carryover.report import chart
-from carryover.report.build import page as page_alone
-from carryover.report.build import write_report
-from carryover.report.facts import _threads
-from carryover.report.page import json_for_html
-from carryover.trial import CarryoverError
+from whichlayers.errors import WhichlayersError
+from whichlayers.plots import chart_data
+from whichlayers.report.build import page as page_alone
+from whichlayers.report.build import write_report
+from whichlayers.report.metadata import _threads
+from whichlayers.report.page import json_for_html
 
 
 class Page(HTMLParser):
@@ -195,8 +195,8 @@ def test_columns_of_every_point_are_named(full):
 
 
 def test_findings_are_the_statistics(full):
-    from carryover.analysis.frame import finished, load_points
-    from carryover.analysis.incremental import gains
+    from whichlayers.analysis.incremental_curves import gains
+    from whichlayers.results.frames import finished, load_points
 
     folder, page = full
     row = gains(finished(load_points(folder))).query("task == 'CoLA' and train_size == 5000").iloc[0]
@@ -294,7 +294,7 @@ def test_single_trials_make_no_claim(tmp_path):
 
 def test_nothing_finished_is_refused_and_nothing_is_written(tmp_path):
     folder = write_results(tmp_path, incremental(), lambda p: None)
-    with pytest.raises(CarryoverError, match="nothing has finished"):
+    with pytest.raises(WhichlayersError, match="nothing has finished"):
         write_report(folder)
     assert {path.name for path in folder.iterdir()} <= {"results.db", "results.db-wal", "results.db-shm"}
     alone = Page(page_alone(folder, live="0"))  # what `watch` shows until the first trial is done
@@ -303,7 +303,7 @@ def test_nothing_finished_is_refused_and_nothing_is_written(tmp_path):
 
 
 def test_more_trials_than_a_page_can_hold_are_left_out_and_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(chart, "MOST_TRIALS", 10)
+    monkeypatch.setattr(chart_data, "MOST_TRIALS", 10)
     folder = write_results(tmp_path, incremental(("SST-2",), (500,), 2), lifelike(6))
     page = Page(page_alone(folder))
     assert "Single trials are not on this page" in page.text
@@ -322,16 +322,16 @@ def test_the_page_by_itself_is_the_same_and_writes_nothing(full, tmp_path):
 
 
 def test_reads_what_the_real_store_writes(tmp_path):
-    from carryover.engine.outcome import EpochRecord, Outcome
-    from carryover.runs.rows import ModelRow, RunRow, TaskRow
-    from carryover.runs.store import Store
+    from whichlayers.engine.results import EpochRecord, Outcome
+    from whichlayers.results.db import Store
+    from whichlayers.results.records import ModelRow, RunRow, TaskRow
 
     made = incremental(depth=2, recipes=("as_described", "as_released"))
     with Store.open(tmp_path / "results.db", "from the store") as store:
         tasks = [TaskRow("SST-2-fp", "SST-2", "classification", "accuracy", ("accuracy",), 67349)]
         models = [ModelRow("bert-base-uncased-fp", "bert-base-uncased", None, "bert", 2)]
         store.set_points(made, tasks, models)
-        run = store.begin_run(RunRow("host", 1, "cpu", 2, {"torch": "2.13.0"}, None, "carryover run"))
+        run = store.begin_run(RunRow("host", 1, "cpu", 2, {"torch": "2.13.0"}, None, "whichlayers run"))
         values = {p.trial.id: lifelike(2)(p) for p in made}
         store.start(list(values), run)
         store.finish(

@@ -11,8 +11,8 @@ from rich.console import Console
 from synthetic_results import incremental, lifelike, write_results
 from typer.testing import CliRunner
 
-from carryover.analysis.claims import Claim, study_claims
-from carryover.report.claim_table import claim_rows, claims_table
+from whichlayers.analysis.claims import Claim, study_claims
+from whichlayers.report.claim_table import claim_rows, claims_table
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_coefficient_goes_by_its_name(about, shown):
 
 
 def test_the_command_prints_all_three_forms(folder):
-    from carryover.cli import app
+    from whichlayers.cli import app
 
     def asked(*options):
         result = CliRunner().invoke(app, ["claims", str(folder), *options])

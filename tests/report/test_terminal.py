@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 from synthetic_results import incremental, lifelike, localized, write_results
 
-from carryover.analysis.frame import finished, load_points
-from carryover.analysis.intervals import t_interval
-from carryover.report.tables import Cell, grid, summary
-from carryover.report.terminal import _spread, summary_table
+from whichlayers.analysis.intervals import t_interval
+from whichlayers.report.tables import Cell, grid, summary
+from whichlayers.report.terminal import _spread, summary_table
+from whichlayers.results.frames import finished, load_points
 
 
 def show(folder, width=100):

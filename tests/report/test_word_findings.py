@@ -7,9 +7,9 @@ import pytest
 from synthetic_results import prune, write_results
 from synthetic_words import forgetting, word_points
 
-from carryover.analysis.frame import finished, load_points
-from carryover.report.findings import findings, headlines
-from carryover.report.labels import number
+from whichlayers.plots.display_names import number
+from whichlayers.report.findings import findings, headlines
+from whichlayers.results.frames import finished, load_points
 
 DEPTH = 6
 

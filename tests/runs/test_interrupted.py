@@ -14,12 +14,12 @@ import fakes
 import pytest
 from running import assert_complete, computed, run
 
-from carryover.runs.events import Note
-from carryover.runs.folder import StudyFolder
-from carryover.runs.lock import Locked, holder, study_lock
-from carryover.runs.rows import Counts
-from carryover.runs.status import status
-from carryover.runs.store import Store, StoreError
+from whichlayers.results.db import Store, StoreError
+from whichlayers.results.folder import StudyFolder
+from whichlayers.results.lock import Locked, holder, study_lock
+from whichlayers.results.records import Counts
+from whichlayers.runs.events import Note
+from whichlayers.runs.status import status
 
 SCRIPT = Path(fakes.__file__).with_name("drive_study.py")
 TRIALS = 15
@@ -174,7 +174,7 @@ def test_another_machine_that_shows_life_holds_the_folder(folder):
 
 
 def test_the_holder_shows_life(tmp_path, monkeypatch):
-    monkeypatch.setattr("carryover.runs.lock.HEARTBEAT", 0.05)
+    monkeypatch.setattr("whichlayers.results.lock.HEARTBEAT", 0.05)
     with study_lock(tmp_path):
         os.utime(tmp_path / ".lock", (1000, 1000))
         wait_until(lambda: (tmp_path / ".lock").stat().st_mtime > 1000)

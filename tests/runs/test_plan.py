@@ -7,7 +7,7 @@ import random
 import pytest
 from fakes import make_points, make_trial, stack_key
 
-from carryover.runs.plan import make_stacks, plan_rows, steps_of, with_broken_off
+from whichlayers.runs.plan import make_stacks, plan_rows, steps_of, with_broken_off
 
 
 def trials_of(*sizes: int, seeds=(0, 1, 2)):

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from small_subject import small_study
 
-import carryover
-from carryover.runs import machine
-from carryover.runs.events import Note, Progress
-from carryover.runs.store import Store
+import whichlayers
+from whichlayers.results.db import Store
+from whichlayers.runs import machine
+from whichlayers.runs.events import Note, Progress
 
 TRIALS = 8
 
@@ -31,7 +31,7 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory) -> carryover.Study:
+def study(tmp_path_factory) -> whichlayers.Study:
     """4 points of a curve by 2 seeds, on the built-in sentiment task."""
     return small_study(
         tmp_path_factory.mktemp("subject"),
@@ -42,7 +42,7 @@ def study(tmp_path_factory) -> carryover.Study:
 @pytest.fixture(scope="module")
 def undisturbed(study, tmp_path_factory) -> dict[tuple, float]:
     folder = tmp_path_factory.mktemp("undisturbed") / "study"
-    carryover.run(study, folder, device="cpu", workers=0, max_stack=8)
+    whichlayers.run(study, folder, device="cpu", workers=0, max_stack=8)
     return values(folder)
 
 
@@ -73,7 +73,7 @@ def assert_same(found: dict[tuple, float], expected: dict[tuple, float]) -> None
 
 
 def test_a_study_gives_the_same_numbers_in_stacks_of_3_as_in_one_of_8(study, undisturbed, tmp_path):
-    results = carryover.run(study, tmp_path / "study", device="cpu", workers=0, max_stack=3)
+    results = whichlayers.run(study, tmp_path / "study", device="cpu", workers=0, max_stack=3)
     assert results.last_run.done == TRIALS
     assert_same(values(tmp_path / "study"), undisturbed)
 
@@ -82,7 +82,7 @@ def test_kill_9_of_a_real_study_loses_nothing_and_repeats_nothing(study, undistu
     """Each trial by itself in one of two workers; compared with all of them in one stack."""
     (tmp_path / "small.toml").write_text(study.to_toml())
     folder = tmp_path / "small"
-    command = [sys.executable, "-m", "carryover", "run", "small.toml", "--workers", "2", "--max-stack", "1"]
+    command = [sys.executable, "-m", "whichlayers", "run", "small.toml", "--workers", "2", "--max-stack", "1"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
 
     def start() -> subprocess.Popen[bytes]:
@@ -120,7 +120,7 @@ def test_kill_9_of_a_real_study_loses_nothing_and_repeats_nothing(study, undistu
 def test_stacks_that_run_out_of_memory_end_with_the_same_numbers(study, undisturbed, tmp_path, monkeypatch):
     import torch
 
-    from carryover.engine import finetune as engine
+    from whichlayers.engine import finetune as engine
 
     sizes = []
 
@@ -136,7 +136,7 @@ def test_stacks_that_run_out_of_memory_end_with_the_same_numbers(study, undistur
 
     monkeypatch.setattr(engine, "StackRun", Tight)
     notes = []
-    results = carryover.run(
+    results = whichlayers.run(
         study,
         tmp_path / "study",
         device="cpu",
@@ -155,8 +155,8 @@ def test_stacks_that_run_out_of_memory_end_with_the_same_numbers(study, undistur
 def test_a_stack_broken_off_in_the_middle_goes_on_from_its_checkpoint(
     study, undisturbed, tmp_path, monkeypatch
 ):
-    from carryover.engine import checkpoint
-    from carryover.engine import finetune as engine
+    from whichlayers.engine import checkpoint
+    from whichlayers.engine import finetune as engine
 
     steps, breaks_at = [], [20]
 
@@ -172,7 +172,7 @@ def test_a_stack_broken_off_in_the_middle_goes_on_from_its_checkpoint(
     monkeypatch.setattr(checkpoint, "SHARE_OF_TIME", float("inf"))
 
     def go(**options):
-        return carryover.run(
+        return whichlayers.run(
             study,
             tmp_path / "study",
             device="cpu",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from fakes import FakeEpoch, make_points, outcome
-from test_store import MODELS, RUN, TASKS
+from test_db import MODELS, RUN, TASKS
 
-from carryover.runs.folder import StudyFolder
-from carryover.runs.lock import study_lock
-from carryover.runs.plan import steps_of
-from carryover.runs.status import status
-from carryover.runs.store import Store
+from whichlayers.results.db import Store
+from whichlayers.results.folder import StudyFolder
+from whichlayers.results.lock import study_lock
+from whichlayers.runs.plan import steps_of
+from whichlayers.runs.status import status
 
 MINUTE = 60.0
 

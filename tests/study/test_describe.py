@@ -1,8 +1,8 @@
 import pytest
+from fake_facts import a_study
 
-from carryover.study.describe import describe_study
-from carryover.study.preset import list_presets, load_preset
-from study.facts import a_study
+from whichlayers.study.describe import describe_study
+from whichlayers.study.preset import list_presets, load_preset
 
 
 def test_what_a_study_asks():

@@ -1,12 +1,12 @@
 from itertools import product
 
 import pytest
+from fake_facts import FakeFacts, a_study
 
-from carryover.study.errors import StudyError
-from carryover.study.expand import count, expand
-from carryover.study.file import Study
-from carryover.trial import Point, Probe, Surgery, Training
-from study.facts import FakeFacts, a_study
+from whichlayers.config.errors import StudyError
+from whichlayers.study.expand import count, expand
+from whichlayers.study.file import Study
+from whichlayers.trial import Point, Probe, Surgery, Training
 
 KINDS = [
     "incremental",

@@ -1,11 +1,11 @@
 from pathlib import Path
 
 import pytest
+from fake_facts import a_study
 
-from carryover.study.errors import StudyError
-from carryover.study.file import Study, load_study
-from carryover.study.sections import ModelSpec, TaskSpec
-from study.facts import a_study
+from whichlayers.config.errors import StudyError
+from whichlayers.config.sections import ModelSpec, TaskSpec
+from whichlayers.study.file import Study, load_study
 
 GOOD = """name = "x"
 train_sizes = [500, 0.1, "all"]
@@ -138,7 +138,7 @@ def test_a_study_built_in_python_fails_in_the_same_words():
 
 
 def test_loading(tmp_path):
-    with pytest.raises(StudyError, match="carryover new"):
+    with pytest.raises(StudyError, match="whichlayers new"):
         load_study(tmp_path / "absent.toml")
     with pytest.raises(StudyError, match="folder"):
         load_study(tmp_path)

@@ -1,13 +1,14 @@
 from pathlib import Path
 
 import pytest
+from fake_facts import FakeFacts
 
-from carryover.study.errors import StudyError
-from carryover.study.expand import expand
-from carryover.study.file import Study
-from carryover.study.preset import list_presets, load_preset, preset_text
-from carryover.trial import CarryoverError, Probe
-from study.facts import FakeFacts
+from whichlayers.config.errors import StudyError
+from whichlayers.errors import WhichlayersError
+from whichlayers.study.expand import expand
+from whichlayers.study.file import Study
+from whichlayers.study.preset import list_presets, load_preset, preset_text
+from whichlayers.trial import Probe
 
 # points at depth 12: arrangements of layers x trials x sizes x tasks x models
 AT_DEPTH_12 = {
@@ -125,5 +126,5 @@ def test_presets_can_be_run_on_other_models_and_data():
 
 
 def test_an_unknown_preset():
-    with pytest.raises(CarryoverError, match=r"did you mean `tamkin2020/localized`\?.*demo"):
+    with pytest.raises(WhichlayersError, match=r"did you mean `tamkin2020/localized`\?.*demo"):
         load_preset("tamkin2020/localised")

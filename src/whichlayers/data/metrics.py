@@ -1,0 +1,102 @@
+"""How predictions are scored: the GLUE metrics, computed by scikit-learn and scipy.
+
+`f1` is that of class 1 and is for tasks with two classes; `macro_f1` is the mean over classes. A correlation
+with constant predictions is undefined; it is reported as 0, as scikit-learn does for mcc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from whichlayers.data.tasks import Kind
+from whichlayers.errors import WhichlayersError
+
+
+def _accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
+    from sklearn.metrics import accuracy_score
+
+    return float(accuracy_score(labels, predictions))
+
+
+def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predictions, zero_division=0))
+
+
+def _macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predictions, average="macro", zero_division=0))
+
+
+def _mcc(predictions: np.ndarray, labels: np.ndarray) -> float:
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels, predictions))
+
+
+def _pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
+    from scipy.stats import pearsonr
+
+    return 0.0 if _constant(predictions, labels) else float(pearsonr(predictions, labels).statistic)
+
+
+def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
+    from scipy.stats import spearmanr
+
+    return 0.0 if _constant(predictions, labels) else float(spearmanr(predictions, labels).statistic)
+
+
+def _constant(predictions: np.ndarray, labels: np.ndarray) -> bool:
+    return bool(np.ptp(predictions) == 0 or np.ptp(labels) == 0)
+
+
+CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "macro_f1": _macro_f1,
+    "mcc": _mcc,
+}
+REGRESSION: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "pearson": _pearson,
+    "spearman": _spearman,
+}
+METRICS = {**CLASSIFICATION, **REGRESSION}
+
+
+def score(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Each metric by name. Predictions are class numbers (classification) or values (regression), one a row.
+
+    Values that are not finite, from a run that diverged, score NaN rather than raise.
+    """
+    predictions, labels = np.asarray(predictions), np.asarray(labels)
+    if predictions.shape != labels.shape or predictions.ndim != 1 or not len(labels):
+        raise ValueError(
+            f"predictions {predictions.shape} and labels {labels.shape} must be alike, 1-D, not empty"
+        )
+    if predictions.dtype.kind == "f":
+        predictions = predictions.astype(np.float64)  # a sum of float32 squares loses digits
+        labels = labels.astype(np.float64)
+        if not np.isfinite(predictions).all():
+            return {name: float("nan") for name in metrics}
+    return {name: METRICS[name](predictions, labels) for name in metrics}
+
+
+def choose_metrics(
+    kind: Kind, n_classes: int, metric: str | None, where: str = "metric"
+) -> tuple[str, tuple[str, ...]]:
+    """(primary, all) for a task that the user brings; `where` names the setting in an error."""
+    if kind == "regression":
+        allowed = tuple(REGRESSION)
+    else:
+        allowed = ("accuracy", "f1", "macro_f1", "mcc") if n_classes == 2 else ("accuracy", "macro_f1", "mcc")
+    metric = metric or allowed[0]
+    if metric not in allowed:
+        classes = f" with {n_classes} classes" if kind == "classification" else ""
+        raise WhichlayersError(
+            f"{where} = {metric!r} does not fit a {kind} task{classes}; choose one of {', '.join(allowed)}"
+        )
+    return metric, allowed

@@ -1,0 +1,240 @@
+"""Rows of TSV, CSV, JSONL and Parquet files, each with the line it stands on: one generator a format.
+
+The ending decides the format; text formats may be gzipped (.tsv.gz). CSV is quoted as in RFC 4180. TSV is not
+quoted at all: a quote is a character like any other, a tab separates, a newline ends the row, which is how
+GLUE and most corpora are written. Text is UTF-8, with or without a byte order mark. Blank lines are skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from whichlayers.data.tasks import BadData, BadRows
+from whichlayers.errors import WhichlayersError
+from whichlayers.text import counted
+
+FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
+SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
+LARGEST_TO_COUNT = 50_000_000  # bytes; a second or so
+Record = tuple[int, list[Any]]  # (line in the file, values of the columns asked for)
+
+
+def records(
+    path: Path, columns: list[str], bad: BadRows, header: Sequence[str] | None, malformed: BadRows
+) -> Iterator[Record]:
+    """The wanted columns of every row. `header` names the columns of a file that has none; rows with a wrong
+    number of columns are counted in `malformed`, all others that cannot be read in `bad`."""
+    ending = _format(path)
+    if not path.is_file():
+        raise WhichlayersError(f"{path}: no such file")
+    if ending == ".parquet":
+        yield from _parquet_values(path, columns)
+    elif ending == ".jsonl":
+        yield from _json_values(_lines(path, bad), columns, bad)
+    else:
+        lines = _lines(path, bad)
+        rows = _csv_records(lines, bad) if ending == ".csv" else _tsv_records(lines)
+        yield from _delimited_values(path, rows, columns, header, bad, malformed)
+
+
+def column_names(path: Path) -> list[str]:
+    """The header of a TSV or CSV file."""
+    bad = BadRows(str(path))
+    lines = _lines(path, bad)
+    return _header(_csv_records(lines, bad) if _format(path) == ".csv" else _tsv_records(lines), bad)
+
+
+def check_columns(path: Path, columns: list[str]) -> None:
+    """Raises unless the file has these columns and a row; reads no further than its first good row."""
+    bad = BadRows(str(path))
+    for _ in records(path, columns, bad, None, bad):
+        return
+    bad.raise_if_any()
+    raise BadData(f"{path} has no rows")
+
+
+def count_rows(path: Path) -> int | None:
+    """Rows of a file, readable or not; None for a text file so large that counting would take a while."""
+    ending, bad = _format(path), BadRows(str(path))
+    if not path.is_file():
+        raise WhichlayersError(f"{path}: no such file")
+    if ending == ".parquet":
+        import pyarrow.parquet
+
+        try:
+            return int(pyarrow.parquet.read_metadata(path).num_rows)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise BadData(f"{path} cannot be read as Parquet: {error}") from error
+    if path.stat().st_size > LARGEST_TO_COUNT:
+        return None
+    lines = _lines(path, bad)
+    if ending == ".jsonl":
+        return sum(1 for line in lines if line.strip())
+    rows = _csv_records(lines, bad) if ending == ".csv" else _tsv_records(lines)
+    return max(0, sum(1 for _ in rows) - 1)  # without the header
+
+
+def _format(path: Path) -> str:
+    name = path.name.lower().removesuffix(".gz")
+    ending = Path(name).suffix
+    if ending not in FORMATS or (ending == ".parquet" and path.name.lower().endswith(".gz")):
+        raise WhichlayersError(
+            f"{path}: the file's ending must be one of {', '.join(FORMATS)} (text ones also .gz)"
+        )
+    return ending
+
+
+def _lines(path: Path, bad: BadRows) -> Iterator[str]:
+    """Decoded lines, line ends kept. Bytes are cut at \\n alone: str.splitlines would also cut at U+2028."""
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    try:
+        with opener(path, "rb") as handle:
+            for number, raw in enumerate(handle, start=1):
+                if number == 1:
+                    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                        raise BadData(f"{path} is UTF-16; save it as UTF-8")
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                    if not raw.endswith(b"\n") and b"\r" in raw.rstrip(b"\r"):
+                        raise BadData(f"{path} has old Mac line ends (\\r); save it with \\n line ends")
+                try:
+                    yield raw.decode()
+                except UnicodeDecodeError as error:
+                    where = f"byte 0x{raw[error.start]:02x} at position {error.start + 1}"
+                    bad.add(number, f"not UTF-8: {where}; save the file as UTF-8")
+                    yield raw.decode(errors="replace")
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadData(f"{path} cannot be read: {error}") from error
+
+
+def _tsv_records(lines: Iterator[str]) -> Iterator[Record]:
+    for number, line in enumerate(lines, start=1):
+        row = line.removesuffix("\n").removesuffix("\r")
+        if row:
+            yield number, row.split("\t")
+
+
+def _csv_records(lines: Iterator[str], bad: BadRows) -> Iterator[Record]:
+    reader = csv.reader(lines, strict=True)
+    usual_limit = csv.field_size_limit(2**31 - 1)  # a long document is no error
+    try:
+        while True:
+            first_line = reader.line_num + 1  # a quoted field may run over several lines
+            try:
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                bad.add(first_line, f"not valid CSV: {_csv_complaint(error)}")
+                return  # where the next row begins is anyone's guess
+            if row:
+                yield first_line, row
+    finally:
+        csv.field_size_limit(usual_limit)
+
+
+def _csv_complaint(error: csv.Error) -> str:
+    """The csv module's words are for those who call it."""
+    said = str(error)
+    if "unexpected end of data" in said:
+        return "a quote is opened and never closed"
+    if "new-line character" in said:
+        return "a \\r alone (an old Mac line end?); save the file with \\n line ends"
+    return said
+
+
+def _header(rows: Iterator[Record], bad: BadRows) -> list[str]:
+    _, names = next(rows, (1, None))
+    if names is None:
+        bad.raise_if_any()
+    return [name.strip() for name in names or ()]
+
+
+def _delimited_values(
+    path: Path,
+    rows: Iterator[Record],
+    columns: list[str],
+    header: Sequence[str] | None,
+    bad: BadRows,
+    malformed: BadRows,
+) -> Iterator[Record]:
+    if header is None:
+        header = _header(rows, bad)
+        if not set(columns) <= set(header):
+            bad.raise_if_any()  # a header that cannot be read right
+    where = _positions(path, columns, header)
+    for line, fields in rows:
+        if len(fields) == len(header):
+            yield line, [fields[i] for i in where]
+        else:
+            malformed.add(line, f"{counted(len(fields), 'column')}, expected {len(header)}")
+
+
+def _json_values(lines: Iterator[str], columns: list[str], bad: BadRows) -> Iterator[Record]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.rstrip())
+        except json.JSONDecodeError as error:
+            bad.add(number, f"not valid JSON: {error.msg} at character {error.colno}")
+            continue
+        except (ValueError, RecursionError) as error:  # numbers too long, lists too deep
+            bad.add(number, f"not valid JSON: {error}")
+            continue
+        if not isinstance(row, dict):
+            bad.add(number, f"a JSON {type(row).__name__}, expected an object with {', '.join(columns)}")
+        elif missing := [column for column in columns if column not in row]:
+            bad.add(
+                number, f"no {missing[0]!r}; this row has {', '.join(map(repr, list(row)[:8])) or 'nothing'}"
+            )
+        else:
+            yield number, [row[column] for column in columns]
+
+
+def _parquet_values(path: Path, columns: list[str]) -> Iterator[Record]:
+    """A Parquet file has no lines: a row's number, from 1, stands for it."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        _positions(path, columns, file.schema_arrow.names)
+        first = 1
+        for batch in file.iter_batches(columns=list(dict.fromkeys(columns))):
+            values = [batch.column(batch.schema.get_field_index(column)).to_pylist() for column in columns]
+            for i, row in enumerate(zip(*values, strict=True)):
+                yield first + i, list(row)
+            first += batch.num_rows
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise BadData(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _positions(path: Path, columns: list[str], header: Sequence[str]) -> list[int]:
+    for column in columns:
+        if list(header).count(column) == 1:
+            continue
+        if column in header:
+            raise BadData(f"{path}:1: {list(header).count(column)} columns are called {column!r}")
+        close = difflib.get_close_matches(column, header, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        found = ", ".join(repr(name[:40]) for name in header[:12]) or "none: it is empty"
+        raise BadData(
+            f"{path}:1: no column {column!r}{hint}; the columns are {found}{_separator_hint(path, header)}"
+        )
+    return [list(header).index(column) for column in columns]
+
+
+def _separator_hint(path: Path, header: Sequence[str]) -> str:
+    """Where the name of a single column holds what may be meant to part several."""
+    usual = {".csv": ",", ".tsv": "\t"}.get(_format(path))
+    if usual is None or len(header) != 1:
+        return ""
+    found = next((name for mark, name in SEPARATORS.items() if mark != usual and mark in header[0]), None)
+    return f". Separated by {found}? Save the file with {SEPARATORS[usual]}" if found else ""

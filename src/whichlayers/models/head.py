@@ -1,0 +1,96 @@
+"""An encoder with a task head: mean of the last hidden states or pretrained pooler, dropout, one Linear."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from whichlayers import rng
+from whichlayers.errors import WhichlayersError
+from whichlayers.models.anatomy import Anatomy
+from whichlayers.trial import Head
+
+CLASSIFIER_SD = 0.02
+
+
+class Classifier(nn.Module):
+    """Logits (or one regression output) from a base encoder; `build_classifier` draws its weights."""
+
+    def __init__(self, encoder: PreTrainedModel, head: Head, n_outputs: int):
+        super().__init__()
+        if head not in get_args(Head):
+            raise WhichlayersError(f"head {head!r} is not known: choose one of {', '.join(get_args(Head))}.")
+        if head == "pooler" and not has_pooler(encoder):
+            raise WhichlayersError(
+                f'head = "pooler" needs a pretrained pooler, and this {encoder.config.model_type} model has '
+                'none in its file. Use head = "mean", or a model that was saved with its pooler.'
+            )
+        family = Anatomy(encoder).family
+        self.head = head
+        self.takes_token_types = takes_token_types(encoder)
+        self.encoder = encoder
+        self.dropout = nn.Dropout(getattr(encoder.config, family.dropout))
+        self.classifier = nn.Linear(encoder.config.hidden_size, n_outputs)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.takes_token_types and token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        outputs = self.encoder(**inputs)
+        if self.head == "pooler":
+            features = outputs.pooler_output  # (B, H)
+        else:
+            features = mean_states(outputs.last_hidden_state, attention_mask)  # (B, H)
+        return self.classifier(self.dropout(features))  # (B, n_outputs)
+
+
+def build_classifier(encoder: PreTrainedModel, head: Head, n_outputs: int, seed: int) -> Classifier:
+    """A classifier on a copy of the encoder, its last layer drawn from Normal(0, 0.02) by the seed alone.
+
+    With head = "mean" the copy goes without its pooler, which would be computed at every step for nothing.
+    """
+    classifier = Classifier(copy.deepcopy(encoder), head, n_outputs)
+    family = Anatomy(encoder).family
+    if head == "mean" and family.pooler is not None:
+        setattr(classifier.encoder, family.pooler, None)
+    last = classifier.classifier
+    device = classifier.encoder.device
+    last.to(device)
+    with torch.no_grad():
+        last.weight.copy_(rng.normal(seed, "classifier.weight", last.weight.shape, CLASSIFIER_SD, device))
+        last.bias.zero_()
+    return classifier
+
+
+def mean_states(hidden: Tensor, attention_mask: Tensor) -> Tensor:
+    """The mean over real tokens: (B, L, H) and (B, L) give (B, H)."""
+    mask = attention_mask.unsqueeze(-1).to(hidden.dtype)  # (B, L, 1)
+    return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def summary_states(hidden: Tensor, attention_mask: Tensor, summary_token: str) -> Tensor:
+    """The state of the token that stands for the sequence: the first, or the last before the padding."""
+    if summary_token == "first":
+        return hidden[:, 0]
+    last = attention_mask.long().sum(1) - 1  # (B,)
+    return hidden[torch.arange(len(hidden), device=hidden.device), last]  # (B, H)
+
+
+def has_pooler(encoder: PreTrainedModel) -> bool:
+    """Whether the encoder has a pooler; `load_encoder` gives it one only where the file holds its weights."""
+    pooler = Anatomy(encoder).family.pooler
+    return pooler is not None and getattr(encoder, pooler, None) is not None
+
+
+def takes_token_types(encoder: PreTrainedModel) -> bool:
+    """Whether token types tell anything to the model: RoBERTa has a table of one type, DeBERTa often none."""
+    if "token_type_ids" not in inspect.signature(encoder.forward).parameters:
+        return False
+    return getattr(encoder.config, "type_vocab_size", 2) > 1  # XLNet has no such key and takes any two types

@@ -1,0 +1,1 @@
+"""Figures: matplotlib for files, the same as data for the report page."""

@@ -1,0 +1,108 @@
+// Brings the page to life: charts, tables that sort, light and dark, and, while a study runs, what is new.
+"use strict";
+
+const states = new Map(); // what a reader has switched, by the chart's key: it outlives an update
+let drawn = [];
+
+function build() {
+  const data = dataOf(document);
+  drawn = [];
+  for (const figure of document.querySelectorAll("figure[data-chart]")) {
+    const key = figure.dataset.chart;
+    const made = key === "layers" ? new Layers(figure, data.layers, data.themes, states.get(key)) : new Chart(figure, data.charts[key], data.themes, states.get(key));
+    states.set(key, made.state);
+    drawn.push(made);
+  }
+  for (const table of document.querySelectorAll("table.sortable")) sortable(table);
+}
+const redraw = () => drawn.forEach((one) => one.draw(true));
+
+// --- tables ---
+
+function sortable(table) {
+  const heads = [...table.tHead.querySelectorAll("th[scope=col]")]; // in the order of the columns, over one row or two
+  heads.forEach((head, column) => {
+    if (!head.textContent.trim()) return;
+    const button = html("button", { type: "button" }, null, head.textContent);
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const upward = head.getAttribute("aria-sort") !== "ascending";
+      for (const other of heads) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", upward ? "ascending" : "descending");
+      const rows = [...table.tBodies[0].rows].map((row) => [row, sortKey(row.cells[column])]);
+      rows.sort(([, a], [, b]) => compare(a, b, upward));
+      table.tBodies[0].append(...rows.map(([row]) => row));
+    });
+  });
+}
+// Numbers by size, words by their letters, and what is empty last, whichever way.
+function sortKey(cell) {
+  const text = (cell.dataset.value ?? cell.firstChild?.textContent ?? "").trim().replace("\u2212", "-");
+  const found = text.replaceAll(",", "").replace(/^</, "").match(/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?/);
+  return text === "" ? null : found ? Number(found[0]) : text;
+}
+function compare(a, b, upward) {
+  if (a === null || b === null) return (a === null) - (b === null);
+  const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+  return upward ? order : -order;
+}
+
+// --- light and dark ---
+
+function themes() {
+  const button = document.getElementById("theme");
+  const remembered = (value) => {
+    try {
+      if (value !== undefined) localStorage.setItem("whichlayers-theme", value);
+      return localStorage.getItem("whichlayers-theme");
+    } catch {
+      return null; // a page from disk may not be allowed to remember
+    }
+  };
+  const apply = (name) => {
+    if (name) document.documentElement.dataset.theme = name;
+    button.textContent = isDark() ? "Light page" : "Dark page";
+    redraw();
+  };
+  button.addEventListener("click", () => apply(remembered(isDark() ? "light" : "dark") || (isDark() ? "light" : "dark")));
+  darkAsked.addEventListener("change", () => apply());
+  printing.addEventListener("change", redraw);
+  addEventListener("beforeprint", redraw);
+  addEventListener("afterprint", redraw);
+  apply(remembered());
+}
+
+// --- while the study runs ---
+
+function live() {
+  let version = document.body.dataset.live;
+  const status = document.getElementById("status"), bar = document.querySelector("progress");
+  const open = () => [...document.querySelectorAll("details")].map((one) => one.open);
+  const ask = async () => {
+    let wait = 2000;
+    try {
+      const state = await (await fetch("state", { cache: "no-store" })).json();
+      status.textContent = state.text;
+      bar.value = state.share;
+      if (state.version !== version) {
+        const text = await (await fetch("page", { cache: "no-store" })).text();
+        const fresh = new DOMParser().parseFromString(text, "text/html"), wasOpen = open(), at = scrollY;
+        version = fresh.body.dataset.live;
+        document.getElementById("data").textContent = fresh.getElementById("data").textContent;
+        document.getElementById("content").replaceWith(fresh.getElementById("content"));
+        build();
+        document.querySelectorAll("details").forEach((one, place) => wasOpen[place] !== undefined && (one.open = wasOpen[place]));
+        scrollTo(0, at);
+      }
+    } catch {
+      status.textContent = "whichlayers watch has ended, or cannot be reached: this is the last it showed";
+      wait = 10000;
+    }
+    setTimeout(ask, wait);
+  };
+  setTimeout(ask, 1000);
+}
+
+build();
+themes();
+if (document.body.dataset.live !== undefined) live();

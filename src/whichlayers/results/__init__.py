@@ -1,0 +1,1 @@
+"""results.db: schema, writer, readers as pandas frames, export to CSV and Parquet."""

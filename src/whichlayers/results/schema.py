@@ -1,0 +1,78 @@
+"""The tables of results.db, and what is written as a row of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from whichlayers.results.records import RunRow, WeightChange
+from whichlayers.trial import Trial
+
+SCHEMA_VERSION = 1
+
+SCHEMA = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE tasks(
+    fingerprint TEXT PRIMARY KEY, name TEXT, kind TEXT, metric TEXT, metrics TEXT, train_rows INTEGER);
+CREATE TABLE models(fingerprint TEXT PRIMARY KEY, name TEXT, revision TEXT, family TEXT, depth INTEGER);
+CREATE TABLE trials(
+    id TEXT PRIMARY KEY, model TEXT, model_fingerprint TEXT, task TEXT, task_fingerprint TEXT,
+    train_size INTEGER, seed INTEGER, head TEXT, recipe TEXT, keep_layer_norm INTEGER, reinit_lr_factor REAL,
+    trial_json TEXT NOT NULL,
+    status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'done', 'failed')),
+    error TEXT, started REAL, finished REAL, seconds REAL, run_id INTEGER);
+CREATE TABLE points(experiment TEXT, condition TEXT, x REAL, trial_id TEXT REFERENCES trials(id),
+    PRIMARY KEY (experiment, condition, x, trial_id));
+CREATE INDEX points_trial ON points(trial_id);
+CREATE TABLE epochs(trial_id TEXT REFERENCES trials(id), epoch INTEGER, metric TEXT, value REAL,
+    PRIMARY KEY (trial_id, epoch, metric)) WITHOUT ROWID;
+CREATE TABLE weight_changes(
+    trial_id TEXT REFERENCES trials(id), name TEXT, layer INTEGER, frobenius REAL, spectral REAL,
+    start_frobenius REAL, start_spectral REAL, PRIMARY KEY (trial_id, name)) WITHOUT ROWID;
+CREATE TABLE runs(
+    run_id INTEGER PRIMARY KEY, started REAL, finished REAL, outcome TEXT, host TEXT, pid INTEGER,
+    device TEXT, threads INTEGER, versions TEXT, git_commit TEXT, command TEXT);
+CREATE VIEW weight_change AS
+    SELECT trial_id, name, layer, 'frobenius' AS kind, frobenius AS value FROM weight_changes UNION ALL
+    SELECT trial_id, name, layer, 'spectral', spectral FROM weight_changes UNION ALL
+    SELECT trial_id, name, layer, 'frobenius, relative', frobenius / start_frobenius FROM weight_changes UNION ALL
+    SELECT trial_id, name, layer, 'spectral, relative', spectral / start_spectral FROM weight_changes;
+"""
+
+
+def trial_row(trial_id: str, trial: Trial) -> tuple[Any, ...]:
+    """The task is what the metric is of: of a question about words the corpus, not what was finetuned on."""
+    of = (trial.task, trial.task_fingerprint)
+    if trial.words is not None:
+        of = (trial.words.corpus, trial.words.fingerprint)
+    return (
+        trial_id,
+        trial.model,
+        trial.model_fingerprint,
+        *of,
+        trial.train_size,
+        trial.seed,
+        trial.head,
+        trial.surgery.recipe,
+        int(trial.surgery.keep_layer_norm),
+        reinit_lr_factor(trial),
+        trial.to_json(),
+    )
+
+
+def change_row(trial_id: str, c: WeightChange) -> tuple[Any, ...]:
+    return trial_id, c.name, c.layer, c.frobenius, c.spectral, c.start_frobenius, c.start_spectral
+
+
+def run_row(run: RunRow) -> tuple[Any, ...]:
+    versions = json.dumps(run.versions, sort_keys=True)
+    return run.host, run.pid, run.device, run.threads, versions, run.git_commit, run.command
+
+
+def reinit_lr_factor(trial: Trial) -> float | None:
+    """The factor on the lr of the re-initialised layers; None where it is not one and the same."""
+    factors = dict(trial.training.lr_factors)
+    found = {factors.get(layer, 1.0) for layer in trial.surgery.reinit}
+    if not found:
+        return 1.0
+    return found.pop() if len(found) == 1 else None

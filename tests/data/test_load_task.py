@@ -1,0 +1,121 @@
+"""A task by name: each kind of name goes to its reader; a wrong one is answered with what is allowed."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import whichlayers.data
+from whichlayers.data.load_task import load_task
+from whichlayers.data.tasks import Split, Task
+from whichlayers.errors import WhichlayersError
+
+
+@pytest.fixture
+def grammar(monkeypatch):
+    """A stand-in for the built-in grammar: dispatch is tested here, the grammar beside itself."""
+    module = ModuleType("whichlayers.data.grammar")
+    rows = Split(["a", "b"], None, np.array([0, 1]))
+    module.BUILTIN = {"sentiment": "...", "acceptability": "..."}
+    module.write_task = lambda name: Task(
+        name, "classification", ("no", "yes"), "accuracy", ("accuracy", "mcc"), rows, {"": rows}
+    )
+    monkeypatch.setitem(sys.modules, "whichlayers.data.grammar", module)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "CoLA").mkdir()
+    for name, rows in (("train", 3), ("train_small", 2), ("dev", 2)):
+        lines = "".join(f"gj\t{i % 2}\t\tSentence {i}.\n" for i in range(rows))
+        (tmp_path / "CoLA" / f"{name}.tsv").write_text(lines)
+        own = "".join(f"Sentence {i},{'ab'[i % 2]}\n" for i in range(rows))
+        (tmp_path / f"{name}.csv").write_text("body,team\n" + own)
+    return tmp_path
+
+
+@pytest.mark.parametrize("source", [None, "hub"])
+def test_builtin(grammar, source):
+    task = load_task("builtin:sentiment", source=source)
+    assert (task.name, task.metric) == ("sentiment", "accuracy")
+    assert load_task("builtin:sentiment", metric="mcc").metric == "mcc"
+
+
+def test_builtin_mistakes(grammar):
+    with pytest.raises(
+        WhichlayersError, match=r"did you mean 'builtin:sentiment'\?\); allowed are builtin:sentiment"
+    ):
+        load_task("builtin:sentimint")
+    with pytest.raises(WhichlayersError, match="takes no text, source"):
+        load_task("builtin:sentiment", text="body", source="folder")
+    with pytest.raises(WhichlayersError, match="metric = 'pearson'; choose one of accuracy, mcc"):
+        load_task("builtin:sentiment", metric="pearson")
+
+
+def test_the_real_grammar_is_where_it_is_looked_for():
+    pytest.importorskip("whichlayers.data.grammar")
+    task = load_task("builtin:sentiment")
+    assert len(task.train) > 100
+    assert task.kind == "classification"
+
+
+def test_glue_from_a_folder(folder):
+    task = load_task("cola", source=str(folder))
+    assert (task.name, task.metric, len(task.train)) == ("CoLA", "mcc", 3)
+    assert len(load_task("CoLA", source=folder, train="train_small.tsv").train) == 2
+    assert load_task("CoLA", source=folder, metric="accuracy").metric == "accuracy"
+    with pytest.raises(WhichlayersError, match="takes no kind"):
+        load_task("CoLA", source=folder, kind="regression")
+
+
+def test_own_files(folder, monkeypatch):
+    absolute = load_task(
+        "tickets", train=folder / "train.csv", dev=folder / "dev.csv", text="body", label="team"
+    )
+    assert (absolute.name, absolute.label_names, len(absolute.train)) == ("tickets", ("a", "b"), 3)
+    in_source = load_task("x", source=folder, train="train.csv", dev="dev.csv", text="body", label="team")
+    monkeypatch.chdir(folder)
+    here = load_task(
+        "x", source="hub", train="train.csv", dev="dev.csv", text="body", label="team", metric="mcc"
+    )
+    assert absolute.fingerprint == in_source.fingerprint != here.fingerprint
+    assert here.metric == "mcc"
+
+
+def test_own_files_may_bear_a_glue_name(folder):
+    task = load_task("CoLA", source=folder, train="train.csv", dev="dev.csv", text="body", label="team")
+    assert task.label_names == ("a", "b")
+
+
+def test_own_files_mistakes(folder):
+    with pytest.raises(WhichlayersError, match="text and label not given"):
+        load_task("tickets", source=folder, train="train.csv", dev="dev.csv")
+    with pytest.raises(WhichlayersError, match="no dev file"):
+        load_task("tickets", source=folder, train="train.csv", text="body", label="team")
+
+
+def test_unknown_names(grammar):
+    with pytest.raises(WhichlayersError) as error:
+        load_task("sentiment")
+    message = str(error.value)
+    assert "no task is called 'sentiment' (did you mean 'builtin:sentiment'?)" in message
+    for allowed in ("builtin:acceptability", "SST-2", "MNLI", "WNLI", "train, dev, text and label"):
+        assert allowed in message
+    with pytest.raises(WhichlayersError, match=r"did you mean 'SST-2'"):
+        load_task("SST-5")
+
+
+def test_the_room_is_imported_without_the_heavy_libraries():
+    code = (
+        "import sys, importlib\n"
+        "for name in ('sklearn', 'scipy', 'pandas', 'datasets', 'pyarrow', 'pydantic'):\n"
+        "    sys.modules[name] = None\n"
+        "for name in ('tasks', 'rows', 'files', 'glue', 'metrics', 'tokens', 'batches', 'source'):\n"
+        "    importlib.import_module('whichlayers.data.' + name)\n"
+    )
+    root = Path(whichlayers.data.__path__[0]).parent.parent
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

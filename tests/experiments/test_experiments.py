@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+from fake_facts import a_study
+
+from whichlayers.config.errors import StudyError
+from whichlayers.experiments.epochs import Epochs
+from whichlayers.experiments.incremental import Incremental
+from whichlayers.experiments.localized import Localized
+from whichlayers.experiments.permutation import Permutation
+from whichlayers.experiments.probing import Probing
+from whichlayers.experiments.prune import Prune
+from whichlayers.experiments.single_layer import SingleLayer
+from whichlayers.trial import Probe
+
+DEPTHS = [1, 2, 3, 6, 12, 24]
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_incremental_keeps_the_first_k(depth):
+    made = list(Incremental().arrangements(depth))
+    assert [a.x for a in made] == list(range(depth + 1))
+    for a in made:
+        assert set(a.reinit) == {layer for layer in range(1, depth + 1) if layer > a.x}
+    assert made[-1].reinit == ()
+
+
+@pytest.mark.parametrize(("depth", "kept"), [(1, [0, 1]), (2, [0, 1, 2]), (6, [0, 3, 6]), (12, [0, 6, 12])])
+def test_half_and_depth_are_those_of_the_model(depth, kept):
+    experiment = Incremental(keep=[0, "half", "depth"])
+    assert not list(experiment.misfits(depth))
+    assert [a.x for a in experiment.arrangements(depth)] == kept
+    assert [a.x for a in Epochs().arrangements(depth)] == kept
+
+
+def test_words_that_keep_does_not_know_are_refused():
+    with pytest.raises(StudyError, match='or "half" or "depth"'):
+        a_study(experiments=[{"kind": "incremental", "keep": ["most"]}])
+
+
+def test_a_correlation_needs_three_orders():
+    with pytest.raises(StudyError, match=r"permutations = 1.*3"):
+        a_study(experiments=[{"kind": "permutation", "permutations": 1}])
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_blocks_reinitialised_and_preserved_complement_each_other(depth, block):
+    experiment = Localized(block=block)
+    if block > depth:
+        assert [(m.key, m.given) for m in experiment.misfits(depth)] == [("block", block)]
+        return
+    assert not list(experiment.misfits(depth))
+    points = {(a.condition, a.x): set(a.reinit) for a in experiment.arrangements(depth)}
+    everything = set(range(1, depth + 1))
+    assert points.pop(("all pretrained", 0)) == set()
+    assert points.pop(("none pretrained", 0)) == everything
+    assert len(points) == 2 * (depth - block + 1)
+    for first in range(1, depth - block + 2):
+        drawn = points["block reinitialized", first]
+        assert drawn == {n for n in everything if first <= n < first + block}
+        assert points["block preserved", first] == everything - drawn
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_single_layer(depth):
+    made = [a for a in SingleLayer().arrangements(depth) if not a.is_baseline]
+    assert [(a.x, a.reinit) for a in made] == [(n, (n,)) for n in range(1, depth + 1)]
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_permutations_are_those_of_the_released_code(depth):
+    made = [a for a in Permutation(permutations=4).arrangements(depth) if not a.is_baseline]
+    assert [a.x for a in made] == [1, 2, 3, 4]
+    for n, a in enumerate(made, start=1):
+        order = tuple(int(i) for i in np.random.RandomState(n).permutation(depth) + 1)
+        assert a.order == (None if order == tuple(range(1, depth + 1)) else order)
+        assert a.reinit == ()
+
+
+def test_the_first_permutation_of_twelve_layers():
+    first = next(a for a in Permutation().arrangements(12) if not a.is_baseline)
+    assert first.order == (3, 4, 5, 11, 2, 7, 1, 8, 12, 10, 9, 6)
+
+
+def test_prune():
+    made = {
+        (a.condition, a.x): a.order for a in Prune(top=2, bottom=[1, 3], drop=[[2, 3], [4]]).arrangements(4)
+    }
+    assert made == {
+        ("all pretrained", 0): None,
+        ("top", 2): (1, 2),
+        ("bottom", 1): (2, 3, 4),
+        ("bottom", 3): (4,),
+        ("listed 2,3", 2): (1, 4),
+        ("listed 4", 1): (1, 2, 3),
+    }
+
+
+@pytest.mark.parametrize("flat", [[7, 8], [[7], 8]])
+def test_layers_to_drop_are_said_to_be_dropped_together_or_not(flat):
+    with pytest.raises(StudyError) as caught:
+        a_study(experiments=[{"kind": "prune", "drop": flat}])
+    assert "experiments[0].drop" in str(caught.value)
+    if flat == [7, 8]:
+        assert "drop = [[7], [8]] makes a model without each of them, drop = [[7, 8]] one" in str(
+            caught.value
+        )
+    with pytest.raises(StudyError, match=r"drop = \[\[7\]\]"):
+        a_study(experiments=[{"kind": "prune", "drop": 7}])
+
+
+@pytest.mark.parametrize(
+    ("experiment", "depth", "key", "given", "allowed"),
+    [
+        (Incremental(keep=[0, 6, 7]), 6, "keep", 7, "0 to 6"),
+        (SingleLayer(layers=[1, 13]), 12, "layers", 13, "1 to 12"),
+        (Prune(top=[6]), 6, "top", 6, "1 to 5"),
+        (Prune(bottom=[7]), 6, "bottom", 7, "1 to 5"),
+        (Prune(drop=[[1, 7]]), 6, "drop", (1, 7), "1 to 6"),
+        (Prune(drop=[[1, 2, 3]]), 3, "drop", (1, 2, 3), "1 to 2"),
+    ],
+)
+def test_misfits_say_what_is_allowed(experiment, depth, key, given, allowed):
+    (misfit,) = experiment.misfits(depth)
+    assert (misfit.key, misfit.given) == (key, given)
+    assert allowed in misfit.allowed
+    assert not list(experiment.misfits(24))
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_probing_all_layers_leaves_the_embeddings_to_those_who_ask(depth):
+    made = list(Probing(pooling="summary", lr=0.1).arrangements(depth))
+    assert [a.x for a in made] == list(range(1, depth + 1))
+    assert [a.probe for a in made] == [Probe(n, pooling="summary", lr=0.1) for n in range(1, depth + 1)]
+    assert all(a.order is None and a.reinit == () for a in made)
+
+
+def test_probing_some_layers():
+    experiment = Probing(layers=[0, 3, 7])
+    assert [a.probe for a in Probing(layers=[0, 3]).arrangements(4)] == [Probe(0), Probe(3)]
+    assert [(m.key, m.given) for m in experiment.misfits(6)] == [("layers", 7)]
+    assert not list(experiment.misfits(7))
+
+
+def test_every_setting_of_a_probe_can_be_asked_for():
+    settings = {"pooling": "summary", "max_epochs": 3, "patience": 2, "held_out": 0.5, "batch_size": 4}
+    settings |= {"lr": 0.5, "weight_decay": 0.25, "standardise": True}
+    (made,) = Probing(layers=1, **settings).arrangements(2)
+    assert vars(made.probe) == {"layer": 1} | settings

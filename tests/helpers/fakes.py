@@ -1,0 +1,190 @@
+"""Stand-ins for models, data and the engine: a study that runs in milliseconds, without torch.
+
+What the fake engine does is told by the environment, which worker processes inherit:
+FAKE_LOG      a file that gets a line for every trial whose computation came to its end
+FAKE_SECONDS  how long one epoch of a stack takes
+FAKE_BAD      seed of the trials that raise
+FAKE_DEADLY   seed of the trials that kill their process
+FAKE_FITS     how many trials a stack may have before it runs out of memory
+FAKE_DEATHS   a file that gets a line for every such death; with FAKE_MORTAL=1 only the first try dies
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whichlayers.results.records import ModelRow, TaskRow
+from whichlayers.runs.plan import steps_of
+from whichlayers.study.file import Study
+from whichlayers.trial import Point, Surgery, Training, Trial
+
+ENGINE = "fakes:engine"
+DEPTH = 4
+
+
+@dataclass(frozen=True)
+class FakeEpoch:
+    epoch: int
+    train_loss: float
+    dev_loss: float
+    metrics: dict[str, float]
+    seconds: float = 0.01
+
+
+@dataclass(frozen=True)
+class FakeOutcome:
+    trial_id: str
+    epochs: list[FakeEpoch]
+    error: str | None = None
+    seconds: float = 0.02
+
+
+def accuracy(trial: Trial, epoch: int) -> float:
+    """Decided by the trial alone, as a real result is."""
+    return (int(trial.id, 16) % 1000 + epoch) / 2000
+
+
+def outcome(trial: Trial, error: str | None = None) -> FakeOutcome:
+    epochs = [
+        FakeEpoch(e, 1 / e, 2 / e, {"accuracy": accuracy(trial, e)})
+        for e in range(1, 1 + trial.training.epochs)
+    ]
+    return FakeOutcome(trial.id, epochs, error)
+
+
+def engine(stack, workplace, on_epoch, on_steps):
+    trials = stack.trials
+    if stack.size > int(os.environ.get("FAKE_FITS", "1000")):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    seeds = {str(trial.seed) for trial in trials}
+    outcomes = [outcome(trial) for trial in trials]
+    for epoch in range(trials[0].training.epochs):
+        time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+        on_steps(sum(map(steps_of, trials)) // trials[0].training.epochs)
+        for o in outcomes:
+            on_epoch(o.trial_id, o.epochs[epoch])
+        if os.environ.get("FAKE_BAD") in seeds:
+            raise ValueError("this seed is bad")
+        if os.environ.get("FAKE_DEADLY") in seeds:
+            die()
+    with open(os.environ.get("FAKE_LOG", os.devnull), "a") as log:
+        log.write("".join(f"{trial.id}\n" for trial in trials))
+    return outcomes
+
+
+def die() -> None:
+    deaths = Path(os.environ["FAKE_DEATHS"])
+    before = len(deaths.read_text().split()) if deaths.exists() else 0
+    if os.environ.get("FAKE_MORTAL") and before:
+        return
+    with open(deaths, "a") as log:
+        log.write(f"{os.getpid()}\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forgetful_engine(stack, workplace, on_epoch, on_steps):
+    return []
+
+
+def judging_engine(stack, workplace, on_epoch, on_steps):
+    return [outcome(trial, "loss is not a number" if trial.seed == 1 else None) for trial in stack.trials]
+
+
+def stack_key(trial: Trial):
+    return trial.model, trial.task, trial.train_size, trial.training.epochs
+
+
+@dataclass(frozen=True)
+class FakeFacts:
+    name: str
+    fingerprint: str
+    depth: int = DEPTH
+    has_pooler: bool = True
+    family: str = "bert"
+    train_rows: int = 100
+    dev_rows: int = 40
+    kind: str = "classification"
+    classes: int = 2
+    metric: str = "accuracy"
+
+
+@dataclass
+class FakeSubjects:
+    catalogue: None = None
+    weights_bytes: int = 0
+    checked: list[str] = field(default_factory=list)
+    complaint: Exception | None = None
+
+    def stack_key(self, trial):
+        return stack_key(trial)
+
+    def model_facts(self, spec):
+        return FakeFacts(spec.name, f"model of {spec.name}")
+
+    def task_facts(self, spec):
+        return FakeFacts(spec.name, f"data of {spec.name}")
+
+    def model_rows(self, specs):
+        return [ModelRow(f"model of {s.name}", s.name, s.revision, "bert", DEPTH) for s in specs]
+
+    def task_rows(self, specs):
+        return [
+            TaskRow(f"data of {s.name}", s.name, "classification", "accuracy", ("accuracy",), 100)
+            for s in specs
+        ]
+
+    def check(self, trials):
+        self.checked = [trial.id for trial in trials]
+        if self.complaint:
+            raise self.complaint
+
+    def check_models(self, trials):
+        self.check(trials)
+
+    def let_go(self):
+        pass
+
+    def corpora(self):
+        return {}
+
+    def notes(self):
+        return ["builtin:sentiment: nothing left out"]
+
+
+def make_study(trials: int = 3, sizes=(16,), name: str = "fake study") -> Study:
+    """5 points of one curve at each size: `5 * trials * len(sizes)` trials."""
+    return Study(
+        name=name,
+        models=["fake-org/fake"],
+        tasks=["builtin:sentiment"],
+        experiments=["incremental"],
+        train_sizes=list(sizes),
+        trials=trials,
+        training={"epochs": 2},
+    )
+
+
+def make_trial(seed: int = 0, reinit=(), size: int = 16, epochs: int = 2, **other) -> Trial:
+    return Trial(
+        model="fake-org/fake",
+        model_fingerprint="model of fake-org/fake",
+        task="builtin:sentiment",
+        task_fingerprint="data of builtin:sentiment",
+        train_size=size,
+        seed=seed,
+        surgery=Surgery(reinit=tuple(reinit)),
+        training=Training(epochs=epochs),
+        **other,
+    )
+
+
+def make_points(seeds=(0, 1, 2), kept=range(DEPTH + 1), size: int = 16) -> list[Point]:
+    return [
+        Point("incremental", "", float(k), make_trial(seed, range(k + 1, DEPTH + 1), size))
+        for k in kept
+        for seed in seeds
+    ]

@@ -1,0 +1,74 @@
+"""The slow, obvious reference: one trial, a plain Hugging Face model, torch.optim.AdamW, one step after another."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from whichlayers.data.batches import epoch_order, pad, subset
+from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.head import build_classifier
+from whichlayers.models.surgery import operate
+from whichlayers.trial import Trial
+
+
+def plain_finetune(trial: Trial, encoder, data, max_steps: int | None = None, keep_layer_order: bool = True):
+    """Returns (classifier, losses of every step)."""
+    t = trial.training
+    model = build_classifier(
+        operate(encoder, trial.surgery, trial.seed), trial.head, data.n_outputs, trial.seed
+    )
+    model.train()
+    anatomy = Anatomy(model.encoder)
+    norms = {f"encoder.{n}" for n in anatomy.layer_norm_names()}
+    groups = []
+    for name, p in model.named_parameters():
+        layer = anatomy.layer_of(name.removeprefix("encoder.")) if name.startswith("encoder.") else None
+        lr = t.lr * dict(t.lr_factors).get(layer, 1.0)
+        if lr == 0:
+            p.requires_grad_(False)
+            continue
+        decays = not (name in norms or name.endswith("bias"))
+        groups.append({"params": [p], "lr": lr, "weight_decay": t.weight_decay if decays else 0.0})
+    optimiser = torch.optim.AdamW(groups, betas=t.betas, eps=t.eps)
+    per_epoch = math.ceil(trial.train_size / t.batch_size)
+    total = per_epoch * t.epochs
+    warm = int(t.warmup * total)
+
+    def factor(step: int) -> float:
+        if step < warm:
+            return step / warm
+        return (total - step) / max(1, total - warm) if t.schedule == "linear" else 1.0
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
+    rows = subset(len(data.train), trial.train_size, trial.seed)
+    losses = []
+    for epoch in range(t.epochs):
+        order = rows[epoch_order(len(rows), trial.seed, epoch)]
+        for start in range(0, len(order), t.batch_size):
+            if max_steps is not None and len(losses) == max_steps:
+                return model, losses
+            b = pad(data.train, order[start : start + t.batch_size], data.pad_id)
+            inputs = {
+                "input_ids": torch.from_numpy(b.input_ids),
+                "attention_mask": torch.from_numpy(b.attention_mask),
+            }
+            if b.token_type_ids is not None:
+                inputs["token_type_ids"] = torch.from_numpy(b.token_type_ids)
+            logits, labels = model(**inputs), torch.from_numpy(b.labels)
+            loss = (
+                F.mse_loss(logits[:, 0], labels)
+                if data.kind == "regression"
+                else F.cross_entropy(logits, labels)
+            )
+            optimiser.zero_grad()
+            loss.backward()
+            if t.clip_norm:
+                trained = [p for p in model.parameters() if p.requires_grad]
+                torch.nn.utils.clip_grad_norm_(trained, t.clip_norm)
+            optimiser.step()
+            schedule.step()
+            losses.append(loss.item())
+    return model, losses

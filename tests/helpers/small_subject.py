@@ -1,0 +1,50 @@
+"""A random BERT with a word-level tokenizer in a folder: a model that loads like any other and trains fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from whichlayers.data.grammar import write_task
+from whichlayers.study.file import Study
+
+QUICK: dict[str, Any] = {
+    "train_sizes": [120],
+    "trials": 2,
+    "training": {"epochs": 2, "max_length": 32, "lr": 1e-3},
+}  # a stack of it takes seconds
+
+
+def write_model(folder: Path, words: Iterable[str], layers: int = 2) -> Path:
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+    )
+    torch.manual_seed(0)
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def small_study(folder: Path, **settings: Any) -> Study:
+    """The built-in sentiment task and a model of three layers that knows its words, written into `folder`."""
+    words = sorted({word for text in write_task("sentiment").train.texts for word in text.lower().split()})
+    model = write_model(folder / "model", words, layers=3)
+    return Study(name="small", models=[str(model)], tasks=["builtin:sentiment"], **(QUICK | settings))

@@ -1,0 +1,258 @@
+"""results.db files made by the schema alone: reading is tested against the schema, not the writer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from whichlayers.trial import Point, Surgery, Training, Trial
+
+SCHEMA = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE tasks(fingerprint TEXT PRIMARY KEY, name, kind, metric, metrics, train_rows);
+CREATE TABLE models(fingerprint TEXT PRIMARY KEY, name, revision, family, depth);
+CREATE TABLE trials(id TEXT PRIMARY KEY, model, model_fingerprint, task, task_fingerprint, train_size, seed,
+    head, recipe, keep_layer_norm, reinit_lr_factor REAL, trial_json,
+    status TEXT CHECK (status IN ('pending', 'running', 'done', 'failed')), error TEXT,
+    started REAL, finished REAL, seconds REAL, run_id INTEGER);
+CREATE TABLE points(experiment, condition, x REAL, trial_id, PRIMARY KEY(experiment, condition, x, trial_id));
+CREATE TABLE epochs(trial_id, epoch INTEGER, metric TEXT, value REAL, PRIMARY KEY(trial_id, epoch, metric));
+CREATE TABLE runs(run_id INTEGER PRIMARY KEY, started REAL, finished REAL, outcome TEXT, host TEXT,
+    pid INTEGER, device TEXT, threads INTEGER, versions TEXT, git_commit TEXT, command TEXT);
+"""
+METRICS = {"CoLA": "mcc", "STS-B": "pearson"}
+
+Score = Callable[[Point], float | str | None]  # a value, None for pending, a text for a failure
+
+
+def write_results(
+    folder: Path,
+    points: Iterable[Point],
+    score: Score,
+    *,
+    depth: int = 6,
+    name: str = "a study",
+    version: int = 1,
+    epochs: int = 2,
+    moved: Callable[[Point, int], float] | None = None,
+    train_rows: int = 67349,
+) -> Path:
+    """Every trial's first epoch is worse by 0.1, so that the last can be told from it.
+
+    `moved` says how far a layer's output matrix moved: with it, there is a table of weight change.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(folder / "results.db")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.executescript(SCHEMA)
+    meta = {
+        "schema_version": version,
+        "study_name": name,
+        "created": "2026-01-02T03:04:05Z",
+        "whichlayers_version": "0.1.0",
+    }
+    db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    versions = json.dumps({"torch": "2.13.0", "transformers": "5.22.2", "python": "3.11.4"})
+    run = (
+        1,
+        1.7e9,
+        1.7e9 + 3723,
+        "finished",
+        "a-host",
+        4242,
+        "cpu",
+        2,
+        versions,
+        "0123abcd",
+        "whichlayers run study.toml",
+    )
+    db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", run)
+    if moved:
+        db.execute("CREATE TABLE weight_change(trial_id, name, layer, kind, value)")
+    seen: set[str] = set()
+    for point in points:
+        t, result = point.trial, score(point)
+        db.execute(
+            "INSERT INTO points VALUES (?, ?, ?, ?)", (point.experiment, point.condition, point.x, t.id)
+        )
+        if t.id in seen:
+            continue
+        seen.add(t.id)
+        of = (t.task_fingerprint, t.task) if t.words is None else (t.words.fingerprint, t.words.corpus)
+        metric = METRICS.get(t.task, "accuracy") if t.words is None else t.words.ask
+        task = (*of, "classification", metric, json.dumps([metric, "f1"]), train_rows)
+        db.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", task)
+        family = next((f for f in ("roberta", "xlnet") if f in t.model), "bert")
+        model = (t.model_fingerprint, t.model, None, family, depth)
+        db.execute("INSERT OR IGNORE INTO models VALUES (?, ?, ?, ?, ?)", model)
+        failed = isinstance(result, str)
+        status = "failed" if failed else "pending" if result is None else "done"
+        factor = dict(t.training.lr_factors).get(depth, 1.0)
+        surgery = t.surgery
+        row = (t.id, t.model, t.model_fingerprint, of[1], of[0], t.train_size, t.seed, t.head)
+        row += (
+            surgery.recipe,
+            surgery.keep_layer_norm,
+            factor,
+            t.to_json(),
+            status,
+            result if failed else None,
+        )
+        db.execute(f"INSERT INTO trials VALUES ({','.join('?' * 18)})", (*row, 1.7e9, 1.7e9 + 60, 60.0, 1))
+        if status == "done":
+            for epoch in range(1, epochs + 1):
+                value = result - 0.1 * (epochs - epoch) / max(1, epochs - 1)
+                facts = {
+                    metric: value,
+                    "f1": 0.5,
+                    "dev_loss": 1 - value,
+                    "train_loss": 0.9 - value,
+                    "seconds": 30.0,
+                }
+                if t.words is not None and t.words.ask in ("selectivity", "compression"):
+                    facts[f"control_{'accuracy' if t.words.ask == 'selectivity' else t.words.ask}"] = 0.5
+                db.executemany(
+                    "INSERT INTO epochs VALUES (?, ?, ?, ?)", [(t.id, epoch, m, v) for m, v in facts.items()]
+                )
+        if moved and status == "done":
+            for layer in range(1, depth + 1):
+                name = f"layer.{layer - 1}.output.dense.weight"
+                db.execute(
+                    "INSERT INTO weight_change VALUES (?, ?, ?, ?, ?)",
+                    (t.id, name, layer, "frobenius", moved(point, layer)),
+                )
+    db.commit()
+    db.close()
+    return folder
+
+
+def trial(
+    task: str = "SST-2", size: int = 500, seed: int = 0, model: str = "bert-base-uncased", **changes
+) -> Trial:
+    return Trial(model, f"{model}-fp", task, f"{task}-fp", size, seed, **changes)
+
+
+def keeping(k: int, depth: int, recipe: str = "as_described", **changes) -> Surgery:
+    return Surgery(reinit=tuple(range(k + 1, depth + 1)), recipe=recipe, **changes)
+
+
+def incremental(
+    tasks=("SST-2",),
+    sizes=(500,),
+    trials=3,
+    depth=6,
+    recipes=("as_described",),
+    models=("bert-base-uncased",),
+    ks=None,
+) -> list[Point]:
+    found: dict[tuple[float, str], Point] = {}
+    for model in models:
+        for task in tasks:
+            for size in sizes:
+                for recipe in recipes:
+                    for k in range(depth + 1) if ks is None else ks:
+                        for seed in range(trials[size] if isinstance(trials, dict) else trials):
+                            surgery = keeping(k, depth, recipe).canonical()  # untouched models run once
+                            t = trial(task, size, seed, model, surgery=surgery)
+                            found[k, t.id] = Point("incremental", "", k, t)
+    return list(found.values())
+
+
+def baselines(experiment: str, task: str, size: int, seeds: range, depth: int) -> list[Point]:
+    points = []
+    for seed in seeds:
+        points.append(Point(experiment, "all pretrained", 0, trial(task, size, seed)))
+        points.append(
+            Point(experiment, "none pretrained", 0, trial(task, size, seed, surgery=keeping(0, depth)))
+        )
+    return points
+
+
+def localized(tasks=("SST-2",), size=5000, trials=3, depth=6, block=3) -> list[Point]:
+    points = []
+    for task in tasks:
+        points += baselines("localized", task, size, range(trials), depth)
+        for first in range(1, depth - block + 2):
+            inside = tuple(range(first, first + block))
+            outside = tuple(n for n in range(1, depth + 1) if n not in inside)
+            for condition, layers in (("block reinitialized", inside), ("block preserved", outside)):
+                for seed in range(trials):
+                    t = trial(task, size, seed, surgery=Surgery(reinit=layers))
+                    points.append(Point("localized", condition, first, t))
+    return points
+
+
+def permutation(tasks=("SST-2",), size=5000, permutations=10, trials=1, depth=6) -> list[Point]:
+    points = []
+    for task in tasks:
+        points += baselines("permutation", task, size, range(trials), depth)
+        for n in range(1, permutations + 1):
+            order = tuple(int(i) + 1 for i in np.random.RandomState(n).permutation(depth))
+            for seed in range(trials):
+                t = trial(task, size, seed, surgery=Surgery(order=order))
+                points.append(Point("permutation", "permuted", n, t))
+    return points
+
+
+def single_layer(tasks=("SST-2",), size=5000, trials=3, depth=6) -> list[Point]:
+    points = []
+    for task in tasks:
+        points += baselines("single_layer", task, size, range(trials), depth)
+        for layer in range(1, depth + 1):
+            for seed in range(trials):
+                points.append(
+                    Point(
+                        "single_layer", "", layer, trial(task, size, seed, surgery=Surgery(reinit=(layer,)))
+                    )
+                )
+    return points
+
+
+def prune(tasks=("SST-2",), size=5000, trials=3, depth=6, counts=(1, 2, 3)) -> list[Point]:
+    points = []
+    for task in tasks:
+        points += [
+            b for b in baselines("prune", task, size, range(trials), depth) if b.condition == "all pretrained"
+        ]
+        for n in counts:
+            for condition, order in (("top", range(1, depth - n + 1)), ("bottom", range(n + 1, depth + 1))):
+                for seed in range(trials):
+                    t = trial(task, size, seed, surgery=Surgery(order=tuple(order)))
+                    points.append(Point("prune", condition, n, t))
+    return points
+
+
+FLOOR = {"SST-2": 0.5, "QNLI": 0.5, "CoLA": 0.0}
+CEILING = {"SST-2": 0.92, "QNLI": 0.9, "CoLA": 0.56}
+MIDDLE = {"SST-2": 0.55, "QNLI": 0.3, "CoLA": 0.6}  # where on the way up the steepest layer lies
+
+
+def lifelike(depth: int = 12, training: Training | None = None) -> Score:
+    """Scores in the shape of the published curves: more data climbs earlier, small data is noisier."""
+
+    def score(point: Point) -> float:
+        t = point.trial
+        untouched = depth - len(t.surgery.reinit)
+        order = t.surgery.order
+        if order and sorted(order) == list(range(1, depth + 1)):
+            untouched = 1 + sum(a + 1 == b for a, b in itertools.pairwise(order))
+        elif order:
+            untouched = len(order) - (2 if order[0] != 1 else 0)
+        floor, ceiling = FLOOR.get(t.task, 0.5), CEILING.get(t.task, 0.85)
+        plenty = np.log10(t.train_size / 500) / 2  # 0 at 500, 1 at 50k
+        start = floor + (ceiling - floor) * (0.05 + 0.45 * plenty)
+        top = ceiling - (ceiling - floor) * 0.2 * (1 - plenty)
+        middle = depth * MIDDLE.get(t.task, 0.5) * (1.3 - 0.9 * plenty)
+        rise = 1 / (1 + np.exp(-(untouched - middle) / (depth / 9)))
+        end = 1 / (1 + np.exp(-(depth - middle) / (depth / 9)))
+        scale = 0.4 if t.surgery.recipe == "as_released" and untouched < depth else 0.0
+        shared = np.random.default_rng(t.seed).normal(0, 0.012 * (1.6 - plenty))
+        own = np.random.default_rng(int(t.id, 16) % 2**32).normal(0, 0.014 * (1.8 - 1.5 * plenty))
+        return float(start + (top - start) * (rise + scale * (end - rise)) / end + shared + own)
+
+    return score

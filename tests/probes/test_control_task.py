@@ -1,0 +1,90 @@
+"""Control tags: one a word type, with the real frequencies; tags as numbers and the accuracies to beat."""
+
+import numpy as np
+import pytest
+from word_models import corpus_of
+
+from whichlayers.data.conll import TaggedCorpus, TaggedSentence
+from whichlayers.errors import WhichlayersError
+from whichlayers.probes.control_task import control_ids, selectivity
+from whichlayers.probes.tags import (
+    majority_accuracy,
+    tag_frequencies,
+    tag_ids,
+    training_tags,
+    word_majority_accuracy,
+)
+
+FREQUENCIES = np.array([0.5, 0.0, 0.3, 0.2])
+
+
+def many_types(prefix=""):
+    return corpus_of([f"{prefix}{i}" for i in range(4000)])
+
+
+def test_a_type_keeps_its_tag_wherever_it_occurs():
+    train, test = corpus_of("the cat sat on the mat", "the dog"), corpus_of("mat the fish", "cat")
+    tags: dict[str, set] = {}
+    for corpus in (train, test):
+        found = control_ids(corpus, FREQUENCIES, seed=3)
+        words = [word for s in corpus.sentences for word in s.words]
+        for word, tag in zip(words, found, strict=True):
+            tags.setdefault(word, set()).add(int(tag))
+    assert all(len(mine) == 1 for mine in tags.values())
+    assert len(tags) == 7
+
+
+def test_types_have_the_real_frequencies():
+    found = control_ids(many_types(), FREQUENCIES, seed=0)
+    shares = np.bincount(found, minlength=4) / 4000
+    assert shares[1] == 0
+    np.testing.assert_allclose(shares, FREQUENCIES, atol=0.03)
+
+
+def test_seeds_and_words_decide():
+    first = control_ids(many_types(), FREQUENCIES, seed=0)
+    assert (first == control_ids(many_types(), FREQUENCIES, seed=0)).all()
+    chance = (FREQUENCIES**2).sum()
+    for other in (control_ids(many_types(), FREQUENCIES, 1), control_ids(many_types("x"), FREQUENCIES, 0)):
+        assert (first == other).mean() == pytest.approx(chance, abs=0.04)
+
+
+@pytest.mark.parametrize("wrong", [[1.0], [0.5, 0.6], [1.5, -0.5]])
+def test_frequencies_that_are_none(wrong):
+    with pytest.raises(WhichlayersError, match="add up to 1"):
+        control_ids(corpus_of("a"), np.array(wrong), 0)
+
+
+def test_selectivity():
+    np.testing.assert_allclose(selectivity(np.array([0.9, 0.8]), np.array([0.5, 0.7])), [0.4, 0.1])
+    assert selectivity(0.9, 0.65) == pytest.approx(0.25)
+
+
+# --- tags ---
+
+
+def tagged(*sentences):
+    made = [
+        TaggedSentence(tuple(w for w, _ in s), tuple(t for _, t in s), n) for n, s in enumerate(sentences)
+    ]
+    return TaggedCorpus("made-up", made)
+
+
+def test_tags_as_numbers():
+    train = tagged([("a", "X"), ("b", "Y")], [("a", "Z")])
+    assert training_tags(train) == ("X", "Y", "Z")
+    test = tagged([("a", "Y"), ("q", "NEW")])
+    assert tag_ids(test, training_tags(train)).tolist() == [1, -1]
+    with pytest.raises(WhichlayersError, match="made-up: a probe needs at least two different tags"):
+        training_tags(tagged([("a", "X")]))
+
+
+def test_accuracies_to_beat():
+    train = tagged([("a", "X"), ("a", "X"), ("a", "Y"), ("b", "Y"), ("c", "Z"), ("d", "X")])
+    test = tagged([("a", "X"), ("b", "Y"), ("new", "X"), ("c", "X"), ("c", "NEW")])
+    tags = training_tags(train)
+    here, there = tag_ids(train, tags), tag_ids(test, tags)
+    np.testing.assert_allclose(tag_frequencies(here, 3), [1 / 2, 1 / 3, 1 / 6])
+    np.testing.assert_allclose(tag_frequencies(there, 3), [3 / 4, 1 / 4, 0])
+    assert majority_accuracy(here, there, 3) == pytest.approx(3 / 5)
+    assert word_majority_accuracy(train, test) == pytest.approx(3 / 5)

@@ -1,0 +1,151 @@
+"""The pooled states of all layers against a plain loop over single examples, and the file they are kept in."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import FAMILIES, tiny_encoder, tiny_task
+
+from whichlayers.errors import WhichlayersError
+from whichlayers.models.anatomy import FAMILIES as ANATOMIES
+from whichlayers.models.head import takes_token_types
+from whichlayers.probes import extract_sentences
+from whichlayers.probes.extract_sentences import by_length, cache_key, extract, restricted
+
+
+def one_at_a_time(encoder, split, pooling):
+    """No padding, no batch: what transformers gives for each example by itself."""
+    rows = []
+    for i in range(len(split)):
+        span = slice(split.offsets[i], split.offsets[i + 1])
+        inputs = {"input_ids": torch.from_numpy(split.ids[span].astype(np.int64))[None]}
+        if takes_token_types(encoder) and split.type_ids is not None:
+            inputs["token_type_ids"] = torch.from_numpy(split.type_ids[span].astype(np.int64))[None]
+        with torch.no_grad():
+            hidden = encoder(**inputs, output_hidden_states=True).hidden_states
+        place = {"first": 0, "last": -1}[ANATOMIES[encoder.config.model_type].summary_token]
+        rows.append(torch.stack([h[0].mean(0) if pooling == "mean" else h[0, place] for h in hidden]))
+    return torch.stack(rows).numpy()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "summary"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_pass_gives_what_single_examples_give(family, pooling):
+    encoder, split = tiny_encoder(family), tiny_task(n_train=17).train
+    encoder.train()  # dropout is on in the given model, and must be neither used nor switched off for good
+    found = extract(encoder, split, 0, pooling=pooling, tokens_at_once=50)
+    assert encoder.training
+    assert found.shape == (17, 4, 32)
+    np.testing.assert_allclose(found, one_at_a_time(encoder.eval(), split, pooling), atol=3e-5, rtol=1e-4)
+
+
+def test_only_the_top_of_modernbert_is_normalised():
+    encoder, split = tiny_encoder("modernbert"), tiny_task(n_train=6).train
+    top = []
+    handle = encoder.layers[-1].register_forward_hook(lambda module, given, output: top.append(output))
+    found = extract(encoder, split, 0, pooling="summary", tokens_at_once=1000)
+    handle.remove()
+    order = np.concatenate(list(by_length(np.diff(split.offsets), 1000)))
+    np.testing.assert_allclose(
+        found[order, 3], encoder.final_norm(top[0])[:, 0].detach(), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_batches_hold_every_row_once_and_at_most_so_many_tokens():
+    lengths = np.random.default_rng(0).integers(1, 60, 200)
+    batches = list(by_length(lengths, 100))
+    assert sorted(np.concatenate(batches)) == list(range(200))
+    assert all(len(rows) == 1 or lengths[rows].max() * len(rows) <= 100 for rows in batches)
+    assert len(batches) < 100
+    assert [len(rows) for rows in by_length(np.array([500, 3]), 100)] == [1, 1]
+
+
+def test_restricted():
+    split = tiny_task(n_train=9).train
+    few = restricted(split, np.array([7, 2]))
+    assert list(few.labels) == [split.labels[7], split.labels[2]]
+    assert list(few.ids[few.offsets[1] :]) == list(split.ids[split.offsets[2] : split.offsets[3]])
+    assert list(few.type_ids[: few.offsets[1]]) == list(split.type_ids[split.offsets[7] : split.offsets[8]])
+    assert len(restricted(split, np.array([], np.int64))) == 0
+
+
+# --- the cache ---
+
+
+def test_the_second_time_nothing_is_computed(tmp_path, passes):
+    encoder, split, told = tiny_encoder("bert"), tiny_task().train, []
+    first = extract(encoder, split, 0, cache=tmp_path, key="k", on_rows=told.append)
+    assert (sum(passes), sum(told)) == (60, 60)
+    again = extract(encoder, split, 0, cache=tmp_path, key="k", on_rows=told.append)
+    assert (sum(passes), sum(told)) == (60, 120)
+    assert np.array_equal(first, again)
+    assert isinstance(again, np.memmap)
+    assert not list(tmp_path.glob(".*partial"))
+
+
+@pytest.mark.parametrize("harm", ["cut", "flipped", "other array", "no array", "no checksum"])
+def test_a_damaged_file_is_made_again(tmp_path, passes, harm):
+    encoder, split = tiny_encoder("bert"), tiny_task().train
+    whole = np.array(extract(encoder, split, 0, cache=tmp_path, key="k"))
+    file = tmp_path / "k.npy"
+    content = bytearray(file.read_bytes())
+    if harm == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif harm == "flipped":
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif harm == "other array":
+        np.save(file, whole[:, :2])
+    elif harm == "no array":
+        file.write_bytes(b"nonsense")
+    else:
+        file.write_bytes(content[:-4])
+    assert np.array_equal(extract(encoder, split, 0, cache=tmp_path, key="k"), whole)
+    assert sum(passes) == 120
+
+
+def test_a_pass_that_breaks_off_leaves_nothing(tmp_path, monkeypatch):
+    encoder, split = tiny_encoder("bert"), tiny_task().train
+    states = extract_sentences._batches(encoder, split, 0, "mean", torch.device("cpu"), 50)
+
+    def breaks(*arguments):
+        yield next(states)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(extract_sentences, "_batches", breaks)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        extract(encoder, split, 0, cache=tmp_path, key="k")
+    assert [file.suffix for file in tmp_path.iterdir()] == [".lock"]
+
+
+def test_float16(tmp_path):
+    encoder, split = tiny_encoder("bert"), tiny_task().train
+    half = extract(encoder, split, 0, precision="float16", cache=tmp_path, key="k")
+    assert half.dtype == np.float16
+    np.testing.assert_allclose(half, extract(encoder, split, 0), atol=2e-3, rtol=1e-3)
+
+
+def test_states_that_are_too_large(tmp_path):
+    encoder, split = tiny_encoder("bert"), tiny_task(n_train=5).train
+    with torch.no_grad():
+        encoder.embeddings.LayerNorm.bias.fill_(1e5)
+    with pytest.raises(WhichlayersError, match="too large for float16"):
+        extract(encoder, split, 0, precision="float16", cache=tmp_path, key="k")
+    with torch.no_grad():
+        encoder.embeddings.LayerNorm.bias.fill_(float("nan"))
+    with pytest.raises(WhichlayersError, match="not finite"):
+        extract(encoder, split, 0)
+
+
+def test_a_full_disk_is_found_before_the_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        extract_sentences.shutil, "disk_usage", lambda folder: type("", (), {"free": 1000})(), raising=True
+    )
+    with pytest.raises(WhichlayersError, match="WHICHLAYERS_CACHE"):
+        extract(tiny_encoder("bert"), tiny_task().train, 0, cache=tmp_path, key="k")
+
+
+def test_the_key_tells_apart_what_differs():
+    plain = ("model", "task", 128, "mean", "float32")
+    others = [("m", *plain[1:]), ("model", "t", *plain[2:]), ("model", "task", 64, "mean", "float32")]
+    others += [(*plain[:3], "summary", "float32"), (*plain[:4], "float16")]
+    assert len({cache_key(*key) for key in [plain, *others]}) == 6  # type: ignore[arg-type]

@@ -1,0 +1,99 @@
+"""The page and the table of two studies."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from synthetic_results import incremental, lifelike, localized, permutation, write_results
+from synthetic_words import forgetting, word_points
+from typer.testing import CliRunner
+
+from whichlayers.analysis.compare import compare
+from whichlayers.cli import app
+from whichlayers.report.compare_page import write_comparison
+
+NAME = "<b>second</b>"
+
+
+@pytest.fixture
+def two(tmp_path, monkeypatch):
+    made = incremental(("SST-2", "CoLA"), (500, 5000), 4) + permutation(trials=3) + localized()
+    write_results(tmp_path / "one", made, lifelike(6), name="first")
+    write_results(tmp_path / "two", made[: len(made) - 3], lambda p: lifelike(6)(p) + 0.01, name=NAME)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_shows_the_table_and_writes_the_page(two):
+    result = CliRunner().invoke(app, ["compare", "one", "two"])
+    assert result.exit_code == 0, result.output
+    assert (
+        result.output.count("+0.010") == 11
+    )  # four incremental curves, permuted, two of blocks, two baselines of both
+    assert f"{NAME} is higher in" in result.output.replace("\n", " ")
+    assert "no partner: localized, in first" in result.output
+    page = (two / "compare.html").read_text(encoding="utf-8")
+    assert NAME not in page
+    assert "&lt;b&gt;second&lt;/b&gt; minus first" in page
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    assert set(data["charts"]) == {
+        f"{kind}_{what}"
+        for kind in ("incremental", "permutation", "localized")
+        for what in ("difference", "both")
+    }
+    lines = [m for m in data["charts"]["incremental_difference"]["marks"] if m["kind"] == "line"]
+    assert all(row[1] == pytest.approx(0.01) for mark in lines for row in mark["rows"])
+
+
+def charts_of(first, second, target):
+    write_comparison(compare(first, second), target)
+    return json.loads(re.search(r'id="data">(.*?)</script>', target.read_text(encoding="utf-8"))[1])["charts"]
+
+
+def test_orders_are_numbered_and_not_joined(two):
+    charts = charts_of(two / "one", two / "two", two / "page.html")
+    for what in ("difference", "both"):
+        chart = charts[f"permutation_{what}"]
+        assert chart["x"] == "number of the order"
+        assert all(mark["dash"] is None for mark in chart["marks"] if mark["kind"] == "line")
+    labels = [dim["label"] for dim in charts["localized_both"]["dims"]]
+    assert labels == ["condition", "setting"]
+    conditions = charts["localized_both"]["dims"][0]["values"]
+    assert sorted(conditions) == ["block preserved", "block re-initialised"]
+
+
+def test_sets_of_neurons_stand_over_the_models_that_were_asked(tmp_path):
+    made = word_points(("bert-base-uncased",), ("SST-2",), ("UD-EWT:xpos",), depth=6)
+    for name in ("one", "two"):
+        write_results(tmp_path / name, made, forgetting(6), name=name, depth=6)
+    charts = charts_of(tmp_path / "one", tmp_path / "two", tmp_path / "page.html")
+    for what in ("difference", "both"):
+        chart = charts[f"neurons_{what}"]
+        assert chart["x"] == "finetuned on"
+        assert all(panel["ticks"] == [[0, "pretrained"], [1, "SST-2"]] for panel in chart["panels"])
+        sets = next(dim for dim in chart["dims"] if dim["name"] == "condition")
+        assert sets["label"] == "neurons"
+        assert {"all neurons", "top 5%", "bottom 10%"} <= set(sets["values"])
+        assert "variant" not in [dim["name"] for dim in chart["dims"]]
+    assert "set, % of neurons" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    for what in ("difference", "both"):
+        chart = charts[f"neurons_{what}"]
+        assert all(mark["dash"] is None for mark in chart["marks"] if mark["kind"] == "line")
+        assert chart["dims"][0]["label"] != "task"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["one", "three"], "there is no three"),
+        (["one", "empty"], "holds no results.db"),
+        (["one", "two", "--out", "nowhere/page.html"], "there is no folder nowhere"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(two, arguments, told):
+    (two / "empty").mkdir()
+    result = CliRunner().invoke(app, ["compare", *arguments])
+    assert result.exit_code == 2
+    assert told in result.output.replace("\n", " ")
