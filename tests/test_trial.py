@@ -134,7 +134,7 @@ PROBE = changed(probe=Probe(layer=3))
                 "batch_size": 32,
                 "lr": 1e-2,
                 "weight_decay": 0.1,
-                "standardise": True,
+                "standardize": True,
             }.items()
         ),
     ],

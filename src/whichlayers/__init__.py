@@ -39,6 +39,8 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = _source_version()
 
 _HOMES = {
+    "CarryoverError": "whichlayers.errors",  # the name in version 0.1
+    "WordProbe": "whichlayers.trial",
     "WhichlayersError": "whichlayers.errors",
     "Point": "whichlayers.trial",
     "Probe": "whichlayers.trial",
@@ -53,7 +55,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "WhichlayersError",
     "Point",
     "Probe",
     "Results",
@@ -61,6 +62,7 @@ __all__ = [
     "Surgery",
     "Training",
     "Trial",
+    "WhichlayersError",
     "__version__",
     "load",
     "load_study",

@@ -5,3 +5,6 @@ from __future__ import annotations
 
 class WhichlayersError(Exception):
     """An error in the input. The message says what is wrong, what is allowed and what to do."""
+
+
+CarryoverError = WhichlayersError  # its name in version 0.1

@@ -1,8 +1,7 @@
-"""The values every room shares: a trial, what is done to its model, how it is trained, and what it is for.
+"""The value types that all packages share: a trial, its surgery, its training, its probes.
 
-Plain frozen dataclasses with no dependency, so that the engine runs where only torch and transformers are.
-
-Layers are numbered as in the papers: 1 is the layer just above the embeddings, 0 stands for the embeddings.
+Frozen dataclasses without dependencies, so that the engine imports with torch and transformers alone.
+Layers are numbered as in the papers: layer 1 is the first above the embeddings, layer 0 is the embeddings.
 """
 
 from __future__ import annotations
@@ -18,20 +17,28 @@ from typing import Any, Literal
 Recipe = Literal["as_described", "as_described_v1", "as_released", "bert_init"]
 Head = Literal["mean", "pooler"]
 Pooling = Literal["mean", "summary"]
-Ask = Literal["accuracy", "neurons", "spread", "selectivity", "compression"]
+Measure = Literal["accuracy", "neurons", "spread", "selectivity", "compression"]
 Neurons = Literal["layer", "all", "top", "bottom", "random"]
 Ranking = Literal["lca", "probeless"]
 SubWord = Literal["last", "first", "mean"]
 Norm = Literal["squared", "plain"]
 
+# Field names as they are hashed into trial ids and stored in results.db. A field may be renamed here, its stored
+# name never: ids and finished trials of existing studies would be lost.
+STORED_NAMES = {"word_probe": "words", "measure": "ask", "standardize": "standardise"}
+FIELD_NAMES = {stored: name for name, stored in STORED_NAMES.items()}
+
 
 @dataclass(frozen=True)
 class Surgery:
-    """What is done to the pretrained layers before training.
+    """Changes to the pretrained layers before training.
 
-    `order` lists the pretrained layers in the order in which they shall stand: (3, 1, 2) permutes a model of
-    three layers, (1, 2) drops its top layer. None leaves them as they are.
-    `reinit` names positions in the resulting model whose parameters are drawn anew by `recipe`.
+    Args:
+        order: Pretrained layers in their new order: (3, 1, 2) permutes a model of three layers, (1, 2) drops its
+            top layer. None keeps all layers as they are.
+        reinit: Positions in the resulting model whose parameters are re-initialized by `recipe`.
+        recipe: How parameters are re-initialized.
+        keep_layer_norm: Whether re-initialized layers keep the pretrained layer norms.
     """
 
     order: tuple[int, ...] | None = None
@@ -40,7 +47,7 @@ class Surgery:
     keep_layer_norm: bool = False
 
     def canonical(self) -> Surgery:
-        """The same surgery written in one way: a recipe that draws nothing does not tell two trials apart."""
+        """The same surgery in its normal form: without re-initialized layers, recipe and layer norms are unused."""
         if not self.reinit:
             return Surgery(order=self.order)
         return dataclasses.replace(self, reinit=tuple(sorted(set(self.reinit))))
@@ -48,24 +55,24 @@ class Surgery:
 
 @dataclass(frozen=True)
 class Training:
-    """How a trial is finetuned. The defaults: Tamkin et al. 2020 with the released code's AdamW."""
+    """Finetuning hyperparameters. The defaults follow Tamkin et al. 2020, with AdamW as in the released code."""
 
     epochs: int = 3
     batch_size: int = 8
     lr: float = 2e-5
-    lr_factors: tuple[tuple[int, float], ...] = ()  # (layer, factor) for layers that differ; factor 0 freezes
+    lr_factors: tuple[tuple[int, float], ...] = ()  # (layer, multiple of lr); a factor of 0 freezes the layer
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    clip_norm: float = 1.0  # global norm of one trial's gradient; 0 turns clipping off
-    warmup: float = 0.0  # share of the steps
+    clip_norm: float = 1.0  # maximum global gradient norm of a trial; 0 disables clipping
+    warmup: float = 0.0  # fraction of the steps
     schedule: Literal["linear", "constant"] = "linear"
     max_length: int = 128
-    dropout: float | None = None  # None: what the model's own config says
+    dropout: float | None = None  # None: the value in the model's config
     evaluate: Literal["every epoch", "end"] = "every epoch"  # on the dev set
 
     def canonical(self) -> Training:
-        """The same training written in one way: 5 is 5.0, factors in order, a factor of 1 left out."""
+        """The same training in its normal form: floats as floats, factors sorted, factors of 1 removed."""
         first, second = self.betas
         return dataclasses.replace(
             self,
@@ -82,24 +89,25 @@ class Training:
 
 @dataclass(frozen=True)
 class Probe:
-    """A linear classifier on the states of one layer of the frozen model, in place of finetuning.
+    """A linear probe on the pooled hidden states of one layer of the frozen model.
 
-    A share of the training subset is held out to stop by: the epoch with the lowest loss there is kept, and
-    training ends after `patience` epochs without a lower one. Nothing held out: the last epoch is kept.
+    A fraction `held_out` of the training subset is used for early stopping: the epoch with the lowest held-out
+    loss is kept, and training stops after `patience` epochs without improvement. With `held_out=0` the last epoch
+    is kept.
     """
 
     layer: int  # 0: the embeddings
-    pooling: Pooling = "mean"  # over the real tokens; "summary": the token that stands for the sequence
+    pooling: Pooling = "mean"  # over the non-padding tokens; "summary": the [CLS]-like token
     max_epochs: int = 40
     patience: int = 5
     held_out: float = 0.1
     batch_size: int = 8
     lr: float = 1e-3
     weight_decay: float = 0.0
-    standardise: bool = False  # each feature to mean 0 and sd 1 on the part that is trained on
+    standardize: bool = False  # scale each feature to mean 0, sd 1 on the training examples
 
     def canonical(self) -> Probe:
-        """The same probe written in one way: without a held-out part there is nothing to be patient for."""
+        """The same probe in its normal form: without held-out examples, `patience` is unused."""
         patience = self.patience if self.held_out else Probe(self.layer).patience
         return dataclasses.replace(
             self,
@@ -111,95 +119,90 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Words:
-    """A question that the tagged words of a corpus answer about a model, as it was pretrained or once it is
-    finetuned. Its answer is the trial's result:
+class WordProbe:
+    """A linear probe that predicts the tags of a corpus' words from hidden states, before or after finetuning.
 
-    accuracy      of a linear classifier of tags, on words it was not trained on
-    neurons       how many neurons the smallest set has that is about as accurate as all, as a share of all
-    spread        how many of the top neurons lie in `layer`, as a share of those
-    selectivity   accuracy less that on a control task
-    compression   how many times shorter the tags are by the classifier's online code than by a uniform one
+    `measure` is what the trial reports:
+        accuracy: Accuracy on test words.
+        neurons: Size of the smallest neuron set about as accurate as all neurons, as a fraction of all neurons.
+        spread: Fraction of the top neurons that lie in `layer`.
+        selectivity: Accuracy minus the accuracy on a control task (Hewitt & Liang 2019).
+        compression: Uniform code length divided by the probe's online code length (Voita & Titov 2020).
     """
 
-    corpus: str  # its name
+    corpus: str  # name of the corpus
     fingerprint: str  # hash of its words and tags
-    ask: Ask = "accuracy"
-    neurons: Neurons = (
-        "all"  # that the classifier reads: all of one layer, or those of a ranking over all layers
-    )
+    measure: Measure = "accuracy"
+    neurons: Neurons = "all"  # input of the probe: one layer, or a subset of the neurons of all layers
     layer: int | None = None  # 0: the embeddings
-    share: float | None = None  # of all neurons, for top, bottom and random
+    share: float | None = None  # fraction of all neurons, for top, bottom and random
     ranking: Ranking = "lca"
-    lambdas: tuple[float, float] | None = (0.0, 0.0)  # of L1 and L2; None: found by a grid search
-    norm: Norm = "squared"  # of the weights, that L2 stands before: the sum of their squares, or its root
-    delta: float = 0.005  # accuracy that the smallest set may lack
-    vector: SubWord = "last"  # which of its sub-words stand for a word
-    standardise: bool = False  # every neuron to mean 0 and deviation 1 over the training words
+    lambdas: tuple[float, float] | None = (0.0, 0.0)  # weights of L1 and L2; None: grid search
+    norm: Norm = "squared"  # L2 penalty: sum of squared weights, or its square root
+    delta: float = 0.005  # accuracy that the smallest set may lose
+    vector: SubWord = "last"  # which of a word's subwords represent it
+    standardize: bool = False  # scale each neuron to mean 0, sd 1 on the training words
     epochs: int = 10
     batch_size: int = 512
     lr: float = 1e-3
 
-    def canonical(self) -> Words:
-        """The same question written in one way: only the smallest set asks for delta, a layer for no ranking, and no
-        L2 for no norm."""
-        plain = Words("", "")
-        unbound = self.lambdas is not None and not self.lambdas[1]
-        ranked, smallest = self.neurons in ("top", "bottom"), self.ask == "neurons"
+    def canonical(self) -> WordProbe:
+        """The same probe in its normal form: `delta`, `ranking` and `norm` are reset where they are unused."""
+        default = WordProbe("", "")
+        no_l2 = self.lambdas is not None and not self.lambdas[1]
+        ranked, smallest = self.neurons in ("top", "bottom"), self.measure == "neurons"
         return dataclasses.replace(
             self,
             share=None if self.share is None else float(self.share),
-            ranking=self.ranking if ranked else plain.ranking,
+            ranking=self.ranking if ranked else default.ranking,
             lambdas=None if self.lambdas is None else (float(self.lambdas[0]), float(self.lambdas[1])),
-            norm=plain.norm if unbound else self.norm,
-            delta=float(self.delta) if smallest else plain.delta,
+            norm=default.norm if no_l2 else self.norm,
+            delta=float(self.delta) if smallest else default.delta,
             lr=float(self.lr),
         )
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One finetuning run, one probe, or one question about words.
+    """One finetuning run, one sentence-level probe or one word-level probe.
 
-    Its id is a hash of all that decides its result, and of nothing else.
+    `id` is a hash of everything that determines the result, and of nothing else.
     """
 
     model: str  # as the user named it: a hub id, a folder, package:NAME
     model_fingerprint: str  # hash of the model's files
     task: str
     task_fingerprint: str  # hash of the examples, the labels and the metric
-    train_size: int  # how many training examples its random subset has
-    seed: int  # decides subset, order, re-initialisation, head and dropout
+    train_size: int  # number of training examples in the random subset
+    seed: int  # determines subset, order, re-initialization, head and dropout
     revision: str | None = None
     head: Head = "mean"
     surgery: Surgery = field(default_factory=Surgery)
     training: Training = field(default_factory=Training)
     probe: Probe | None = None  # None: the model is finetuned
-    words: Words | None = (
-        None  # asked of the finetuned model; train_size 0: of the model as it was pretrained
-    )
+    word_probe: WordProbe | None = None  # on the finetuned model; with train_size 0, on the pretrained one
 
-    NAMES_ONLY = ("model", "revision", "task", "corpus")  # how a thing is called does not change a result
+    NAMES_ONLY = ("model", "revision", "task", "corpus")  # names do not change a result
 
     def identity(self) -> dict[str, Any]:
-        """All that decides the result. Values equal to their default are left out, so that a setting added in
-        a later version keeps the ids of trials that never used it."""
+        """All fields that determine the result, by their stored names.
+
+        Values equal to their default are left out, so that a setting added in a later version does not change
+        the ids of existing trials.
+        """
         canonical = dataclasses.replace(
             self, surgery=self.surgery.canonical(), training=self.training.canonical()
         )
-        if self.probe is not None:  # it has its own training; of the model's, only the length of texts counts
+        if self.probe is not None:  # a probe has its own hyperparameters; only max_length is the model's
             training = Training(max_length=self.training.max_length)
             canonical = dataclasses.replace(
                 canonical, probe=self.probe.canonical(), training=training, head="mean"
             )
-        if self.words is not None:
-            canonical = dataclasses.replace(canonical, words=self.words.canonical())
-            if not self.train_size:  # nothing is trained but the classifier of tags
+        if self.word_probe is not None:
+            canonical = dataclasses.replace(canonical, word_probe=self.word_probe.canonical())
+            if not self.train_size:  # the pretrained model: nothing is finetuned
                 canonical = dataclasses.replace(canonical, training=Training(), head="mean")
-        kept = _without_defaults(canonical)
-        if "words" in kept:
-            kept["words"] = {k: v for k, v in kept["words"].items() if k not in self.NAMES_ONLY}
-        return {k: v for k, v in kept.items() if k not in self.NAMES_ONLY}
+        return _without_names(_renamed(_non_defaults(canonical), STORED_NAMES), self.NAMES_ONLY)
 
     @property
     def id(self) -> str:
@@ -207,8 +210,8 @@ class Trial:
 
     @property
     def finetuning(self) -> Trial | None:
-        """The finetuning whose model a question about words is asked of; None: the pretrained model."""
-        return dataclasses.replace(self, words=None) if self.train_size else None
+        """The finetuning trial whose model a word probe reads; None for the pretrained model."""
+        return dataclasses.replace(self, word_probe=None) if self.train_size else None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -219,15 +222,15 @@ class Trial:
         return self.steps_per_epoch * self.training.epochs
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return json.dumps(_renamed(dataclasses.asdict(self), STORED_NAMES), sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Trial:
-        raw = json.loads(text)
-        surgery, training, probe = raw.pop("surgery"), raw.pop("training"), raw.pop("probe", None)
-        words = raw.pop("words", None)
-        if words is not None and words["lambdas"] is not None:
-            words["lambdas"] = tuple(words["lambdas"])
+        raw = _renamed(json.loads(text), FIELD_NAMES)
+        surgery, training = raw.pop("surgery"), raw.pop("training")
+        probe, word_probe = raw.pop("probe", None), raw.pop("word_probe", None)
+        if word_probe is not None and word_probe["lambdas"] is not None:
+            word_probe["lambdas"] = tuple(word_probe["lambdas"])
         if surgery["order"] is not None:
             surgery["order"] = tuple(surgery["order"])
         surgery["reinit"] = tuple(surgery["reinit"])
@@ -238,36 +241,52 @@ class Trial:
             surgery=Surgery(**surgery),
             training=Training(**training),
             probe=None if probe is None else Probe(**probe),
-            words=None if words is None else Words(**words),
+            word_probe=None if word_probe is None else WordProbe(**word_probe),
         )
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a trial is for: one point of one experiment. Points may share a trial, which then runs once."""
+    """One point of an experiment's curve and the trial that measures it.
+
+    Several points may share a trial, which then runs once.
+    """
 
     experiment: str  # "incremental", "localized", ...
     condition: str  # which curve of the experiment: "", "block reinitialized", ...
-    x: float  # where on the curve: layers kept, first layer of the block, number of the permutation, ...
+    x: float  # position on the curve: layers kept, first layer of the block, index of the permutation, ...
     trial: Trial
 
 
-@functools.lru_cache(maxsize=1 << 18)  # asked for many times, of studies with many trials
+@functools.lru_cache(maxsize=1 << 18)  # large studies ask for the same ids many times
 def _id_of(trial: Trial) -> str:
     text = json.dumps(trial.identity(), sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _without_defaults(value: Any) -> dict[str, Any]:
+def _renamed(fields: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """The nested dictionary with its keys mapped by `names`."""
+    return {
+        names.get(key, key): _renamed(value, names) if isinstance(value, dict) else value
+        for key, value in fields.items()
+    }
+
+
+def _without_names(fields: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The nested dictionary without the keys in `names`."""
+    return {
+        key: _without_names(value, names) if isinstance(value, dict) else value
+        for key, value in fields.items()
+        if key not in names
+    }
+
+
+def _non_defaults(instance: Any) -> dict[str, Any]:
+    """Fields of a dataclass instance that differ from their default, as a nested dictionary."""
     kept = {}
-    for f in dataclasses.fields(value):
-        v = getattr(value, f.name)
-        default = f.default if f.default is not dataclasses.MISSING else None
-        if f.default_factory is not dataclasses.MISSING:
-            default = f.default_factory()
-        elif f.default is dataclasses.MISSING:
-            default = dataclasses.MISSING
-        if v == default:
-            continue
-        kept[f.name] = _without_defaults(v) if dataclasses.is_dataclass(v) else v
+    for f in dataclasses.fields(instance):
+        value = getattr(instance, f.name)
+        default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+        if value != default:
+            kept[f.name] = _non_defaults(value) if dataclasses.is_dataclass(value) else value
     return kept

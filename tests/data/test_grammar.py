@@ -26,7 +26,7 @@ def examples(split):
     return list(zip(split.texts, split.pairs or itertools.repeat(""), strict=False))
 
 
-def words_of(example) -> list[str]:
+def word_probe_of(example) -> list[str]:
     return " ".join(example).replace(".", " ").replace(",", " ").replace("?", " ").lower().split()
 
 
@@ -64,7 +64,7 @@ def test_every_class_has_words_on_both_sides():
 @pytest.mark.parametrize("name", BUILTIN)
 def test_texts_share_small_words_only(name, tasks):
     train, dev = (
-        {word for example in examples(split) for word in words_of(example)}
+        {word for example in examples(split) for word in word_probe_of(example)}
         for split in (tasks[name].train, tasks[name].evals[""])
     )
     assert train & dev <= set(FUNCTION) | FEW
@@ -123,7 +123,7 @@ def bag_of_words_accuracy(task, only: set[str] | None) -> float:
     from sklearn.linear_model import LogisticRegression
 
     def tokens(example):
-        return [word for word in words_of(example) if only is None or word in only]
+        return [word for word in word_probe_of(example) if only is None or word in only]
 
     bag = CountVectorizer(analyzer=tokens, ngram_range=(1, 1), min_df=2)
     train, dev = bag.fit_transform(examples(task.train)), bag.transform(examples(task.evals[""]))
@@ -152,11 +152,11 @@ def test_length_and_overlap_do_not_solve_it(name, tasks):
     def features(split):
         return [
             (
-                len(words_of((a,))),
-                len(words_of((b,))),
+                len(word_probe_of((a,))),
+                len(word_probe_of((b,))),
                 len(a),
                 len(b),
-                len(set(words_of((a,))) & set(words_of((b,)))),
+                len(set(word_probe_of((a,))) & set(word_probe_of((b,)))),
             )
             for a, b in examples(split)
         ]

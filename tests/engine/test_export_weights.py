@@ -11,7 +11,7 @@ from whichlayers.engine.export_weights import with_weights
 from whichlayers.engine.finetune import finetune
 from whichlayers.engine.results import EngineSettings
 from whichlayers.errors import WhichlayersError
-from whichlayers.trial import Training, Trial, Words
+from whichlayers.trial import Training, Trial, WordProbe
 
 TRIAL = Trial(
     "tiny", "m", "tiny", "t", 24, 0, training=Training(epochs=2, lr=1e-3, weight_decay=0.1, dropout=0.0)
@@ -76,7 +76,9 @@ def test_a_trial_that_diverged_hands_over_nothing():
 
 def test_a_question_about_words_is_not_finetuned_itself():
     with pytest.raises(WhichlayersError, match=r"finetune `trial\.finetuning`"):
-        finetune([dataclasses.replace(TRIAL, words=Words("c", "f"))], tiny_encoder("bert"), tiny_task())
+        finetune(
+            [dataclasses.replace(TRIAL, word_probe=WordProbe("c", "f"))], tiny_encoder("bert"), tiny_task()
+        )
 
 
 def test_changes_are_measured_only_where_they_are_wanted():

@@ -144,6 +144,6 @@ def test_probing_some_layers():
 
 def test_every_setting_of_a_probe_can_be_asked_for():
     settings = {"pooling": "summary", "max_epochs": 3, "patience": 2, "held_out": 0.5, "batch_size": 4}
-    settings |= {"lr": 0.5, "weight_decay": 0.25, "standardise": True}
+    settings |= {"lr": 0.5, "weight_decay": 0.25, "standardize": True}
     (made,) = Probing(layers=1, **settings).arrangements(2)
     assert vars(made.probe) == {"layer": 1} | settings

@@ -14,7 +14,7 @@ from whichlayers.data.corpora import BUILTIN, KNOWN
 from whichlayers.study.describe import describe_study
 from whichlayers.study.expand import expand
 from whichlayers.study.file import Study
-from whichlayers.trial import Probe, Surgery, Training, Trial, Words
+from whichlayers.trial import Probe, Surgery, Training, Trial, WordProbe
 
 DEPTH = 4
 
@@ -81,36 +81,45 @@ def test_questions_about_neurons():
         ("smallest_set", "pretrained", 0.5),
         ("smallest_set", "pretrained: probeless", 0.5),
     }
-    assert {p.trial.words.lambdas for p in points} == {None}  # a grid search
+    assert {p.trial.word_probe.lambdas for p in points} == {None}  # a grid search
 
 
 def test_selectivity_asks_for_all_and_for_the_top():
     points = points_of({"kind": "selectivity", "l1": 0.001, "l2": 0.01}, trials=1, corpora=["builtin:pos"])
-    assert {(p.experiment, p.trial.words.ask, p.trial.words.neurons) for p in points} == {
+    assert {(p.experiment, p.trial.word_probe.measure, p.trial.word_probe.neurons) for p in points} == {
         (e, a, n)
         for e, a in (("selectivity", "selectivity"), ("description_length", "compression"))
         for n in ("all", "top")
     }
-    assert {p.trial.words.lambdas for p in points} == {(0.001, 0.01)}
+    assert {p.trial.word_probe.lambdas for p in points} == {(0.001, 0.01)}
 
 
 def test_ids_tell_questions_apart_and_names_do_not():
-    plain = Trial("m", "mf", "t", "tf", 10, 0, words=Words("c", "cf"))
-    assert plain.id != dataclasses.replace(plain, words=None).id
-    changes = {"ask": "selectivity", "neurons": "top", "layer": 1, "share": 0.1, "lambdas": None, "lr": 0.1}
-    changes |= {"vector": "first", "standardise": True, "epochs": 3, "batch_size": 8, "fingerprint": "x"}
+    plain = Trial("m", "mf", "t", "tf", 10, 0, word_probe=WordProbe("c", "cf"))
+    assert plain.id != dataclasses.replace(plain, word_probe=None).id
+    changes = {
+        "measure": "selectivity",
+        "neurons": "top",
+        "layer": 1,
+        "share": 0.1,
+        "lambdas": None,
+        "lr": 0.1,
+    }
+    changes |= {"vector": "first", "standardize": True, "epochs": 3, "batch_size": 8, "fingerprint": "x"}
     for change in ({key: value} for key, value in changes.items()):
         assert (
-            dataclasses.replace(plain, words=Words(**{"corpus": "c", "fingerprint": "cf", **change})).id
+            dataclasses.replace(
+                plain, word_probe=WordProbe(**{"corpus": "c", "fingerprint": "cf", **change})
+            ).id
             != plain.id
         )
     same = dataclasses.replace(  # no smallest set is asked for, and no L2
-        plain, words=Words("another name", "cf", delta=0.3, norm="plain")
+        plain, word_probe=WordProbe("another name", "cf", delta=0.3, norm="plain")
     )
     assert same.id == plain.id
     for lambdas in (None, (0.0, 0.1)):
         norms = [
-            dataclasses.replace(plain, words=Words("c", "cf", lambdas=lambdas, norm=norm))
+            dataclasses.replace(plain, word_probe=WordProbe("c", "cf", lambdas=lambdas, norm=norm))
             for norm in ("squared", "plain")
         ]
         assert norms[0].id != norms[1].id

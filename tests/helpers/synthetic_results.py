@@ -83,8 +83,12 @@ def write_results(
         if t.id in seen:
             continue
         seen.add(t.id)
-        of = (t.task_fingerprint, t.task) if t.words is None else (t.words.fingerprint, t.words.corpus)
-        metric = METRICS.get(t.task, "accuracy") if t.words is None else t.words.ask
+        of = (
+            (t.task_fingerprint, t.task)
+            if t.word_probe is None
+            else (t.word_probe.fingerprint, t.word_probe.corpus)
+        )
+        metric = METRICS.get(t.task, "accuracy") if t.word_probe is None else t.word_probe.measure
         task = (*of, "classification", metric, json.dumps([metric, "f1"]), train_rows)
         db.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", task)
         family = next((f for f in ("roberta", "xlnet") if f in t.model), "bert")
@@ -114,8 +118,10 @@ def write_results(
                     "train_loss": 0.9 - value,
                     "seconds": 30.0,
                 }
-                if t.words is not None and t.words.ask in ("selectivity", "compression"):
-                    facts[f"control_{'accuracy' if t.words.ask == 'selectivity' else t.words.ask}"] = 0.5
+                if t.word_probe is not None and t.word_probe.measure in ("selectivity", "compression"):
+                    facts[
+                        f"control_{'accuracy' if t.word_probe.measure == 'selectivity' else t.word_probe.measure}"
+                    ] = 0.5
                 db.executemany(
                     "INSERT INTO epochs VALUES (?, ?, ?, ?)", [(t.id, epoch, m, v) for m, v in facts.items()]
                 )

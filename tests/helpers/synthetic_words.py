@@ -40,19 +40,19 @@ def forgetting(depth: int = 6, drop: float = 0.3, shift: float = 0.5, bottom: fl
     neurons from the upper to the lower half."""
 
     def score(point: Point) -> float:
-        trial, words = point.trial, point.trial.words
+        trial, words = point.trial, point.trial.word_probe
         after = bool(trial.train_size)
         noise = np.random.default_rng(int(trial.id, 16) % 2**32).normal(0, sd)
         shared = np.random.default_rng(trial.seed).normal(0, sd)
-        if words.ask == "spread":
+        if words.measure == "spread":
             weight = np.ones(depth + 1)
             if after:
                 weight[: (depth + 1) // 2] += shift
                 weight[-((depth + 1) // 2) :] -= shift
             return float((weight / weight.sum())[words.layer] + noise / 10)
-        if words.ask == "compression":
+        if words.measure == "compression":
             return 4.0 + shared + noise
-        if words.ask == "neurons":
+        if words.measure == "neurons":
             return 0.1 + abs(noise)
         level = {"bottom": 0.75, "random": 0.85, "top": 0.93}.get(words.neurons, 0.95)
         if words.neurons == "layer":
@@ -61,7 +61,7 @@ def forgetting(depth: int = 6, drop: float = 0.3, shift: float = 0.5, bottom: fl
                 level -= drop * (words.layer / depth - 0.75) / 0.25
         elif after and words.neurons == "bottom":
             level -= bottom
-        if words.ask == "selectivity":
+        if words.measure == "selectivity":
             level -= 0.5 if words.neurons == "top" else 0.8
         return float(level + shared + noise)
 

@@ -68,7 +68,7 @@ def test_probes(monkeypatch, fits, batch):
 
 
 @pytest.mark.parametrize("fits", [True, False])
-def test_standardised_neurons(monkeypatch, fits):
+def test_standardized_neurons(monkeypatch, fits):
     if not fits:
         monkeypatch.setattr(tables, "SHARE_OF_DEVICE", 0.0)
     states, labels = made_up(2000, 0)

@@ -40,7 +40,7 @@ def plain_loop(states, labels, job, kind, outputs):
     order = rng.permutation(job.seed, "held out", size)
     kept_out, rows = job.rows[order[:held]], job.rows[np.sort(order[held:])]
     x, y = torch.from_numpy(states[:, probe.layer]), torch.from_numpy(labels)
-    if probe.standardise:
+    if probe.standardize:
         x = (x - x[rows].mean(0)) / x[rows].std(0, correction=0)
     model = torch.nn.Linear(HIDDEN, outputs)
     torch.nn.init.zeros_(model.bias)
@@ -86,7 +86,7 @@ def test_each_probe_is_what_a_plain_loop_makes_of_it(kind):
         plain,
         dataclasses.replace(plain, layer=0),
         dataclasses.replace(plain, lr=0.3),
-        dataclasses.replace(plain, weight_decay=0.5, standardise=True),
+        dataclasses.replace(plain, weight_decay=0.5, standardize=True),
         dataclasses.replace(plain, layer=1, patience=5, max_epochs=7),
     ]
     jobs = jobs_of(probes, [0, 0, 1, 2, 3])
@@ -108,7 +108,7 @@ def test_alone_and_together(kind):
     outputs = 1 if kind == "regression" else CLASSES
     plain = Probe(0, lr=0.05, max_epochs=15, patience=2)
     probes = [
-        dataclasses.replace(plain, layer=layer, standardise=layer == 1)
+        dataclasses.replace(plain, layer=layer, standardize=layer == 1)
         for layer in range(LAYERS)
         for _ in range(4)
     ]
@@ -122,11 +122,11 @@ def test_alone_and_together(kind):
         torch.testing.assert_close(alone.bias, one.bias, atol=1e-5, rtol=1e-4)
 
 
-def converged(kind, outputs, standardise):
+def converged(kind, outputs, standardize):
     states, labels = made_up(kind)
     rows = np.arange(N)
     probes = [
-        Probe(layer, held_out=0, max_epochs=1200, batch_size=N, lr=2e-2, standardise=standardise)
+        Probe(layer, held_out=0, max_epochs=1200, batch_size=N, lr=2e-2, standardize=standardize)
         for layer in range(LAYERS)
     ]
     fitted = fit(Table(states), labels, [Job(p, 0, rows) for p in probes], outputs, kind)
@@ -134,11 +134,11 @@ def converged(kind, outputs, standardise):
     return states, labels, fitted
 
 
-@pytest.mark.parametrize("standardise", [False, True])
-def test_at_convergence_it_is_logistic_regression(standardise):
+@pytest.mark.parametrize("standardize", [False, True])
+def test_at_convergence_it_is_logistic_regression(standardize):
     from sklearn.linear_model import LogisticRegression
 
-    states, labels, fitted = converged("classification", CLASSES, standardise)
+    states, labels, fitted = converged("classification", CLASSES, standardize)
     fresh, fresh_labels = made_up(seed=1, n=400)
     mine = predict(Table(fresh), fitted, range(LAYERS)).softmax(-1).numpy()
     for layer, probe in enumerate(fitted):
@@ -153,7 +153,7 @@ def test_at_convergence_it_is_logistic_regression(standardise):
 def test_at_convergence_it_is_least_squares():
     from sklearn.linear_model import LinearRegression
 
-    states, labels, fitted = converged("regression", 1, standardise=False)
+    states, labels, fitted = converged("regression", 1, standardize=False)
     for layer, probe in enumerate(fitted):
         reference = LinearRegression().fit(states[:, layer], labels)
         np.testing.assert_allclose(probe.weight[:, 0], reference.coef_, atol=2e-3)
@@ -161,13 +161,13 @@ def test_at_convergence_it_is_least_squares():
 
 
 def test_two_classes_on_real_looking_features_reach_logistic_regression():
-    """Features of unequal scale, as hidden states are: standardised, the probe gets there all the same."""
+    """Features of unequal scale, as hidden states are: standardized, the probe gets there all the same."""
     from sklearn.linear_model import LogisticRegression
 
     states, labels = made_up()
     labels = (labels > 0).astype(np.int64)
     scaled = states * np.geomspace(1e-3, 1e3, HIDDEN, dtype=np.float32) + 3
-    probe = Probe(2, held_out=0, max_epochs=1200, batch_size=N, lr=2e-2, standardise=True)
+    probe = Probe(2, held_out=0, max_epochs=1200, batch_size=N, lr=2e-2, standardize=True)
     (fitted,) = fit(Table(scaled), labels, [Job(probe, 0, np.arange(N))], 2)
     mine = predict(Table(scaled), [fitted], [2]).softmax(-1)[0, :, 1].numpy()
     reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=2000).fit(states[:, 2], labels)
@@ -226,7 +226,7 @@ def test_progress_comes_to_every_epoch_of_every_probe():
 
 def test_large_tables_are_evaluated_in_parts(monkeypatch):
     states, labels = made_up()
-    jobs = jobs_of([Probe(2, max_epochs=3, standardise=True), Probe(1, max_epochs=3)], [0, 1])
+    jobs = jobs_of([Probe(2, max_epochs=3, standardize=True), Probe(1, max_epochs=3)], [0, 1])
     whole = fit(Table(states), labels, jobs, CLASSES)
     monkeypatch.setattr(linear_probe, "GATHERED_BYTES", 4 * HIDDEN * 2 * 5)
     parts = fit(Table(states), labels, jobs, CLASSES)
@@ -239,7 +239,7 @@ def test_large_tables_are_evaluated_in_parts(monkeypatch):
 def test_a_constant_feature_and_half_precision():
     states, labels = made_up()
     states[:, :, 0] = 4.0
-    (job,) = jobs_of([Probe(2, max_epochs=3, standardise=True)], [0])
+    (job,) = jobs_of([Probe(2, max_epochs=3, standardize=True)], [0])
     (fitted,) = fit(Table(states), labels, [job], CLASSES)
     assert torch.isfinite(fitted.weight).all()
     (half,) = fit(Table(states.astype(np.float16)), labels, [job], CLASSES)

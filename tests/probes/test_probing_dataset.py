@@ -19,7 +19,7 @@ from whichlayers.probes.probing_dataset import Studied, training_of
 from whichlayers.probes.steps import WORD_STEPS
 from whichlayers.probes.word_probe import SHARE_OF_PASS, ask
 from whichlayers.probes.word_table import WordTable
-from whichlayers.trial import Trial, Words
+from whichlayers.trial import Trial, WordProbe
 
 WORDS = ("the", "cat", "sat", "on", "the", "mat", "and", "dogs", "were", "running", "home", ".")
 
@@ -33,13 +33,15 @@ def tagged(sentences: int) -> TaggedCorpus:
 
 
 def trial_of(**settings) -> Trial:
-    words = Words("mine", "c", epochs=1, **settings)
-    return Trial("m", "f", None, "", "", 0, 0, words=words)
+    words = WordProbe("mine", "c", epochs=1, **settings)
+    return Trial("m", "f", None, "", "", 0, 0, word_probe=words)
 
 
 def studied_of(corpus: Corpus, tmp_path) -> Studied:
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
-    return Studied.of(encoder, tokenizer, corpus, Words("", ""), Shelf("cpu", tmp_path), lambda words: None)
+    return Studied.of(
+        encoder, tokenizer, corpus, WordProbe("", ""), Shelf("cpu", tmp_path), lambda words: None
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def studied_of(corpus: Corpus, tmp_path) -> Studied:
     [
         {"neurons": "layer", "layer": 1, "lambdas": (0.0, 0.0)},
         {"neurons": "top", "share": 0.5, "lambdas": (0.01, 0.01)},
-        {"ask": "selectivity", "lambdas": (0.01, 0.01)},
+        {"measure": "selectivity", "lambdas": (0.01, 0.01)},
     ],
 )
 def test_one_sentence_is_enough_where_nothing_is_chosen(words, tmp_path):
@@ -101,12 +103,12 @@ def test_seeds_are_asked_together_as_one_by_one(tmp_path, monkeypatch):
         {"neurons": "top", "share": 0.3},
         {"neurons": "bottom", "share": 0.3, "ranking": "probeless"},
         {"neurons": "random", "share": 0.3},
-        {"ask": "spread", "neurons": "top", "share": 0.3, "layer": 1},
-        {"ask": "neurons", "delta": 0.05},
-        {"ask": "neurons", "delta": 0.05, "ranking": "probeless"},
-        {"ask": "selectivity"},
-        {"ask": "selectivity", "neurons": "top", "share": 0.3},
-        {"ask": "compression"},
+        {"measure": "spread", "neurons": "top", "share": 0.3, "layer": 1},
+        {"measure": "neurons", "delta": 0.05},
+        {"measure": "neurons", "delta": 0.05, "ranking": "probeless"},
+        {"measure": "selectivity"},
+        {"measure": "selectivity", "neurons": "top", "share": 0.3},
+        {"measure": "compression"},
     ]
     trials = [
         dataclasses.replace(trial_of(lambdas=(1e-3, 1e-3), **kind), seed=seed)
@@ -114,7 +116,7 @@ def test_seeds_are_asked_together_as_one_by_one(tmp_path, monkeypatch):
         for seed in (0, 1, 2)
     ] + [
         dataclasses.replace(trial_of(lambdas=None, **kind), seed=seed)  # they are searched for
-        for kind in ({"neurons": "top", "share": 0.5}, {"ask": "selectivity"})
+        for kind in ({"neurons": "top", "share": 0.5}, {"measure": "selectivity"})
         for seed in (1, 2)
     ]
     model = word_encoder_of("bert"), word_tokenizer_of("bert"), corpus
@@ -131,12 +133,12 @@ def test_seeds_are_asked_together_as_one_by_one(tmp_path, monkeypatch):
         assert one.epochs[0].metrics == pytest.approx(other.epochs[0].metrics, rel=1e-4)
 
 
-def test_standardised_neurons_are_those_of_the_training_words(tmp_path):
+def test_standardized_neurons_are_those_of_the_training_words(tmp_path):
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
     corpus = Corpus("mine", tagged(20), tagged(3), tagged(4))
     plain, scaled = (
         Studied.of(
-            *(encoder, tokenizer, corpus, Words("", "", standardise=asked)),
+            *(encoder, tokenizer, corpus, WordProbe("", "", standardize=asked)),
             *(Shelf("cpu", tmp_path / str(asked)), lambda words: None),
         )
         for asked in (False, True)
@@ -152,8 +154,8 @@ def test_standardised_neurons_are_those_of_the_training_words(tmp_path):
         assert table.scale is not None
 
 
-def test_questions_about_neurons_as_they_are_and_standardised_are_answered_apart(tmp_path):
-    trials = [trial_of(neurons="layer", layer=2, standardise=s, lr=0.01) for s in (False, True)]
+def test_questions_about_neurons_as_they_are_and_standardized_are_answered_apart(tmp_path):
+    trials = [trial_of(neurons="layer", layer=2, standardize=s, lr=0.01) for s in (False, True)]
     corpus = Corpus("mine", tagged(30), tagged(6))
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
     both = answers(trials, encoder, tokenizer, corpus, Shelf("cpu", tmp_path / "both"))
@@ -170,7 +172,7 @@ def test_probes_are_trained_with_the_norm_that_is_asked_for(tmp_path):
     probes = []
     for trial in trials:
         training = training_of(trial)
-        assert training.norm == trial.words.norm
+        assert training.norm == trial.word_probe.norm
         problem = Problem(studied.train.layer(1), 0.0, 0.5, trial.seed)
         probes += fit_probes(studied.train, studied.labels["train"], len(studied.tags), [problem], training)
     assert not torch.allclose(probes[0].weight, probes[1].weight, rtol=1e-3)
@@ -183,7 +185,7 @@ def test_probes_are_trained_with_the_norm_that_is_asked_for(tmp_path):
 def test_a_search_tells_how_far_it_is(tmp_path):
     told: list[int] = []
     trials = [trial_of(neurons="layer", layer=1)]
-    trials.append(Trial("m", "f", None, "", "", 0, 0, words=Words("mine", "c", lambdas=None)))
+    trials.append(Trial("m", "f", None, "", "", 0, 0, word_probe=WordProbe("mine", "c", lambdas=None)))
     corpus = Corpus("mine", tagged(20), tagged(3), tagged(4))
     answers(
         *(trials, word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, Shelf("cpu", tmp_path)),
@@ -200,7 +202,7 @@ def test_a_search_tells_how_far_it_is(tmp_path):
 
 def test_answers_are_given_as_they_are_known(tmp_path):
     """Layers first; then seed by seed what needs a ranking, kind by kind."""
-    kinds = [{"neurons": "layer", "layer": 1}, {"neurons": "top", "share": 0.5}, {"ask": "selectivity"}]
+    kinds = [{"neurons": "layer", "layer": 1}, {"neurons": "top", "share": 0.5}, {"measure": "selectivity"}]
     trials = [
         dataclasses.replace(trial_of(lambdas=(1e-3, 1e-3), **kind), seed=seed)
         for kind in kinds
@@ -211,7 +213,9 @@ def test_answers_are_given_as_they_are_known(tmp_path):
         ask(trials, word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, Shelf("cpu", tmp_path))
     )
     by_id = {trial.id: trial for trial in trials}
-    known = [[(by_id[o.trial_id].words.ask, by_id[o.trial_id].words.neurons) for o in part] for part in parts]
+    known = [
+        [(by_id[o.trial_id].words.measure, by_id[o.trial_id].words.neurons) for o in part] for part in parts
+    ]
     layer, top, control = ("accuracy", "layer"), ("accuracy", "top"), ("selectivity", "all")
     assert known == [[layer, layer], [top], [control], [top], [control]]
     assert [by_id[part[0].trial_id].seed for part in parts[1:]] == [0, 0, 1, 1]

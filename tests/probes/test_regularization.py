@@ -19,7 +19,7 @@ from whichlayers.probes.regularization import Penalties, key_of, remember
 
 def searched(**words):
     trial = trial_of(lambdas=None)
-    return dataclasses.replace(trial, words=dataclasses.replace(trial.words, **words))
+    return dataclasses.replace(trial, word_probe=dataclasses.replace(trial.word_probe, **words))
 
 
 def by_length(corpus):
@@ -54,7 +54,9 @@ def test_one_search_for_all_seeds_and_finetuned_models(studied, searches):
     first = found.of(searched(), studied)
     others = [
         dataclasses.replace(searched(), seed=4),
-        dataclasses.replace(searched(ask="selectivity"), task="SST-2", task_fingerprint="s", train_size=500),
+        dataclasses.replace(
+            searched(measure="selectivity"), task="SST-2", task_fingerprint="s", train_size=500
+        ),
     ]
     assert [found.of(trial, studied) for trial in others] == [first, first]
     assert searches == [(0, 1, 2)]
@@ -91,7 +93,7 @@ def test_a_pair_that_diverged_for_one_seed_is_not_taken(studied, monkeypatch):
         dataclasses.replace(searched(), model_fingerprint="another"),
         searched(fingerprint="another"),
         searched(vector="mean"),
-        searched(standardise=True),
+        searched(standardize=True),
         searched(norm="plain"),
         searched(lr=1e-2),
     ],
@@ -114,7 +116,7 @@ def test_what_was_found_is_kept_for_other_workers_and_later_runs(studied, search
 def test_what_answers_say_was_found_is_not_searched_for_again(studied, tmp_path):
     remember(tmp_path / "penalties", key_of(dataclasses.replace(searched(), seed=7)), (0.25, 0.5))
     found = Penalties(lambda trial: pytest.fail("searched"), tmp_path / "penalties")
-    assert found.of(searched(ask="selectivity"), studied) == (0.25, 0.5)
+    assert found.of(searched(measure="selectivity"), studied) == (0.25, 0.5)
 
 
 def test_a_pair_that_is_named_is_taken(studied):

@@ -65,7 +65,7 @@ def test_the_metrics_are_those_of_the_dev_set():
     from sklearn.metrics import matthews_corrcoef
 
     encoder, data = tiny_encoder("roberta"), tiny_task(n_train=200, n_dev=80)
-    settings = {"held_out": 0.0, "batch_size": 200, "max_epochs": 1500, "lr": 0.05, "standardise": True}
+    settings = {"held_out": 0.0, "batch_size": 200, "max_epochs": 1500, "lr": 0.05, "standardize": True}
     outcomes = run(trials_of((0, 2), (0,), 200, **settings), encoder, data)
     train = extract(encoder, data.train, 0)
     dev = extract(encoder, data.evals[""], 0)

@@ -47,7 +47,7 @@ def test_outcomes(monkeypatch, fits):
     encoder, data = tiny_encoder("bert"), tiny_task(n_train=200, n_dev=100)
     plain = Trial("tiny", "model", "tiny", "tiny", 150, 0)
     trials = [
-        dataclasses.replace(plain, seed=seed, probe=Probe(layer, max_epochs=6, standardise=layer == 2))
+        dataclasses.replace(plain, seed=seed, probe=Probe(layer, max_epochs=6, standardize=layer == 2))
         for layer in range(4)
         for seed in range(3)
     ]

@@ -14,7 +14,7 @@ from whichlayers.engine.export_weights import with_weights
 from whichlayers.engine.finetune import finetune
 from whichlayers.engine.results import EngineSettings
 from whichlayers.probes.activations import Shelf
-from whichlayers.trial import Training, Trial, Words
+from whichlayers.trial import Training, Trial, WordProbe
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 GIVEN = {"lambdas": (1e-3, 1e-3)}
@@ -30,17 +30,17 @@ def test_a_model_finetuned_and_asked_on_a_gpu_answers_as_on_the_cpu(tmp_path):
     data = tokenise(write_task("sentiment"), tokenizer, 32, None, "m")
     training = Training(epochs=1, lr=1e-3, max_length=32)
     finetuning = [Trial("m", "m", "t", "t", 64, seed, training=training) for seed in (0, 1)]
-    questions = [Words("c", corpus.fingerprint, neurons="layer", layer=layer) for layer in range(3)]
+    questions = [WordProbe("c", corpus.fingerprint, neurons="layer", layer=layer) for layer in range(3)]
     for settings in (
         {},
         {"neurons": "top", "share": 0.25},
         {"neurons": "bottom", "share": 0.25},
-        {"ask": "spread", "neurons": "top", "share": 0.25, "layer": 1},
-        {"ask": "selectivity", "neurons": "top", "share": 0.25},
-        {"ask": "compression"},
-        {"ask": "neurons", "neurons": "top"},
+        {"measure": "spread", "neurons": "top", "share": 0.25, "layer": 1},
+        {"measure": "selectivity", "neurons": "top", "share": 0.25},
+        {"measure": "compression"},
+        {"measure": "neurons", "neurons": "top"},
     ):
-        questions.append(Words("c", corpus.fingerprint, **settings, **GIVEN))
+        questions.append(WordProbe("c", corpus.fingerprint, **settings, **GIVEN))
     weights, answers = {}, {}
     for device in ("cpu", "cuda"):
         kept = {}
@@ -54,10 +54,10 @@ def test_a_model_finetuned_and_asked_on_a_gpu_answers_as_on_the_cpu(tmp_path):
             settings=settings,
         )
         weights[device] = kept[finetuning[0].id]
-        asked = [Trial("m", "m", "t", "t", 64, 0, training=training, words=w) for w in questions]
+        asked = [Trial("m", "m", "t", "t", 64, 0, training=training, word_probe=w) for w in questions]
         finetuned = with_weights(encoder.cpu(), weights["cpu"])
         outcomes = answers_of(asked, finetuned, tokenizer, corpus, Shelf(device, tmp_path))
-        answers[device] = [o.epochs[0].metrics[w.ask] for o, w in zip(outcomes, questions, strict=True)]
+        answers[device] = [o.epochs[0].metrics[w.measure] for o, w in zip(outcomes, questions, strict=True)]
     for name, value in weights["cpu"].items():
         assert torch.allclose(value, weights["cuda"][name], atol=5e-3), name
     for one, other, words in zip(answers["cpu"], answers["cuda"], questions, strict=True):

@@ -1,4 +1,4 @@
-"""Tables of words whose neurons are standardised, against scikit-learn's scaler."""
+"""Tables of words whose neurons are standardized, against scikit-learn's scaler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def made_up(n=70, seed=0, dtype=np.float32):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_neurons_are_standardised_as_scikit_learn_does_it(dtype, monkeypatch):
+def test_neurons_are_standardized_as_scikit_learn_does_it(dtype, monkeypatch):
     monkeypatch.setattr(tables, "CHUNK_BYTES", 400)  # a few rows at once
     train, test = made_up(dtype=dtype), made_up(20, seed=1, dtype=dtype)
     scale = WordTable(train).measured()
@@ -46,16 +46,16 @@ def test_a_scale_goes_with_some_rows_and_with_some_neurons():
     assert torch.equal(whole.rows(slice(None)), torch.from_numpy(made_up().reshape(70, -1)))  # untouched
 
 
-def test_probes_of_standardised_neurons_do_not_see_how_large_they_were():
+def test_probes_of_standardized_neurons_do_not_see_how_large_they_were():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 300)
     states = rng.normal(size=(300, LAYERS, HIDDEN)).astype(np.float32)
     states[:, 1, :3] += 2 * np.eye(3, dtype=np.float32)[labels]
     training = ProbeTraining(epochs=3, batch_size=32, lr=0.01)
 
-    def accuracy(states, standardised):
+    def accuracy(states, standardized):
         table = WordTable(states)
-        table = table.scaled(table.measured()) if standardised else table
+        table = table.scaled(table.measured()) if standardized else table
         probes = fit_probes(table, labels, 3, [Problem(table.layer(1))], training)
         return accuracies(table, labels, probes)[0]
 

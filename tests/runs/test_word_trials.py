@@ -31,7 +31,7 @@ from whichlayers.runs.resources import choose_means
 from whichlayers.runs.status import disk_use
 from whichlayers.runs.word_trials import Finetuned, _shelf_of
 from whichlayers.study.file import Study
-from whichlayers.trial import Trial, Words
+from whichlayers.trial import Trial, WordProbe
 
 RUN = """
 import sys, torch
@@ -203,7 +203,7 @@ def test_studies_that_share_a_cache_keep_their_vectors_apart(tmp_path):
         with _shelf_of(model, trial, SimpleNamespace(setup=setup, subjects=subjects)) as shelf:
             return shelf.folder
 
-    trial = Trial("m", "mf", "t", "tf", 10, 0, words=Words("c", "cf"))
+    trial = Trial("m", "mf", "t", "tf", 10, 0, word_probe=WordProbe("c", "cf"))
     asked = [("one", None), ("two", None), ("one", trial.finetuning)]
     folders = {folder_of(study, Finetuned(finetuning)) for study, finetuning in asked}
     assert len(folders) == 3
@@ -268,7 +268,7 @@ def test_a_corpus_that_fails_does_not_take_the_others_with_it(model, tmp_path, m
     asked = ask_module.ask
 
     def breaks(trials, *rest, **named):
-        if trials[0].words.corpus == "builtin:chunk":
+        if trials[0].word_probe.corpus == "builtin:chunk":
             raise RuntimeError("no luck")
         return asked(trials, *rest, **named)
 
@@ -295,8 +295,8 @@ def test_what_was_answered_before_a_failure_is_kept(model, tmp_path, monkeypatch
     with Store.read(tmp_path / "study" / "results.db") as store:
         done, failed = store.trials("done"), store.trials("failed")
         assert all("no luck" in failure.error for failure in store.failures())
-    assert {trial.words.ask for trial in failed} == {"selectivity"}
-    assert {trial.words.neurons for trial in done} == {"all", "top", "bottom", "random"}
+    assert {trial.word_probe.measure for trial in failed} == {"selectivity"}
+    assert {trial.word_probe.neurons for trial in done} == {"all", "top", "bottom", "random"}
     assert (summary.done, summary.failed) == (len(done), len(failed))
     monkeypatch.undo()
     again = run_study.run(study, tmp_path / "study", device="cpu", workers=0, retry_failed=True)
@@ -309,7 +309,7 @@ def test_what_was_answered_before_a_failure_is_kept(model, tmp_path, monkeypatch
 def trials_of(seeds=range(3), size=16):
     plain = Trial("m", "mf", "t" if size else "", "tf" if size else "", size, 0)
     return [
-        Trial(**{**vars_of(plain), "seed": s, "words": Words("c", f"c{c}", neurons="layer", layer=k)})
+        Trial(**{**vars_of(plain), "seed": s, "words": WordProbe("c", f"c{c}", neurons="layer", layer=k)})
         for s in seeds
         for c in range(2)
         for k in range(3)
@@ -323,9 +323,9 @@ def vars_of(trial):
 
 def test_a_probe_that_diverges_is_a_failed_trial():
     from whichlayers.probes.word_probe import _outcome
-    from whichlayers.trial import Trial, Words
+    from whichlayers.trial import Trial, WordProbe
 
-    trial = Trial("m", "m", "", "", 0, 0, words=Words("c", "c", lr=1e9))
+    trial = Trial("m", "m", "", "", 0, 0, word_probe=WordProbe("c", "c", lr=1e9))
     failed = _outcome(trial, {"accuracy": float("nan"), "neurons_used": 3.0}, {}, 1.0)
     assert "a probe diverged; try a smaller probe_lr (now 1e+09)" in failed.error
     assert failed.epochs == []

@@ -89,7 +89,7 @@ def test_a_question_asked_in_several_ways_is_told_once():
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"standardise": True}, "(neurons standardised)."),
+        ({"standardize": True}, "(neurons standardized)."),
         ({"l2": 0.1, "l2_norm": "plain"}, "(plain L2 norm)."),
     ],
 )

@@ -60,10 +60,12 @@ def trial_text(trial: Trial) -> str:
         what.append(f"layers {_listed(trial.surgery.order)}")
     if trial.surgery.reinit:
         what.append(f"re-initialised {_listed(trial.surgery.reinit)}")
-    if (words := trial.words) is not None:
+    if (words := trial.word_probe) is not None:
         which = f"layer {words.layer}" if words.layer is not None else f"{words.neurons} neurons"
         after = f"after {trial.task}, {trial.train_size} examples" if trial.train_size else "as pretrained"
-        return f"{trial.model} {after}, asked about {words.corpus}, seed {trial.seed} ({words.ask}, {which})"
+        return (
+            f"{trial.model} {after}, asked about {words.corpus}, seed {trial.seed} ({words.measure}, {which})"
+        )
     return (
         f"{trial.model} on {trial.task}, {trial.train_size} examples, seed {trial.seed}"
         f" ({', '.join(what) or 'as pretrained'})"

@@ -24,8 +24,25 @@ Size = int | float | Literal["all"]
 PLAIN = Training()  # where the defaults of [training] come from
 
 
+OTHER_SPELLINGS = {"standardise": "standardize"}  # accepted in study files
+
+
 class Section(BaseModel):
+    """A table of a study file. Unknown keys are errors; keys in `OTHER_SPELLINGS` are accepted."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_other_spellings(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for other, key in OTHER_SPELLINGS.items():
+            if other in value and key in cls.model_fields:
+                if key in value:
+                    refuse((other, f"the same as `{key}`, which is given too; remove one of them"))
+                value = {key if name == other else name: given for name, given in value.items()}
+        return value
 
     @classmethod
     def key_order(cls) -> list[str]:

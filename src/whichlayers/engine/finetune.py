@@ -132,7 +132,7 @@ def check_stackable(trials: Sequence[Trial], family: str | None = None, depth: i
         raise WhichlayersError(
             "a probe of a frozen model is not finetuned: whichlayers.probes.sentence_probe trains probes"
         )
-    if any(trial.words is not None for trial in trials):
+    if any(trial.word_probe is not None for trial in trials):
         raise WhichlayersError(
             "a question about words is asked of a finetuned model: finetune `trial.finetuning`"
         )

@@ -47,11 +47,11 @@ class NeuronRanking(RankingExperiment):
                     settings: dict[str, Any] = {"neurons": which, "share": share, "ranking": ranking}
                     yield Question(self.kind, f"{which}{suffix}", percent(share), settings)
                 for layer in layer_run(0, depth) if self.spread else ():
-                    settings = {"ask": "spread", "neurons": "top", "share": share, "layer": layer}
+                    settings = {"measure": "spread", "neurons": "top", "share": share, "layer": layer}
                     settings["ranking"] = ranking
                     yield Question("neuron_spread", f"top {percent(share):g}%{suffix}", layer, settings)
             if self.smallest:
-                settings = {"ask": "neurons", "neurons": "top", "delta": self.delta, "ranking": ranking}
+                settings = {"measure": "neurons", "neurons": "top", "delta": self.delta, "ranking": ranking}
                 yield Question("smallest_set", suffix.removeprefix(", "), percent(self.delta), settings)
 
     def words(self) -> str:

@@ -47,8 +47,8 @@ class Probing(TaskExperiment):
     weight_decay: Annotated[Number, Field(ge=0)] = Field(
         default=PROBE.weight_decay, description="AdamW's weight decay, of the probes."
     )
-    standardise: Annotated[bool, Field(strict=True)] = Field(
-        default=PROBE.standardise,
+    standardize: Annotated[bool, Field(strict=True)] = Field(
+        default=PROBE.standardize,
         description="Give each feature mean 0 and sd 1 on the examples that a probe is trained on.",
     )
 

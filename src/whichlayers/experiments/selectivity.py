@@ -22,9 +22,9 @@ class Selectivity(RankingExperiment):
         asks: list[tuple[str, str]] = [(self.kind, "selectivity")]
         asks += [("description_length", "compression")] if self.description_length else []
         for experiment, ask in asks:
-            yield Question(experiment, "all neurons", 100, {"ask": ask})
+            yield Question(experiment, "all neurons", 100, {"measure": ask})
             for share in self.shares:
-                settings = {"ask": ask, "neurons": "top", "share": share}
+                settings = {"measure": ask, "neurons": "top", "share": share}
                 yield Question(experiment, "top", percent(share), settings)
 
     def words(self) -> str:

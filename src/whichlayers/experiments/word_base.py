@@ -11,15 +11,15 @@ from pydantic import BeforeValidator, Field, model_validator
 from whichlayers.config.errors import refuse
 from whichlayers.config.sections import Count, CountPerSize, Number, at_least_one
 from whichlayers.experiments.base import SHARED_KEYS, Experiment, Names, listed
-from whichlayers.trial import Norm, SubWord, Words
+from whichlayers.trial import Norm, SubWord, WordProbe
 
 PRETRAINED = "pretrained"  # the model that was not finetuned, in names of conditions
-PLAIN = Words("", "")
+PLAIN = WordProbe("", "")
 Share = Annotated[Number, Field(gt=0, le=1)]
 Shares = Annotated[tuple[Share, ...], BeforeValidator(at_least_one)]
 Lambda = Annotated[Number, Field(ge=0)]
 WORD_KEYS = (
-    *("corpora", "finetuned_on", PRETRAINED, "vector", "standardise"),
+    *("corpora", "finetuned_on", PRETRAINED, "vector", "standardize"),
     *("l2_norm", "probe_epochs", "probe_batch_size", "probe_lr"),
 )
 
@@ -43,14 +43,14 @@ class WordExperiment(Experiment):
         description='Tasks that the model is finetuned on before it is asked: "all" of the study\'s, or a list.',
     )
     pretrained: Annotated[bool, Field(strict=True)] = Field(
-        default=True, description="Ask the model as it was pretrained, too."
+        default=True, description="Measure the model as it was pretrained, too."
     )
     vector: SubWord = Field(
         default=PLAIN.vector,
         description="Which of its sub-words stand for a word: last, first or mean (of all).",
     )
-    standardise: Annotated[bool, Field(strict=True)] = Field(
-        default=PLAIN.standardise,
+    standardize: Annotated[bool, Field(strict=True)] = Field(
+        default=PLAIN.standardize,
         description="Give every neuron mean 0 and standard deviation 1 over the training words before a probe reads "
         "it.",
     )
@@ -86,19 +86,19 @@ class WordExperiment(Experiment):
     def questions(self, depth: int) -> Iterator[Question]:
         raise NotImplementedError
 
-    def asked(self, depth: int) -> Iterator[tuple[Question, Words]]:
+    def asked(self, depth: int) -> Iterator[tuple[Question, WordProbe]]:
         """Every question with all of its settings; the corpus is still to be named."""
         shared = {
             "lambdas": self.lambdas(),
             "vector": self.vector,
-            "standardise": self.standardise,
+            "standardize": self.standardize,
             "norm": self.l2_norm,
             "epochs": self.probe_epochs,
             "batch_size": self.probe_batch_size,
             "lr": self.probe_lr,
         }
         for question in self.questions(depth):
-            yield question, Words("", "", **{**shared, **question.settings}).canonical()
+            yield question, WordProbe("", "", **{**shared, **question.settings}).canonical()
 
 
 class RankingExperiment(WordExperiment):

@@ -7,7 +7,7 @@ rate and end: the part of its subset that is held out decides at which epoch it 
 it draws depends on its seed alone, so its result does not depend on its neighbours, beyond rounding. Probes
 that have stopped leave the batch.
 
-The states are read as they are unless `standardise` asks for each feature to have mean 0 and sd 1 on the
+The states are read as they are unless `standardize` asks for each feature to have mean 0 and sd 1 on the
 probe's training part: that suits features of unequal scale, which plain Adam learns slowly, but is not what
 the papers describe.
 """
@@ -160,7 +160,7 @@ class _Batch:
         scale = [self._scale(p) for p in range(len(jobs))]
         self.mean = torch.stack([mean for mean, _ in scale])[:, None].to(device)  # (P, 1, H)
         self.sd = torch.stack([sd for _, sd in scale])[:, None].to(device)
-        self.standardised = any(job.probe.standardise for job in jobs)
+        self.standardized = any(job.probe.standardize for job in jobs)
         self.best = self.theta.clone()
         self.best_loss = torch.full((len(jobs),), math.inf)
         self.best_train = torch.full((len(jobs),), math.nan)
@@ -176,7 +176,7 @@ class _Batch:
 
     def _scale(self, p: int) -> tuple[Tensor, Tensor]:
         """Mean and sd (H,) of the features on the probe's training part."""
-        if not self.jobs[p].probe.standardise:
+        if not self.jobs[p].probe.standardize:
             return torch.zeros(self.table.hidden), torch.ones(self.table.hidden)
         rows = torch.from_numpy(self.train_rows[p]).to(self.table.device)[None]
         total, square = torch.zeros(2, self.table.hidden, dtype=torch.float64)
@@ -194,7 +194,7 @@ class _Batch:
 
     def _take(self, rows: Tensor) -> Tensor:
         states = self.table.take(rows, self.layers)
-        return (states - self.mean) / self.sd if self.standardised else states
+        return (states - self.mean) / self.sd if self.standardized else states
 
     def train(self, epoch: int, batch: int) -> None:
         """One epoch of every probe that is left."""
@@ -301,7 +301,7 @@ class _Batch:
         if self.broken[p]:
             error = (
                 f"the loss was not a finite number in epoch {epoch}: try a smaller lr "
-                f"(now {self.jobs[p].probe.lr:g}), or standardise"
+                f"(now {self.jobs[p].probe.lr:g}), or standardize"
             )
         held = float(self.best_loss[p]) if self.held else math.nan
         best = int(self.best_epoch[p])

@@ -35,7 +35,7 @@ from whichlayers.probes.neuron_ranking import (
 from whichlayers.probes.neuron_selection import Candidate, minimal_sets, retrained
 from whichlayers.probes.tags import tag_frequencies, tag_ids, training_tags
 from whichlayers.probes.word_table import WordTable
-from whichlayers.trial import Trial, Words
+from whichlayers.trial import Trial, WordProbe
 
 HELD_OUT = 0.1  # of the training sentences, where a corpus has no dev sentences
 
@@ -58,7 +58,7 @@ class Studied:
         encoder: PreTrainedModel,
         tokenizer: Any,
         corpus: Corpus,
-        words: Words,
+        words: WordProbe,
         shelf: Shelf,
         on_words: OnWords,
     ) -> Studied:
@@ -68,7 +68,7 @@ class Studied:
         states = shelf.states(encoder, tokenizer, splits, words.vector, on_words)
         labels = {name: tag_ids(split, tags) for name, split in splits.items()}
         tables = {name: WordTable(states[name], shelf.place) for name in splits}
-        if words.standardise:
+        if words.standardize:
             scale = tables["train"].measured()
             tables = {name: table.scaled(scale) for name, table in tables.items()}
         return Studied(corpus, tags, tables["train"], tables["test"], tables.get("dev"), labels)
@@ -88,7 +88,7 @@ class Studied:
     def layers(self, trials: Sequence[Trial], training: ProbeTraining) -> dict[str, Answer]:
         problems = []
         for trial in trials:
-            words = words_of(trial)
+            words = word_probe_of(trial)
             assert words.layer is not None
             l1, l2 = words.lambdas or (0.0, 0.0)
             problems.append(Problem(self.train.layer(words.layer), l1, l2, trial.seed))
@@ -124,10 +124,10 @@ class Ranked:
         return rank_by_means(s.train, s.labels["train"], len(s.tags))
 
     def order(self, trial: Trial) -> np.ndarray:
-        return self.by_weight[trial.seed] if words_of(trial).ranking == "lca" else self.by_means
+        return self.by_weight[trial.seed] if word_probe_of(trial).ranking == "lca" else self.by_means
 
     def neurons(self, trial: Trial) -> np.ndarray:
-        table, words = self.studied.train, words_of(trial)
+        table, words = self.studied.train, word_probe_of(trial)
         if words.neurons == "all":
             return table.everything()
         count = count_of(words.share or 1.0, table.neurons)
@@ -153,7 +153,7 @@ class Ranked:
         }
 
     def spread(self, trial: Trial) -> Answer:
-        table, neurons, layer = self.studied.train, self.neurons(trial), words_of(trial).layer
+        table, neurons, layer = self.studied.train, self.neurons(trial), word_probe_of(trial).layer
         assert layer is not None
         count = int(spread(neurons, table.layers, table.hidden)[layer])
         return {"spread": count / len(neurons), "neurons_in_layer": float(count)}
@@ -161,7 +161,8 @@ class Ranked:
     def smallest(self, trials: Sequence[Trial]) -> Iterator[dict[str, Answer]]:
         s = self.studied
         candidates = [
-            Candidate(self.order(trial), *self.lambdas, trial.seed, words_of(trial).delta) for trial in trials
+            Candidate(self.order(trial), *self.lambdas, trial.seed, word_probe_of(trial).delta)
+            for trial in trials
         ]
         for found in minimal_sets(*s.to_choose, len(s.tags), candidates, training=self.training):
             sets = {trials[c]: least for c, least in found.items() if not math.isnan(least.oracle)}
@@ -230,12 +231,12 @@ def words_before(corpus: TaggedCorpus, share: float) -> int:
     return sum(len(sentence.words) for sentence in sentences[:first])
 
 
-def words_of(trial: Trial) -> Words:
-    if trial.words is None:
+def word_probe_of(trial: Trial) -> WordProbe:
+    if trial.word_probe is None:
         raise WhichlayersError(f"trial {trial.id} asks nothing about words")
-    return trial.words
+    return trial.word_probe
 
 
 def training_of(trial: Trial) -> ProbeTraining:
-    words = words_of(trial)
+    words = word_probe_of(trial)
     return ProbeTraining(epochs=words.epochs, batch_size=words.batch_size, lr=words.lr, norm=words.norm)

@@ -19,7 +19,7 @@ import numpy as np
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.extract_sentences import name_of
 from whichlayers.probes.neuron_selection import LAMBDAS, search_lambdas
-from whichlayers.probes.probing_dataset import Studied, training_of, words_of
+from whichlayers.probes.probing_dataset import Studied, training_of, word_probe_of
 from whichlayers.trial import Trial
 
 OnShare = Callable[[float], None]
@@ -41,7 +41,7 @@ class Penalties:
     def of(self, trial: Trial, here: Studied, on_share: OnShare | None = None) -> tuple[float, float]:
         """(L1, L2): those that the trial names, or those that the search finds. `here`: what the model that is asked
         sees; `on_share` is told which share of a search is done."""
-        words = words_of(trial)
+        words = word_probe_of(trial)
         if words.lambdas is not None:
             return words.lambdas
         key = key_of(trial)
@@ -83,8 +83,8 @@ class Penalties:
 
 def key_of(trial: Trial) -> str:
     """Stands for all that decides what the search finds."""
-    words, training = words_of(trial), training_of(trial)
-    how = [words.fingerprint, words.vector, words.standardise]
+    words, training = word_probe_of(trial), training_of(trial)
+    how = [words.fingerprint, words.vector, words.standardize]
     parts = [FORMAT, trial.model_fingerprint, *how, LAMBDAS, SEEDS]
     return name_of([*parts, training.epochs, training.batch_size, training.lr, training.norm])
 

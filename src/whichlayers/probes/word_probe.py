@@ -19,11 +19,11 @@ from transformers import PreTrainedModel
 from whichlayers.data.corpora import Corpus
 from whichlayers.engine.results import EpochRecord, OnStep, Outcome
 from whichlayers.probes.activations import Shelf
-from whichlayers.probes.probing_dataset import Answer, Ranked, Studied, training_of, words_of
+from whichlayers.probes.probing_dataset import Answer, Ranked, Studied, training_of, word_probe_of
 from whichlayers.probes.regularization import OnShare, Penalties
 from whichlayers.probes.steps import WORD_STEPS
 from whichlayers.probes.tags import majority_accuracy, tag_ids, training_tags, word_majority_accuracy
-from whichlayers.trial import Ask, Trial
+from whichlayers.trial import Measure, Trial
 
 SHARE_OF_PASS = 0.4  # of the progress
 SEEDS_TOGETHER_ON = {"cuda"}  # kinds of device
@@ -48,8 +48,8 @@ def ask(
     progress = _Progress(on_step, len(trials) * WORD_STEPS, corpus.n_words)
     baselines = _baselines(corpus)
     answered = 0
-    for _, mine in _grouped(trials, lambda t: (words_of(t).vector, words_of(t).standardise)):
-        studied = Studied.of(encoder, tokenizer, corpus, words_of(mine[0]), shelf, progress.passed)
+    for _, mine in _grouped(trials, lambda t: (word_probe_of(t).vector, word_probe_of(t).standardize)):
+        studied = Studied.of(encoder, tokenizer, corpus, word_probe_of(mine[0]), shelf, progress.passed)
         for done in _answers(mine, studied, penalties or Penalties(), progress.searched):
             answered += len(done)
             progress.answered(answered / len(trials))
@@ -61,7 +61,7 @@ def ask(
 def _outcome(trial: Trial, answer: Answer, baselines: Answer, seconds: float) -> Outcome:
     asked = next(iter(answer))  # what was asked for comes first
     if not math.isfinite(answer[asked]):
-        lr = words_of(trial).lr
+        lr = word_probe_of(trial).lr
         error = f"{asked} is not a finite number: a probe diverged; try a smaller probe_lr (now {lr:g})"
         return Outcome(trial.id, error=error, seconds=seconds)
     nan = math.nan
@@ -73,10 +73,10 @@ def _answers(
 ) -> Iterator[dict[str, Answer]]:
     """Layers all at once; then by way of training what needs a ranking: on a GPU, which has room for more than one
     seed's probes, of all seeds together, elsewhere seed by seed, so that answers come sooner."""
-    layers = [trial for trial in trials if words_of(trial).neurons == "layer"]
+    layers = [trial for trial in trials if word_probe_of(trial).neurons == "layer"]
     for training, mine in _grouped(layers, training_of):
         yield studied.layers(mine, training)
-    others = [trial for trial in trials if words_of(trial).neurons != "layer"]
+    others = [trial for trial in trials if word_probe_of(trial).neurons != "layer"]
     together = studied.train.device.type in SEEDS_TOGETHER_ON
     for (training, lambdas, _), mine in _grouped(
         others, lambda t: (training_of(t), penalties.of(t, studied, on_search), None if together else t.seed)
@@ -88,7 +88,9 @@ def _answers(
 
 
 def _ranked_answers(ranked: Ranked, trials: Sequence[Trial]) -> Iterator[dict[str, Answer]]:
-    asking = {ask: [trial for trial in trials if words_of(trial).ask == ask] for ask in get_args(Ask)}
+    asking = {
+        ask: [trial for trial in trials if word_probe_of(trial).measure == ask] for ask in get_args(Measure)
+    }
     if asking["accuracy"]:
         yield ranked.accuracies(asking["accuracy"])
     for trial in asking["spread"]:

@@ -18,7 +18,7 @@ from whichlayers.probes.extract_words import corpus_fingerprint, extract_words
 from whichlayers.probes.regularization import PROBES, SEEDS
 from whichlayers.probes.tags import tag_ids, training_tags
 from whichlayers.probes.word_table import WordTable
-from whichlayers.trial import Trial, Words
+from whichlayers.trial import Trial, WordProbe
 
 SAMPLE = 64  # sentences
 GRID = PROBES + 2 * len(SEEDS)  # of a search over L1 and L2, the masked ones of a seed as two
@@ -36,8 +36,8 @@ def seconds_of_questions(
     """Of all questions that the trials ask of one model; the search for L1 and L2 is the pretrained one's."""
     by_corpus: dict[str, list[Trial]] = {}
     for trial in trials:
-        assert trial.words is not None
-        by_corpus.setdefault(trial.words.fingerprint, []).append(trial)
+        assert trial.word_probe is not None
+        by_corpus.setdefault(trial.word_probe.fingerprint, []).append(trial)
     seconds, seen = 0.0, set[str]()
     for mine in by_corpus.values():
         corpus = corpus_of(mine[0])
@@ -50,9 +50,13 @@ def seconds_of_questions(
         seconds += (
             probing
             * corpus.train.n_words
-            * sum(_epochs(trial.words, layers) for trial in mine if trial.words)
+            * sum(_epochs(trial.word_probe, layers) for trial in mine if trial.word_probe)
         )
-        searched = {t.words.epochs for t in mine if t.words and t.words.lambdas is None and not t.train_size}
+        searched = {
+            t.word_probe.epochs
+            for t in mine
+            if t.word_probe and t.word_probe.lambdas is None and not t.train_size
+        }
         seconds += probing * corpus.train.n_words * sum(GRID * epochs for epochs in searched)
     return seconds
 
@@ -78,7 +82,7 @@ def _a_sample(
     return passing / sample.n_words, probing / sample.n_words
 
 
-def _epochs(words: Words, layers: int) -> float:
+def _epochs(words: WordProbe, layers: int) -> float:
     """In epochs of a probe of all neurons."""
     share = 1 / layers if words.neurons == "layer" else words.share or 1.0
     times = {
@@ -88,4 +92,4 @@ def _epochs(words: Words, layers: int) -> float:
         "selectivity": 2.0,
         "compression": 2 * ONLINE,
     }
-    return words.epochs * share * times[words.ask]
+    return words.epochs * share * times[words.measure]

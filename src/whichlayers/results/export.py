@@ -26,7 +26,7 @@ ENDINGS: dict[Format, tuple[str, ...]] = {
 POINTS = """
 SELECT p.experiment, p.condition, p.x, t.id AS trial_id, t.model, t.model_fingerprint, m.depth, t.task,
        t.task_fingerprint, t.train_size, t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor,
-       COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric) AS primary_metric, t.seconds, t.trial_json
+       COALESCE(json_extract(t.trial_json, '$.words.measure'), k.metric) AS primary_metric, t.seconds, t.trial_json
 FROM points p JOIN trials t ON t.id = p.trial_id
 LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
 LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint

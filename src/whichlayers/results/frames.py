@@ -27,7 +27,7 @@ POINTS = """
 WITH last AS (SELECT trial_id, MAX(epoch) AS epoch FROM epochs GROUP BY trial_id)
 SELECT p.experiment, p.condition, p.x, t.model, t.model_fingerprint, t.task, t.task_fingerprint, t.train_size,
        t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor, t.id AS trial_id, t.status, t.error,
-       COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric) AS metric, score.value AS value,
+       COALESCE(json_extract(t.trial_json, '$.words.measure'), k.metric) AS metric, score.value AS value,
        dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
        control.value AS control, t.seconds, m.depth, m.family, k.train_rows, t.trial_json
 FROM points p
@@ -36,12 +36,12 @@ LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
 LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
 LEFT JOIN last ON last.trial_id = t.id AND t.status = 'done'
 LEFT JOIN epochs score ON score.trial_id = t.id AND score.epoch = last.epoch
-    AND score.metric = COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric)
+    AND score.metric = COALESCE(json_extract(t.trial_json, '$.words.measure'), k.metric)
 LEFT JOIN epochs dev ON dev.trial_id = t.id AND dev.epoch = last.epoch AND dev.metric = 'dev_loss'
 LEFT JOIN epochs train ON train.trial_id = t.id AND train.epoch = last.epoch AND train.metric = 'train_loss'
 LEFT JOIN epochs control ON control.trial_id = t.id AND control.epoch = last.epoch
-    AND control.metric = 'control_' || CASE json_extract(t.trial_json, '$.words.ask')
-        WHEN 'selectivity' THEN 'accuracy' ELSE json_extract(t.trial_json, '$.words.ask') END
+    AND control.metric = 'control_' || CASE json_extract(t.trial_json, '$.words.measure')
+        WHEN 'selectivity' THEN 'accuracy' ELSE json_extract(t.trial_json, '$.words.measure') END
 ORDER BY p.rowid  -- the order of the study file
 """
 

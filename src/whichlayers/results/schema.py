@@ -43,8 +43,8 @@ CREATE VIEW weight_change AS
 def trial_row(trial_id: str, trial: Trial) -> tuple[Any, ...]:
     """The task is what the metric is of: of a question about words the corpus, not what was finetuned on."""
     of = (trial.task, trial.task_fingerprint)
-    if trial.words is not None:
-        of = (trial.words.corpus, trial.words.fingerprint)
+    if trial.word_probe is not None:
+        of = (trial.word_probe.corpus, trial.word_probe.fingerprint)
     return (
         trial_id,
         trial.model,

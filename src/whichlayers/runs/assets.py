@@ -194,7 +194,7 @@ class Subjects:
         from whichlayers.probes.sentence_probe import stack_key as probe_key
         from whichlayers.runs.plan import words_key
 
-        if trial.words is not None:
+        if trial.word_probe is not None:
             return words_key(trial)
         if trial.probe is not None:
             return probe_key(trial)
@@ -233,13 +233,13 @@ class Subjects:
         return self._data[key]
 
     def corpus(self, trial: Trial) -> Corpus:
-        assert trial.words is not None
-        wanted = trial.words.fingerprint
+        assert trial.word_probe is not None
+        wanted = trial.word_probe.fingerprint
         if wanted not in self._corpora:
             corpus = self.catalogue.corpora[wanted].load()
             if corpus.fingerprint != wanted:
                 raise WhichlayersError(
-                    f"the corpus {trial.words.corpus} has changed since the run began: run the study again to"
+                    f"the corpus {trial.word_probe.corpus} has changed since the run began: run the study again to"
                     " ask about the new one, or put the old one back"
                 )
             self._corpora[wanted] = corpus
@@ -268,7 +268,7 @@ class Subjects:
         and workers find the tokens made."""
         seen: set[tuple[str, str, int]] = set()
         for trial in trials:
-            if trial.words is not None and trial.finetuning is None:
+            if trial.word_probe is not None and trial.finetuning is None:
                 self.encoder(trial)
                 continue
             use = (trial.model_fingerprint, trial.task_fingerprint, trial.training.max_length)

@@ -100,8 +100,8 @@ def disk_of(
 ) -> Disk:
     """`depths`: layers by model fingerprint. `vectors`: of the words of the largest corpus."""
     trials = [trial for stack in stacks for trial in stack.trials]
-    finetuned = [trial for trial in trials if trial.probe is None and trial.words is None]
-    asked = [stack for stack in stacks if stack.trials[0].words is not None]
+    finetuned = [trial for trial in trials if trial.probe is None and trial.word_probe is None]
+    asked = [stack for stack in stacks if stack.trials[0].word_probe is not None]
     values = sum(VALUES_AN_EPOCH * (1 if t.probe else evaluations(t)) for t in trials)
     matrices = sum(MATRICES_A_LAYER * depths[trial.model_fingerprint] for trial in finetuned)
     results = TRIAL_BYTES * max(points, len(trials)) + VALUE_BYTES * values + MATRIX_BYTES * matrices

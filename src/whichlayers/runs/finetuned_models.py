@@ -71,6 +71,8 @@ def keep_only(folder: Path, stacks: Iterable[Stack]) -> None:
 
 def _names(stack: Stack) -> set[str]:
     finetunings = {
-        trial.seed: trial.finetuning for trial in stack.trials if trial.words is not None and trial.finetuning
+        trial.seed: trial.finetuning
+        for trial in stack.trials
+        if trial.word_probe is not None and trial.finetuning
     }
     return {finetuning.id for finetuning in finetunings.values() if finetuning is not None}

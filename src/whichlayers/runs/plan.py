@@ -72,7 +72,7 @@ class PlanRow:
 
 def steps_of(trial: Trial) -> int:
     """Of a question about words without the finetuning of its model, which it shares with others."""
-    if trial.words is not None:
+    if trial.word_probe is not None:
         return WORD_STEPS
     if trial.probe is not None:
         return probe_steps(trial.probe)
@@ -83,7 +83,7 @@ def total_steps(trials: Iterable[Trial]) -> int:
     finetuned, steps = dict[Hashable, int](), 0
     for trial in trials:
         steps += steps_of(trial)
-        if trial.words is not None and trial.train_size:
+        if trial.word_probe is not None and trial.train_size:
             finetuned[words_key(trial), trial.seed] = trial.steps
     return steps + sum(finetuned.values())
 
@@ -100,12 +100,12 @@ def most_finetuned(stacks: Iterable[Stack]) -> int:
 
 
 def models_in(trials: Sequence[Trial]) -> int:
-    return len(_by_model(trials)) if trials and trials[0].words is not None else len(trials)
+    return len(_by_model(trials)) if trials and trials[0].word_probe is not None else len(trials)
 
 
 def cut(trials: Sequence[Trial], most: int) -> list[Sequence[Trial]]:
     """Even pieces of at most so many models; the questions that are asked of one stay together."""
-    if trials[0].words is None:
+    if trials[0].word_probe is None:
         return even_chunks(trials, most)
     return [list(itertools.chain(*chunk)) for chunk in even_chunks(_by_model(trials), most)]
 
@@ -125,13 +125,13 @@ def memory_key(trial: Trial) -> Hashable:
         trial.task_fingerprint,
         None if order is None else len(order),
         (training.batch_size, training.max_length, training.dropout),
-        trial.probe is not None or (trial.words is not None and not trial.train_size),
+        trial.probe is not None or (trial.word_probe is not None and not trial.train_size),
     )
 
 
 def time_key(trial: Trial) -> Hashable:
     """What decides how long a step takes."""
-    return memory_key(trial), trial.words is not None
+    return memory_key(trial), trial.word_probe is not None
 
 
 def make_stacks(
@@ -216,7 +216,7 @@ def plan_rows(stacks: Iterable[Stack]) -> list[PlanRow]:
     in_stacks: dict[tuple[str, str, int], set[int]] = {}
     for stack in stacks:
         for trial in stack.trials:
-            task = trial.task if trial.words is None else f"{trial.task or 'as pretrained'}, then words"
+            task = trial.task if trial.word_probe is None else f"{trial.task or 'as pretrained'}, then words"
             place = (trial.model, task, trial.train_size)
             trials.setdefault(place, []).append(trial)
             in_stacks.setdefault(place, set()).add(stack.number)

@@ -105,7 +105,7 @@ def _one_of_each_kind(stacks: Sequence[Stack]) -> list[Stack]:
         sort = (
             stack.trials[0].model_fingerprint,
             stack.trials[0].probe is None,
-            stack.trials[0].words is None,
+            stack.trials[0].word_probe is None,
         )
         if sort not in seen:
             seen.add(sort)
@@ -140,7 +140,7 @@ def _filled_in(stacks: Sequence[Stack], paces: Sequence[Pace | None], subjects: 
                 (other, found)
                 for other, found in zip(stacks, paces, strict=True)
                 if found is not None
-                and trial.words is None
+                and trial.word_probe is None
                 and other.trials[0].model_fingerprint == trial.model_fingerprint
                 and (other.trials[0].probe is None) == (trial.probe is None)
             ),
@@ -171,7 +171,7 @@ def vector_bytes(trials: Sequence[Trial], corpora: Mapping[str, Corpus], models:
     pretrained model beside the finetuned one. Corpora and facts of models by fingerprint."""
     most = 0
     for trial in trials:
-        if (words := trial.words) is None:
+        if (words := trial.word_probe) is None:
             continue
         corpus, model = corpora[words.fingerprint], models[trial.model_fingerprint]
         size = corpus.n_words * (model.depth + 1) * model.hidden * 2  # float16

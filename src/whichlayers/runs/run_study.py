@@ -209,7 +209,7 @@ def _train(
         if saving.seconds and pool is None:
             need = checkpoint_bytes(subjects.weights_bytes, most_finetuned(stacks), workers)
             checkpoints = _room_for_checkpoints(saving.folder or place.checkpoints, need, on_event)
-        asked = any(stack.trials[0].words is not None for stack in stacks)
+        asked = any(stack.trials[0].word_probe is not None for stack in stacks)
         if asked:
             recall_penalties(store, subjects.catalogue.cache)
         if pool is None and asked:

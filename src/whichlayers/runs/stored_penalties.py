@@ -21,7 +21,7 @@ def recall_penalties(store: Store, cache: Path | None) -> None:
     if folder is None:
         return
     rows = [(Trial.from_json(text), (l1, l2)) for text, l1, l2 in store.connection.execute(FOUND)]
-    searched = [row for row in rows if row[0].words is not None and row[0].words.lambdas is None]
+    searched = [row for row in rows if row[0].word_probe is not None and row[0].word_probe.lambdas is None]
     if searched:
         from whichlayers.probes.regularization import key_of, remember
 

@@ -134,8 +134,8 @@ def _ask_all(model: Finetuned, questions: Sequence[Trial], workplace: Workplace,
     subjects = workplace.subjects
     by_corpus: dict[str, list[Trial]] = {}
     for trial in questions:
-        assert trial.words is not None
-        by_corpus.setdefault(trial.words.fingerprint, []).append(trial)
+        assert trial.word_probe is not None
+        by_corpus.setdefault(trial.word_probe.fingerprint, []).append(trial)
     encoder: PreTrainedModel | None = None
     seconds = model.seconds  # of the finetuning: counted with the first answers
     with _shelf_of(model, questions[0], workplace) as shelf:
@@ -187,7 +187,7 @@ def _penalties(model: Finetuned, shelf: Shelf, workplace: Workplace) -> Penaltie
     """A model that was finetuned is asked with what the search finds in the pretrained one, which takes a pass of its
     own."""
     from whichlayers.probes.activations import Shelf
-    from whichlayers.probes.probing_dataset import Studied, words_of
+    from whichlayers.probes.probing_dataset import Studied, word_probe_of
     from whichlayers.probes.regularization import Penalties
 
     subjects = workplace.subjects
@@ -195,7 +195,7 @@ def _penalties(model: Finetuned, shelf: Shelf, workplace: Workplace) -> Penaltie
     def pretrained(trial: Trial) -> Studied:
         own = Shelf(shelf.device, shelf.folder and shelf.folder / "pretrained", shelf.aligned)
         model = subjects.encoder(trial), subjects.tokenizer(trial)
-        return Studied.of(*model, subjects.corpus(trial), words_of(trial), own, lambda words: None)
+        return Studied.of(*model, subjects.corpus(trial), word_probe_of(trial), own, lambda words: None)
 
     return Penalties(pretrained if model.finetuning else None, penalties_folder(subjects.catalogue.cache))
 

@@ -70,8 +70,8 @@ def _notes(study: Study, experiment: AnyExperiment) -> list[str]:
         if experiment.finetuned_on != "all":
             finetuned = f"finetuned on {listed(experiment.finetuned_on)}" if experiment.finetuned_on else ""
             notes.append(finetuned or "as pretrained alone")
-        if experiment.standardise:
-            notes.append("neurons standardised")
+        if experiment.standardize:
+            notes.append("neurons standardized")
         if experiment.l2_norm != "squared":
             notes.append(f"{experiment.l2_norm} L2 norm")
     elif experiment.tasks != "all":

@@ -25,7 +25,7 @@ from whichlayers.experiments.selectivity import Selectivity
 from whichlayers.experiments.word_base import PRETRAINED, WordExperiment
 from whichlayers.experiments.word_probing import WordProbing
 from whichlayers.study.file import Study
-from whichlayers.trial import Point, Probe, Recipe, Surgery, Training, Trial, Words
+from whichlayers.trial import Point, Probe, Recipe, Surgery, Training, Trial, WordProbe
 
 
 class ModelFacts(Protocol):
@@ -181,7 +181,7 @@ def _word_points(
                 seed=study.seed + i,
                 head=study.head if size else "mean",
                 training=training,
-                words=words,
+                word_probe=words,
             )
             yield Point(question.experiment, condition, float(question.x), trial)
 
@@ -271,9 +271,10 @@ def _refuse_rivals(study: Study, points: Iterable[Point]) -> None:
     for point in points:
         told_apart_by = Training(lr_factors=point.trial.training.lr_factors)
         probe = point.trial.probe and Probe(point.trial.probe.layer)
-        words = point.trial.words and Words("", point.trial.words.fingerprint)
+        words = point.trial.word_probe and WordProbe("", point.trial.word_probe.fingerprint)
         same_place = dataclasses.replace(
-            point, trial=dataclasses.replace(point.trial, training=told_apart_by, probe=probe, words=words)
+            point,
+            trial=dataclasses.replace(point.trial, training=told_apart_by, probe=probe, word_probe=words),
         )
         if seen.setdefault(same_place, point.trial) != point.trial:
             differ = "epochs or lr" if probe is None and words is None else "settings of the probes"

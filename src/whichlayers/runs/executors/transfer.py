@@ -93,8 +93,8 @@ class SentSubjects(Subjects):
         return self._data[key]
 
     def corpus(self, trial: Trial) -> Corpus:
-        assert trial.words is not None
-        wanted = trial.words.fingerprint
+        assert trial.word_probe is not None
+        wanted = trial.word_probe.fingerprint
         if wanted not in self._corpora:
             self._corpora[wanted] = self.get(self.parcel.corpora[wanted])
         return self._corpora[wanted]

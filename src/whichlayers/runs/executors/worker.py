@@ -202,7 +202,7 @@ def train_stack(stack: Stack, workplace: Workplace, on_epoch: OnEpoch, on_steps:
 
     setup, trials = workplace.setup, stack.trials
     torch.set_num_threads(setup.threads)
-    if trials[0].words is not None:
+    if trials[0].word_probe is not None:
         from whichlayers.runs.word_trials import answer_stack
 
         return answer_stack(stack, workplace, on_steps)
@@ -255,8 +255,8 @@ def train_stack_room(order: Measure, workplace: Workplace) -> Room:
     torch.set_num_threads(workplace.setup.threads)
     device, needs = workplace.setup.device, list[Need | None]()
     for trial in order.kinds:
-        if trial.words is not None:
-            trial = dataclasses.replace(trial, words=None)
+        if trial.word_probe is not None:
+            trial = dataclasses.replace(trial, word_probe=None)
         if trial.probe is not None or not trial.train_size:  # the same few batches of states for all probes
             needs.append(None)
             continue
@@ -291,7 +291,7 @@ def train_stack_times(order: TimeStacks, workplace: Workplace) -> Times:
     deadline = time.monotonic() + order.seconds
     for left, stack in zip(range(len(order.stacks), 0, -1), order.stacks, strict=True):
         trial, remaining = stack.trials[0], deadline - time.monotonic()
-        if trial.words is not None:
+        if trial.word_probe is not None:
             try:
                 from whichlayers.runs.word_trials import pace_of_stack
 
