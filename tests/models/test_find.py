@@ -1,4 +1,4 @@
-"""From names to folders: folders, packages and a hub cache built by hand; every refusal says what to do."""
+"""Resolving model names: folders, packages and a hub cache built by hand; every error says what to do."""
 
 import hashlib
 import importlib.metadata
@@ -18,7 +18,7 @@ from small_models import small_model
 from whichlayers.errors import WhichlayersError
 from whichlayers.models import find
 from whichlayers.models.find import (
-    fingerprint_of,
+    hash_model_files,
     package_folder,
     packages_with_models,
     resolve,
@@ -40,7 +40,7 @@ def copy_of_bert(saved_bert, tmp_path):
 
 @pytest.fixture
 def hub_cache(saved_bert, tmp_path, monkeypatch):
-    """What the hub's cache looks like after a download of org/small-bert, and no network."""
+    """A hub cache as it is after a download of org/small-bert, without network access."""
     cache = tmp_path / "cache"
     repo = cache / "models--org--small-bert"
     shutil.copytree(saved_bert, repo / "snapshots" / COMMIT)
@@ -67,8 +67,8 @@ def test_a_folder_by_a_relative_path(saved_bert, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["./not-there", "/not/there", "a/b/c", "~/no-such-folder-here"])
-def test_a_folder_that_is_not_there(name):
-    with pytest.raises(WhichlayersError, match=r"folder is not there.*org/name"):
+def test_a_folder_that_does_not_exist(name):
+    with pytest.raises(WhichlayersError, match=r"path does not exist.*org/name"):
         resolve(name)
 
 
@@ -89,7 +89,7 @@ def test_a_folder_without_weights(copy_of_bert):
         resolve(str(copy_of_bert))
 
 
-def test_a_pickle_is_refused_unless_allowed(copy_of_bert):
+def test_a_pickle_is_rejected_unless_allowed(copy_of_bert):
     (copy_of_bert / "model.safetensors").unlink()
     torch.save(small_model("bert", depth=2).state_dict(), copy_of_bert / "pytorch_model.bin")
     with pytest.raises(WhichlayersError, match="allow_pickle"):
@@ -97,13 +97,13 @@ def test_a_pickle_is_refused_unless_allowed(copy_of_bert):
     assert resolve(str(copy_of_bert), allow_pickle=True).allow_pickle
 
 
-def test_safetensors_are_taken_before_an_allowed_pickle(copy_of_bert):
+def test_safetensors_take_precedence_over_an_allowed_pickle(copy_of_bert):
     (copy_of_bert / "pytorch_model.bin").write_bytes(b"never read")
     assert [file.name for file in weight_files(copy_of_bert, True)] == ["model.safetensors"]
-    assert fingerprint_of(copy_of_bert, True) == fingerprint_of(copy_of_bert, False)
+    assert hash_model_files(copy_of_bert, True) == hash_model_files(copy_of_bert, False)
 
 
-def test_shards_and_a_lost_shard(tmp_path):
+def test_shards_and_a_missing_shard(tmp_path):
     small_model("bert", depth=2).save_pretrained(tmp_path, max_shard_size="40KB")
     files = weight_files(tmp_path, False)
     assert files[0].name == "model.safetensors.index.json"
@@ -116,39 +116,39 @@ def test_shards_and_a_lost_shard(tmp_path):
 def test_a_broken_index(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(WhichlayersError, match="not a readable index"):
+    with pytest.raises(WhichlayersError, match="not a valid index"):
         resolve(str(tmp_path))
 
 
-def test_revision_is_for_the_hub_alone(saved_bert):
+def test_revision_is_only_for_the_hub(saved_bert):
     with pytest.raises(WhichlayersError, match="revision"):
         resolve(str(saved_bert), revision="main")
 
 
-def test_fingerprint_tells_apart_what_matters(copy_of_bert):
-    first = fingerprint_of(copy_of_bert)
+def test_fingerprint_covers_config_and_tokenizer(copy_of_bert):
+    first = hash_model_files(copy_of_bert)
     (copy_of_bert / "README.md").write_text("no matter")
-    assert fingerprint_of(copy_of_bert) == first
+    assert hash_model_files(copy_of_bert) == first
     (copy_of_bert / "vocab.txt").write_text("a\nb\n")
-    with_tokenizer = fingerprint_of(copy_of_bert)
+    with_tokenizer = hash_model_files(copy_of_bert)
     assert with_tokenizer != first
     config = json.loads((copy_of_bert / "config.json").read_text())
     (copy_of_bert / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.5}))
-    assert fingerprint_of(copy_of_bert) not in (first, with_tokenizer)
+    assert hash_model_files(copy_of_bert) not in (first, with_tokenizer)
 
 
-def test_fingerprint_sees_one_changed_weight(copy_of_bert):
-    first = fingerprint_of(copy_of_bert)
+def test_fingerprint_changes_with_a_single_weight(copy_of_bert):
+    first = hash_model_files(copy_of_bert)
     path = copy_of_bert / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     os.utime(path, ns=(1, 1))
-    assert fingerprint_of(copy_of_bert) != first
+    assert hash_model_files(copy_of_bert) != first
 
 
-def test_fingerprint_does_not_depend_on_the_place(saved_bert, copy_of_bert):
-    assert fingerprint_of(saved_bert) == fingerprint_of(copy_of_bert)
+def test_fingerprint_does_not_depend_on_the_path(saved_bert, copy_of_bert):
+    assert hash_model_files(saved_bert) == hash_model_files(copy_of_bert)
 
 
 def test_files_are_hashed_once(copy_of_bert, monkeypatch):
@@ -157,7 +157,7 @@ def test_files_are_hashed_once(copy_of_bert, monkeypatch):
     monkeypatch.setattr(
         hashlib, "file_digest", lambda file, kind: read.append(file.name) or plain(file, kind)
     )
-    assert fingerprint_of(copy_of_bert) == fingerprint_of(copy_of_bert)
+    assert hash_model_files(copy_of_bert) == hash_model_files(copy_of_bert)
     assert len(read) == 2
 
 
@@ -178,12 +178,12 @@ def test_a_package_that_is_not_installed():
 
 
 def test_a_package_without_a_model():
-    with pytest.raises(WhichlayersError, match="carries no model"):
+    with pytest.raises(WhichlayersError, match="contains no model"):
         resolve("package:pytest")
 
 
 def install(site: Path, name: str, folders: list[str], model: Path, listed: bool = True) -> None:
-    """Lay out a distribution as pip does; one that is not listed looks like an editable install."""
+    """Create an installed distribution as pip does; with listed=False it looks like an editable install."""
     info = site / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -201,7 +201,7 @@ def test_a_package_made_by_hand(saved_bert, tmp_path, monkeypatch, listed):
     install(tmp_path, "one_model", ["model"], saved_bert, listed)
     monkeypatch.syspath_prepend(tmp_path)
     assert package_folder("one_model") == tmp_path / "one_model" / "model"
-    assert resolve("package:one_model").fingerprint == fingerprint_of(saved_bert)
+    assert resolve("package:one_model").fingerprint == hash_model_files(saved_bert)
 
 
 def test_a_package_with_two_models(saved_bert, tmp_path, monkeypatch):
@@ -216,7 +216,7 @@ def test_a_hub_model_from_the_cache(hub_cache, saved_bert, revision):
     files = resolve("org/small-bert", revision=revision)
     assert files.folder == hub_cache / "models--org--small-bert" / "snapshots" / COMMIT
     assert files.revision == COMMIT
-    assert files.fingerprint == fingerprint_of(saved_bert)
+    assert files.fingerprint == hash_model_files(saved_bert)
 
 
 @pytest.mark.parametrize(
@@ -251,21 +251,21 @@ def test_a_cached_model_without_safetensors(hub_cache):
 
 
 @pytest.mark.parametrize("name", ["two words", "", "a/b?c"])
-def test_what_is_neither_folder_nor_hub_id(name):
-    with pytest.raises(WhichlayersError, match="neither a folder"):
+def test_a_name_that_is_neither_folder_nor_hub_id(name):
+    with pytest.raises(WhichlayersError, match="neither an existing folder"):
         resolve(name)
 
 
-def test_what_is_asked_of_the_hub(saved_bert, monkeypatch):
-    asked = []
+def test_files_requested_from_the_hub(saved_bert, monkeypatch):
+    requests = []
 
     def download(name, **options):
-        asked.append((name, options))
+        requests.append((name, options))
         return str(saved_bert)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     resolve("org/model", revision="v1", allow_pickle=True)
-    [(name, options)] = asked  # one call: with safetensors there, no pickle is fetched
+    [(name, options)] = requests  # one call: with safetensors available, no pickle is downloaded
     assert (name, options["revision"]) == ("org/model", "v1")
     assert "config.json" in options["allow_patterns"]
     assert "tokenizer.json" in options["allow_patterns"]
@@ -274,7 +274,7 @@ def test_what_is_asked_of_the_hub(saved_bert, monkeypatch):
 
 def hub_error(kind):
     error = kind.__new__(kind)
-    Exception.__init__(error, "said by the hub")
+    Exception.__init__(error, "message from the hub")
     return error
 
 
@@ -285,10 +285,10 @@ def hub_error(kind):
         (errors.GatedRepoError, "gated.*hf auth login"),
         (errors.RevisionNotFoundError, "no revision 'v9'"),
         (errors.LocalEntryNotFoundError, "could not be reached"),
-        (ConnectionError, r"could not be fetched.*\./my-model"),
+        (ConnectionError, r"could not be downloaded.*\./my-model"),
     ],
 )
-def test_what_the_hub_may_answer(monkeypatch, kind, message):
+def test_errors_of_the_hub(monkeypatch, kind, message):
     def fail(*_args, **_options):
         raise hub_error(kind)
 

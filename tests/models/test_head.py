@@ -1,4 +1,4 @@
-"""The task head against the same thing written out by hand, on every family."""
+"""The task head against a computation by hand, for every family."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from small_models import FAMILY_NAMES, same_state, small_batch, small_model
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.anatomy import FAMILIES
-from whichlayers.models.head import Classifier, build_classifier, mean_states, summary_states
+from whichlayers.models.head import Classifier, build_classifier, cls_states, mean_states
 
 
 @torch.no_grad()
@@ -46,32 +46,32 @@ def test_pooler_head_by_hand(family):
 
 
 @pytest.mark.parametrize("family", ["xlnet", "distilbert", "electra", "deberta-v2", "modernbert"])
-def test_pooler_head_is_refused_without_a_pooler(family):
+def test_pooler_head_is_rejected_without_a_pooler(family):
     with pytest.raises(WhichlayersError, match='head = "mean"'):
         build_classifier(small_model(family), "pooler", 2, seed=0)
 
 
-def test_pooler_head_is_refused_when_the_pooler_was_not_in_the_file():
+def test_pooler_head_is_rejected_if_the_pooler_is_not_pretrained():
     encoder = small_model("bert")
-    encoder.pooler = None  # what load_encoder gives then
+    encoder.pooler = None  # as load_encoder does then
     with pytest.raises(WhichlayersError, match="pretrained pooler"):
         build_classifier(encoder, "pooler", 2, seed=0)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_token_types_reach_the_models_that_take_them(family):
+def test_token_types_are_passed_to_models_that_use_them(family):
     classifier = build_classifier(small_model(family), "mean", 2, seed=0).eval()
     batch = small_batch()
     types = torch.zeros_like(batch["input_ids"])
     types[:, 3:] = 1
     change = (classifier(**batch, token_type_ids=types) - classifier(**batch)).abs().max()
-    takes = family in ("bert", "roberta", "electra", "xlnet")  # these small models have a table of two types
+    takes = family in ("bert", "roberta", "electra", "xlnet")  # these small models have two token types
     assert classifier.takes_token_types == takes
     assert (change > 1e-5) == takes
 
 
-def test_a_table_of_one_type_takes_none():
+def test_token_types_are_not_used_with_a_single_type():
     encoder = small_model("roberta")
     encoder.config.type_vocab_size = 1
     assert not Classifier(encoder, "mean", 2).takes_token_types
@@ -86,13 +86,13 @@ def test_a_table_of_one_type_takes_none():
         ("modernbert", "mlp_dropout"),
     ],
 )
-def test_dropout_is_the_configs_own(family, key):
+def test_dropout_comes_from_the_config(family, key):
     encoder = small_model(family)
     setattr(encoder.config, key, 0.37)
     assert Classifier(encoder, "mean", 2).dropout.p == 0.37
 
 
-def test_names_draws_and_copy():
+def test_names_initial_values_and_copy():
     encoder, twin = small_model("bert"), small_model("bert")
     classifier = build_classifier(encoder, "pooler", 5, seed=8)
     assert [name for name, _ in classifier.named_children()] == ["encoder", "dropout", "classifier"]
@@ -105,7 +105,7 @@ def test_names_draws_and_copy():
     assert same_state(encoder, twin)
 
 
-def test_mean_head_goes_without_a_pooler():
+def test_mean_head_has_no_pooler():
     encoder = small_model("bert")
     names = {name for name, _ in build_classifier(encoder, "mean", 2, seed=0).encoder.named_parameters()}
     assert names == {name for name, _ in encoder.named_parameters() if not name.startswith("pooler")}
@@ -120,18 +120,18 @@ def test_every_parameter_gets_a_gradient(family):
     assert unused <= {"encoder.mask_emb"}  # of XLNet's two-stream pretraining
 
 
-def test_an_unknown_head_is_refused():
+def test_an_unknown_head_is_rejected():
     with pytest.raises(WhichlayersError, match="mean, pooler"):
         build_classifier(small_model("bert"), "cls", 2, seed=0)  # type: ignore[arg-type]
 
 
-def test_summary_token_is_the_first_or_the_last_real_one():
+def test_cls_token_is_the_first_or_the_last_before_the_padding():
     hidden = torch.arange(24.0).view(2, 4, 3)
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
-    assert torch.equal(summary_states(hidden, mask, "first"), hidden[:, 0])
-    assert torch.equal(summary_states(hidden, mask, "last"), torch.stack([hidden[0, 3], hidden[1, 1]]))
-    assert FAMILIES["xlnet"].summary_token == "last"
-    assert all(family.summary_token == "first" for name, family in FAMILIES.items() if name != "xlnet")
+    assert torch.equal(cls_states(hidden, mask, "first"), hidden[:, 0])
+    assert torch.equal(cls_states(hidden, mask, "last"), torch.stack([hidden[0, 3], hidden[1, 1]]))
+    assert FAMILIES["xlnet"].cls_position == "last"
+    assert all(family.cls_position == "first" for name, family in FAMILIES.items() if name != "xlnet")
 
 
 def test_mean_of_a_row_without_tokens_is_zero():

@@ -1,4 +1,4 @@
-"""Loading every family from files: exact weights in float32, true facts, and no silent random weights."""
+"""Loading every family from files: exact float32 weights, correct properties, no silent random weights."""
 
 import json
 import shutil
@@ -11,8 +11,8 @@ from small_models import (
     DEPTH_KEY,
     FAMILY_NAMES,
     SHARED_MODELS,
+    perturb,
     same_state,
-    scatter,
     small_batch,
     small_config,
     small_model,
@@ -40,14 +40,20 @@ def edit_weights(folder: Path, edit) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_facts_and_weights_of_every_family(family, tmp_path):
+def test_properties_and_weights_of_every_family(family, tmp_path):
     model = small_model(family, depth=3)
     model.save_pretrained(tmp_path)
     files = resolve(str(tmp_path))
-    facts = describe(files)
-    assert (facts.family, facts.depth, facts.hidden, facts.heads, facts.vocabulary) == (family, 3, 32, 2, 100)
-    assert facts.has_pooler == (family in WITH_POOLER)
-    assert facts.fingerprint == files.fingerprint
+    info = describe(files)
+    assert (info.family, info.depth, info.hidden_size, info.num_heads, info.vocab_size) == (
+        family,
+        3,
+        32,
+        2,
+        100,
+    )
+    assert info.has_pooler == (family in WITH_POOLER)
+    assert info.fingerprint == files.fingerprint
     loaded = load_encoder(files)
     assert same_state(loaded, model)
     assert not loaded.training
@@ -61,7 +67,7 @@ def test_facts_and_weights_of_every_family(family, tmp_path):
     ("family", "expected"),
     [("bert", 64), ("roberta", 62), ("mpnet", 62), ("xlnet", None), ("modernbert", 64)],
 )
-def test_the_longest_input_is_told_and_works(family, expected, tmp_path):
+def test_the_longest_input_is_reported_and_works(family, expected, tmp_path):
     model = small_model(family, depth=1)
     model.save_pretrained(tmp_path)
     assert describe(resolve(str(tmp_path))).max_length == expected
@@ -73,11 +79,11 @@ def test_the_longest_input_is_told_and_works(family, expected, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_an_encoder_saved_inside_a_language_model(family, tmp_path):
-    """The file has a head and a prefix before every name; the encoder must come out exact."""
+    """The file has a head and a prefix before every name; the encoder must be loaded exactly."""
     from transformers import XLNetLMHeadModel
 
     kind = XLNetLMHeadModel._from_config if family == "xlnet" else AutoModelForMaskedLM.from_config
-    whole = scatter(kind(small_config(family, depth=2)))
+    whole = perturb(kind(small_config(family, depth=2)))
     whole.save_pretrained(tmp_path)
     files = resolve(str(tmp_path))
     assert not describe(files).has_pooler
@@ -89,7 +95,7 @@ def test_an_encoder_saved_inside_a_language_model(family, tmp_path):
 
 
 def test_a_pretraining_model_in_half_precision(tmp_path):
-    whole = scatter(BertForPreTraining(small_config("bert", depth=2))).half()
+    whole = perturb(BertForPreTraining(small_config("bert", depth=2))).half()
     whole.save_pretrained(tmp_path)
     files = resolve(str(tmp_path))
     assert describe(files).has_pooler
@@ -131,7 +137,7 @@ def test_an_allowed_pickle(copy_of_bert):
     assert same_state(load_encoder(files), model)
 
 
-def test_a_missing_pooler_is_left_out_and_not_drawn(copy_of_bert):
+def test_a_missing_pooler_is_left_out_and_not_initialized(copy_of_bert):
     edit_weights(copy_of_bert, lambda weights: {n: v for n, v in weights.items() if "pooler" not in n})
     files = resolve(str(copy_of_bert))
     assert not describe(files).has_pooler
@@ -141,7 +147,7 @@ def test_a_missing_pooler_is_left_out_and_not_drawn(copy_of_bert):
 def test_missing_layer_weights_are_an_error(copy_of_bert):
     gone = "encoder.layer.1.output.dense.weight"
     edit_weights(copy_of_bert, lambda weights: {n: v for n, v in weights.items() if n != gone})
-    with pytest.raises(WhichlayersError, match=rf"lack 1 of.*{gone}.*random"):
+    with pytest.raises(WhichlayersError, match=rf"lack 1 parameter of.*{gone}.*random"):
         load_encoder(resolve(str(copy_of_bert)))
 
 
@@ -159,7 +165,7 @@ def test_a_config_with_more_layers_than_the_file(copy_of_bert):
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_config_with_fewer_layers_than_the_file(family, inside, tmp_path):
-    """Those above would be dropped without a word, and the depth of the study would be wrong."""
+    """The layers above would be dropped silently, and the depth in the study would be wrong."""
     model = small_model(family, depth=3)
     if inside and family != "xlnet":  # its names have a prefix then
         model = AutoModelForMaskedLM.from_config(small_config(family, depth=3))
@@ -168,7 +174,7 @@ def test_a_config_with_fewer_layers_than_the_file(family, inside, tmp_path):
     if family == "modernbert":
         change_config(tmp_path, layer_types=model.config.layer_types[:2])
     with pytest.raises(
-        WhichlayersError, match=r"parameters of layers.*layers?\.2\..*dropped\. Does config\.json"
+        WhichlayersError, match=r"parameters of layers.*layers?\.2\..*dropped\. Check that config\.json"
     ):
         load_encoder(resolve(str(tmp_path)))
 
@@ -177,7 +183,7 @@ def test_a_config_of_another_size(copy_of_bert):
     change_config(copy_of_bert, intermediate_size=64)
     with pytest.raises(WhichlayersError, match=r"intermediate\.dense\.bias is 48 and should be 64") as caught:
         load_encoder(resolve(str(copy_of_bert)))
-    assert "other shapes than config.json says" in str(caught.value)
+    assert "do not have the shapes given by config.json" in str(caught.value)
     assert "ignore_mismatched_sizes" not in str(caught.value)
 
 
@@ -185,11 +191,11 @@ def test_a_config_of_another_size(copy_of_bert):
     ("model_type", "message"),
     [
         ("albert", "share one set"),
-        ("gpt2", "'gpt2' is not among the families"),
-        (None, "names no model_type"),
+        ("gpt2", "'gpt2' is not supported"),
+        (None, "has no model_type"),
     ],
 )
-def test_other_families_are_refused_before_any_weight_is_read(copy_of_bert, model_type, message):
+def test_other_families_are_rejected_before_any_weight_is_read(copy_of_bert, model_type, message):
     change_config(copy_of_bert, model_type=model_type)
     files = resolve(str(copy_of_bert))
     for read in (describe, load_encoder):
@@ -199,9 +205,9 @@ def test_other_families_are_refused_before_any_weight_is_read(copy_of_bert, mode
 
 
 @pytest.mark.parametrize(("content", "kind"), [("[1]", "list"), ('"bert"', "str"), ("null", "NoneType")])
-def test_a_config_that_is_no_object(copy_of_bert, content, kind):
+def test_a_config_that_is_not_an_object(copy_of_bert, content, kind):
     (copy_of_bert / "config.json").write_text(content)
-    with pytest.raises(WhichlayersError, match=rf"config\.json must hold a JSON object, not a {kind}"):
+    with pytest.raises(WhichlayersError, match=rf"config\.json must contain a JSON object, not a {kind}"):
         describe(resolve(str(copy_of_bert)))
 
 
@@ -219,8 +225,8 @@ def test_a_weights_file_that_is_only_a_pointer(copy_of_bert):
 
 
 def word_tokenizer(**options) -> PreTrainedTokenizerFast:
-    vocabulary = {"[UNK]": 0, "[PAD]": 1, "one": 2, "two": 3}
-    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    vocab = {"[UNK]": 0, "[PAD]": 1, "one": 2, "two": 3}
+    inner = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", pad_token="[PAD]", **options)
 
@@ -234,8 +240,8 @@ def test_a_tokenizer_pads_on_the_right(copy_of_bert):
     assert encoded.word_ids(1) == [0, 1]
 
 
-def test_xlnets_own_kind_of_tokenizer(tmp_path):
-    """A sentencepiece file alone, as old checkpoints have it: special tokens last, padding after them."""
+def test_sentencepiece_tokenizer_of_xlnet(tmp_path):
+    """A sentencepiece file alone, as in old checkpoints: special tokens last, followed by padding."""
     sentencepiece = pytest.importorskip("sentencepiece")
     pytest.importorskip("google.protobuf", reason="transformers reads sentencepiece files with protobuf")
     small_model("xlnet", depth=1).save_pretrained(tmp_path)
@@ -269,10 +275,10 @@ def test_a_broken_tokenizer(copy_of_bert):
 
 @needs_demo
 def test_the_demo_model_is_a_sentence_encoder():
-    """Two ways to say a thing are nearer to each other than to a third sentence: the weights are there."""
+    """Paraphrases are closer to each other than to an unrelated sentence, so the weights are loaded."""
     files = resolve(f"package:{DEMO}")
-    facts = describe(files)
-    assert (facts.family, facts.depth, facts.hidden, facts.has_pooler) == ("bert", 6, 384, True)
+    info = describe(files)
+    assert (info.family, info.depth, info.hidden_size, info.has_pooler) == ("bert", 6, 384, True)
     batch = load_tokenizer(files)(
         ["A man eats food.", "Someone is eating a meal.", "The stock market fell."],
         padding=True,
@@ -293,8 +299,8 @@ TINY_BERT = SHARED_MODELS / "carryover-bert-tiny"
 def test_the_shared_tiny_bert():
     folder = TINY_BERT
     files = resolve(str(folder))
-    facts = describe(files)
-    assert (facts.family, facts.depth, facts.hidden, facts.has_pooler) == ("bert", 12, 128, True)
+    info = describe(files)
+    assert (info.family, info.depth, info.hidden_size, info.has_pooler) == ("bert", 12, 128, True)
     encoder = load_encoder(files)
     stored = load_file(folder / "model.safetensors")
     for name, parameter in encoder.named_parameters():
@@ -304,9 +310,9 @@ def test_the_shared_tiny_bert():
 
 
 @needs_demo
-def test_known_models_names_the_packages_and_the_ways_to_name_a_model():
+def test_known_models_lists_packages_and_ways_to_name_a_model():
     rows = dict(known_models())
-    assert rows[f"package:{DEMO}"] == "installed here: bert, 6 layers of 384"
+    assert rows[f"package:{DEMO}"] == "installed: bert, 6 layers, hidden size 384"
     text = json.dumps(rows)
     for word in (*FAMILY_NAMES, "albert", "ORG/NAME", "FOLDER", "pip install"):
         assert word in text

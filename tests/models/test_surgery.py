@@ -1,4 +1,4 @@
-"""Every recipe's distribution, what stays bit for bit, and reordered models against layers run by hand."""
+"""Distributions of all recipes, parameters that must not change, reordered models against layers run by hand."""
 
 import numpy as np
 import pytest
@@ -16,17 +16,17 @@ from whichlayers.trial import Surgery
 
 RECIPES = ["as_described", "as_described_v1", "as_released", "bert_init"]
 DESCRIBED = stats.truncnorm(-2, 2, scale=0.02)
-RELEASED = stats.truncnorm(-0.04, 0.04, scale=0.02)  # the very call of the authors' public code
-LIKE = {"described": DESCRIBED, "released": RELEASED}
+RELEASED = stats.truncnorm(-0.04, 0.04, scale=0.02)  # as in the authors' public code
+DISTRIBUTIONS = {"described": DESCRIBED, "released": RELEASED}
 
-# what becomes of (weights, biases, layer norm weights, layer norm biases)
+# expected values of (weights, biases, layer norm weights, layer norm biases)
 TABLE = {
     "as_described": ("described", "described", 1.0, 0.0),
     "as_described_v1": ("described", "described", "described", "described"),
     "as_released": ("released", "kept", 1.0, 0.0),
     "bert_init": ("described", 0.0, 1.0, 0.0),
 }
-ORDERS = [(1, 3, 2, 4), (1, 4), (1, 2)]  # all begin with 1, so that every family can bear them
+ORDERS = [(1, 3, 2, 4), (1, 4), (1, 2)]  # all start with 1, so they are valid for every family
 
 
 def check_values(values: torch.Tensor | None, expected, shape) -> None:
@@ -39,19 +39,19 @@ def check_values(values: torch.Tensor | None, expected, shape) -> None:
     if isinstance(expected, float):
         assert torch.equal(values, torch.full(shape, expected))
         return
-    law = LIKE[expected]
+    distribution = DISTRIBUTIONS[expected]
     sample = values.double().flatten().numpy()
-    assert np.abs(sample).max() <= law.support()[1] * (1 + 1e-6)
-    assert sample.std() == pytest.approx(law.std(), rel=0.01)
-    assert sample.mean() == pytest.approx(0, abs=5 * law.std() / len(sample) ** 0.5)
-    assert stats.kstest(sample, law.cdf).pvalue > 0.001
+    assert np.abs(sample).max() <= distribution.support()[1] * (1 + 1e-6)
+    assert sample.std() == pytest.approx(distribution.std(), rel=0.01)
+    assert sample.mean() == pytest.approx(0, abs=5 * distribution.std() / len(sample) ** 0.5)
+    assert stats.kstest(sample, distribution.cdf).pvalue > 0.001
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipes_follow_their_table(recipe):
     shape = (300, 300)
-    places = [(False, False), (False, True), (True, False), (True, True)]
-    for expected, (norm, bias) in zip(TABLE[recipe], places, strict=True):
+    kinds = [(False, False), (False, True), (True, False), (True, True)]
+    for expected, (norm, bias) in zip(TABLE[recipe], kinds, strict=True):
         values = surgery.initial_values("some.name", shape, norm, bias, recipe, seed=3)
         check_values(values, expected, shape)
         kept = surgery.initial_values("some.name", shape, norm, bias, recipe, seed=3, keep_layer_norm=True)
@@ -61,7 +61,7 @@ def test_recipes_follow_their_table(recipe):
             check_values(kept, expected, shape)
 
 
-def test_the_released_draw_is_38_times_smaller_than_the_described_one():
+def test_as_released_has_a_38_times_smaller_std_than_as_described():
     one = surgery.initial_values("w", (200, 200), False, False, "as_described", seed=0)
     other = surgery.initial_values("w", (200, 200), False, False, "as_released", seed=0)
     assert one is not None
@@ -71,7 +71,7 @@ def test_the_released_draw_is_38_times_smaller_than_the_described_one():
     assert float(one.std() / other.std()) == pytest.approx(38, abs=0.5)
 
 
-def test_an_unknown_recipe_is_refused():
+def test_an_unknown_recipe_is_rejected():
     with pytest.raises(WhichlayersError, match="as_described_v1"):
         surgery.initial_values("w", (2,), False, False, "xavier", seed=0)  # type: ignore[arg-type]
 
@@ -79,9 +79,9 @@ def test_an_unknown_recipe_is_refused():
 @pytest.mark.parametrize("keep_layer_norm", [False, True])
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_only_the_named_layers_change_and_as_the_recipe_says(family, recipe, keep_layer_norm):
+def test_only_the_given_layers_change_and_follow_the_recipe(family, recipe, keep_layer_norm):
     model = small_model(family)
-    result = surgery.reinitialise(model, [2, 4], recipe, 11, keep_layer_norm)
+    result = surgery.reinitialize(model, [2, 4], recipe, 11, keep_layer_norm)
     anatomy = Anatomy(model)
     norms = anatomy.layer_norm_names()
     weight, bias, norm_weight, norm_bias = TABLE[recipe]
@@ -96,56 +96,56 @@ def test_only_the_named_layers_change_and_as_the_recipe_says(family, recipe, kee
         elif isinstance(expected, float):
             assert (after == expected).all(), name
         else:
-            assert after.abs().max() <= LIKE[expected].support()[1] * (1 + 1e-6), name
+            assert after.abs().max() <= DISTRIBUTIONS[expected].support()[1] * (1 + 1e-6), name
             assert len(after.unique()) > after.numel() * 0.9, name
             assert not torch.equal(before, after), name
 
 
-def test_a_layer_as_large_as_a_real_one_follows_the_law():
+def test_a_layer_of_realistic_size_follows_the_distribution():
     from transformers import BertConfig
 
     model = AutoModel.from_config(
         BertConfig(vocab_size=10, hidden_size=256, num_hidden_layers=1, num_attention_heads=4)
     )
-    result = surgery.reinitialise(model, [1], "as_described", 0)
+    result = surgery.reinitialize(model, [1], "as_described", 0)
     norms = Anatomy(model).layer_norm_names()
-    drawn = [p.detach().flatten() for n, p in Anatomy(result).layer_parameters(1).items() if n not in norms]
-    check_values(torch.cat(drawn), "described", torch.cat(drawn).shape)
+    values = [p.detach().flatten() for n, p in Anatomy(result).layer_parameters(1).items() if n not in norms]
+    check_values(torch.cat(values), "described", torch.cat(values).shape)
 
 
-def test_draws_depend_on_seed_and_name_alone():
+def test_initial_values_depend_only_on_seed_and_name():
     model = small_model("bert")
-    all_layers = surgery.reinitialise(model, [1, 2, 3, 4], seed=1)
-    one_layer = surgery.reinitialise(surgery.reinitialise(model, [2], seed=9), [3], seed=1)
+    all_layers = surgery.reinitialize(model, [1, 2, 3, 4], seed=1)
+    one_layer = surgery.reinitialize(surgery.reinitialize(model, [2], seed=9), [3], seed=1)
     for name, parameter in Anatomy(one_layer).layer_parameters(3).items():
         assert torch.equal(parameter, all_layers.get_parameter(name))
     name = "encoder.layer.2.output.dense.weight"
-    other_seed = surgery.reinitialise(model, [3], seed=2).get_parameter(name)
+    other_seed = surgery.reinitialize(model, [3], seed=2).get_parameter(name)
     assert not torch.equal(other_seed, all_layers.get_parameter(name))
-    neighbour = all_layers.get_parameter("encoder.layer.1.output.dense.weight")
-    assert not torch.equal(neighbour, all_layers.get_parameter(name))
+    neighbor = all_layers.get_parameter("encoder.layer.1.output.dense.weight")
+    assert not torch.equal(neighbor, all_layers.get_parameter(name))
 
 
-def test_global_random_state_is_neither_read_nor_moved():
+def test_global_random_state_is_neither_read_nor_changed():
     model = small_model("bert")
     torch.manual_seed(0)
     state = torch.get_rng_state()
-    one = surgery.reinitialise(model, [1, 2], seed=4)
+    one = surgery.reinitialize(model, [1, 2], seed=4)
     assert torch.equal(state, torch.get_rng_state())
     torch.manual_seed(99)
-    assert same_state(one, surgery.reinitialise(model, [1, 2], seed=4))
+    assert same_state(one, surgery.reinitialize(model, [1, 2], seed=4))
 
 
-def test_keep_first_and_preserve_are_reinitialisations():
+def test_keep_first_and_preserve_equal_reinitialize():
     model = small_model("bert")
-    assert same_state(surgery.keep_first(model, 1, seed=2), surgery.reinitialise(model, [2, 3, 4], seed=2))
+    assert same_state(surgery.keep_first(model, 1, seed=2), surgery.reinitialize(model, [2, 3, 4], seed=2))
     assert same_state(surgery.keep_first(model, 4, seed=2), model)
-    assert same_state(surgery.keep_first(model, 0, seed=2), surgery.reinitialise(model, [1, 2, 3, 4], seed=2))
-    assert same_state(surgery.preserve(model, [2, 3], seed=2), surgery.reinitialise(model, [1, 4], seed=2))
+    assert same_state(surgery.keep_first(model, 0, seed=2), surgery.reinitialize(model, [1, 2, 3, 4], seed=2))
+    assert same_state(surgery.preserve(model, [2, 3], seed=2), surgery.reinitialize(model, [1, 4], seed=2))
 
 
 def layers_run_by_hand(model, order, batch) -> torch.Tensor:
-    """Record what each layer is called with, then call the layers one after another in the new order."""
+    """Record the arguments of each layer, then call the layers one after another in the new order."""
     calls = {}
     hooks = []
     layers = Anatomy(model).layers
@@ -185,7 +185,7 @@ def test_a_reordered_model_runs_its_layers_in_that_order(family, order):
 @torch.no_grad()
 @pytest.mark.parametrize("order", [(4, 2, 1, 3), (2,), (3, 4)])
 @pytest.mark.parametrize("family", [name for name in FAMILY_NAMES if name != "modernbert"])
-def test_any_layer_may_stand_first_where_the_family_allows(family, order):
+def test_any_layer_can_be_first_if_the_family_allows_it(family, order):
     model, batch = small_model(family), small_batch()
     found = surgery.reorder(model, order)(**batch).last_hidden_state
     torch.testing.assert_close(found, layers_run_by_hand(model, order, batch))
@@ -193,7 +193,7 @@ def test_any_layer_may_stand_first_where_the_family_allows(family, order):
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_a_reordered_model_is_saved_and_loaded_like_any_other(family, tmp_path):
+def test_a_reordered_model_can_be_saved_and_loaded(family, tmp_path):
     model, batch = small_model(family), small_batch()
     result = surgery.reorder(model, (1, 4, 3))
     result.save_pretrained(tmp_path)
@@ -203,7 +203,7 @@ def test_a_reordered_model_is_saved_and_loaded_like_any_other(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_config_and_numbers_follow(family):
+def test_config_and_layer_indices_match_the_new_order(family):
     result = surgery.reorder(small_model(family), (1, 4))
     assert result.config.num_hidden_layers == 2
     for module in result.modules():
@@ -218,7 +218,7 @@ def test_config_keys_under_their_own_names():
     assert surgery.truncate(small_model("distilbert"), 3).config.n_layers == 3
 
 
-def test_modernbert_layers_carry_their_kind_of_attention_along():
+def test_modernbert_layers_keep_their_attention_type():
     model = small_model("modernbert", depth=5)
     kinds = [layer.attention_type for layer in Anatomy(model).layers]
     assert kinds == [
@@ -240,7 +240,7 @@ def test_modernbert_keeps_its_first_layer_first(order):
         surgery.reorder(small_model("modernbert"), order)
 
 
-def test_permute_prune_and_truncate_are_reorderings():
+def test_permute_prune_and_truncate_equal_reorder():
     model = small_model("bert")
     assert same_state(surgery.permute(model, (3, 1, 4, 2)), surgery.reorder(model, (3, 1, 4, 2)))
     assert same_state(surgery.prune(model, [1, 3]), surgery.reorder(model, (2, 4)))
@@ -253,32 +253,32 @@ def test_permute_prune_and_truncate_are_reorderings():
         )
 
 
-def test_operate_orders_first_and_draws_at_new_positions():
+def test_apply_surgery_reorders_first_and_reinitializes_new_positions():
     model = small_model("bert")
     plan = Surgery(order=(3, 1, 2), reinit=(2,), recipe="as_released", keep_layer_norm=True)
-    result = surgery.operate(model, plan, seed=6)
+    result = surgery.apply_surgery(model, plan, seed=6)
     assert same_state(
-        result, surgery.reinitialise(surgery.reorder(model, (3, 1, 2)), [2], "as_released", 6, True)
+        result, surgery.reinitialize(surgery.reorder(model, (3, 1, 2)), [2], "as_released", 6, True)
     )
     kept = result.get_parameter("encoder.layer.2.output.dense.weight")
     assert torch.equal(kept, model.get_parameter("encoder.layer.1.output.dense.weight"))
-    assert same_state(surgery.operate(model, Surgery(), seed=6), model)
+    assert same_state(surgery.apply_surgery(model, Surgery(), seed=6), model)
 
 
 OPERATIONS = {
-    "reinitialise": lambda m: surgery.reinitialise(m, [1, 3], "as_described_v1", 1),
+    "reinitialize": lambda m: surgery.reinitialize(m, [1, 3], "as_described_v1", 1),
     "keep_first": lambda m: surgery.keep_first(m, 1),
     "preserve": lambda m: surgery.preserve(m, [1]),
     "permute": lambda m: surgery.permute(m, (1, 4, 2, 3)),
     "prune": lambda m: surgery.prune(m, [3, 4]),
     "truncate": lambda m: surgery.truncate(m, 1),
-    "operate": lambda m: surgery.operate(m, Surgery(order=(1, 2), reinit=(1, 2)), 1),
+    "apply_surgery": lambda m: surgery.apply_surgery(m, Surgery(order=(1, 2), reinit=(1, 2)), 1),
 }
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("family", ["bert", "xlnet", "distilbert", "modernbert"])
-def test_the_argument_is_left_as_it_was(family, operation):
+def test_the_argument_is_not_modified(family, operation):
     model, twin = small_model(family), small_model(family)
     result = OPERATIONS[operation](model)
     assert same_state(model, twin)
@@ -295,22 +295,22 @@ def test_the_argument_is_left_as_it_was(family, operation):
 @pytest.mark.parametrize(
     ("operation", "message"),
     [
-        (lambda m: surgery.reinitialise(m, [5]), "no layer 5.*1 to 4"),
-        (lambda m: surgery.reinitialise(m, [0]), "no layer 0.*embeddings"),
+        (lambda m: surgery.reinitialize(m, [5]), "no layer 5.*1 to 4"),
+        (lambda m: surgery.reinitialize(m, [0]), "no layer 0.*embeddings"),
         (lambda m: surgery.keep_first(m, 5), "0 to 4"),
         (lambda m: surgery.keep_first(m, -1), "0 to 4"),
         (lambda m: surgery.preserve(m, [7]), "no layer 7"),
-        (lambda m: surgery.permute(m, (1, 2, 3)), "no permutation"),
-        (lambda m: surgery.permute(m, (1, 2, 3, 3)), "no permutation"),
+        (lambda m: surgery.permute(m, (1, 2, 3)), "not a permutation"),
+        (lambda m: surgery.permute(m, (1, 2, 3, 3)), "not a permutation"),
         (lambda m: surgery.reorder(m, (1, 1, 2)), "layer 1 more than once"),
         (lambda m: surgery.reorder(m, (1, 6)), "no layer 6"),
         (lambda m: surgery.reorder(m, ()), "at least one layer"),
         (lambda m: surgery.prune(m, [1, 2, 3, 4]), "at least one layer"),
         (lambda m: surgery.prune(m, [0]), "no layer 0"),
         (lambda m: surgery.truncate(m, 0), "1 to 4"),
-        (lambda m: surgery.operate(m, Surgery(order=(1, 2), reinit=(3,)), 0), "no layer 3.*1 to 2"),
+        (lambda m: surgery.apply_surgery(m, Surgery(order=(1, 2), reinit=(3,)), 0), "no layer 3.*1 to 2"),
     ],
 )
-def test_what_makes_no_sense_is_refused(operation, message):
+def test_invalid_surgery_is_rejected(operation, message):
     with pytest.raises(WhichlayersError, match=message):
         operation(small_model("bert"))

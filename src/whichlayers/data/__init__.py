@@ -1,1 +1,1 @@
-"""Tasks, tokens and batches: from a name or a file to padded arrays."""
+"""Loading tasks and tagged corpora, tokenization, batching and metrics."""

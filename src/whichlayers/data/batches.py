@@ -1,7 +1,7 @@
-"""Which rows a trial sees, in which order, and how they are padded into a batch.
+"""Training subsets, the order of examples in an epoch, and padding into batches.
 
-Subset and order depend on the trial's seed alone, so trials that differ in their surgery see the same
-examples in the same order. A smaller subset of a seed is the beginning of a larger one.
+Subset and order depend only on the trial's seed, so trials that differ in their surgery are trained on the same
+examples in the same order. For the same seed, a smaller subset is a prefix of a larger one.
 """
 
 from __future__ import annotations
@@ -11,46 +11,47 @@ from dataclasses import dataclass
 import numpy as np
 
 from whichlayers import rng
-from whichlayers.data.tokenize import TokenisedSplit
+from whichlayers.data.tokenize import TokenizedSplit
 from whichlayers.errors import WhichlayersError
+from whichlayers.text import counted
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Rows padded on the right to one length."""
+    """Rows padded on the right to the same length."""
 
     input_ids: np.ndarray  # (B, L) int64
-    attention_mask: np.ndarray  # (B, L) int64, 1 on tokens, 0 on padding
-    token_type_ids: np.ndarray | None  # (B, L) int64, where the tokenizer makes them
+    attention_mask: np.ndarray  # (B, L) int64, 1 for tokens, 0 for padding
+    token_type_ids: np.ndarray | None  # (B, L) int64; None if the tokenizer returns none
     labels: np.ndarray  # (B,) int64 or float32
 
 
 def subset(n_rows: int, size: int, seed: int) -> np.ndarray:
-    """`size` of the rows 0..n_rows-1, drawn at random without replacement and without regard to labels."""
+    """A random subset of the rows 0..n_rows-1, (size,) int64, without replacement and not stratified by label."""
     if not 1 <= size <= n_rows:
         raise WhichlayersError(
-            f"train_size = {size:,}, but the task has {n_rows:,} training rows; choose 1 to {n_rows:,} or all"
+            f"train_size = {size:,}, but the task has {counted(n_rows, 'training row')}; choose 1 to {n_rows:,}, or all"
         )
     return rng.permutation(seed, "subset", n_rows)[:size].astype(np.int64)
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> np.ndarray:
-    """The order in which a subset's rows are visited in one epoch."""
+    """The shuffled order of a subset's rows in one epoch, (size,) int64."""
     return rng.permutation(seed, f"order/{epoch}", size).astype(np.int64)
 
 
-def pad(split: TokenisedSplit, rows: np.ndarray, pad_id: int, length: int | None = None) -> Batch:
-    """The rows as one batch, padded on the right to the longest of them, or to `length`.
+def pad(split: TokenizedSplit, rows: np.ndarray, pad_id: int, length: int | None = None) -> Batch:
+    """The given rows as one batch, padded on the right to the longest of them, or to `length`.
 
-    Right padding whatever the tokenizer's own side: XLNet pads on the left, but its attention is relative and
-    masked, so the side changes nothing but where the summary token is found.
+    The tokenizer's padding side is ignored. XLNet pads on the left, but its attention is relative and masked, so
+    the side only changes the position of the [CLS] token.
     """
     rows = np.asarray(rows, dtype=np.int64)
     starts = split.offsets[rows]  # (B,)
     lengths = split.offsets[rows + 1] - starts  # (B,)
     longest = int(lengths.max(initial=0))
     if length is not None and length < longest:
-        raise ValueError(f"a row has {longest} tokens, more than length = {length}")
+        raise ValueError(f"a row has {counted(longest, 'token')}, more than length = {length}")
 
     position = np.arange(longest if length is None else length)  # (L,)
     is_token = position < lengths[:, None]  # (B, L)

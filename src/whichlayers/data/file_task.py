@@ -1,9 +1,9 @@
-"""Your own task from TSV, CSV, JSONL or Parquet files, with named columns for text, pair and label.
+"""Load a custom task from TSV, CSV, JSONL or Parquet files, given the columns of text, pair and label.
 
     load_file_task("tickets", "train.csv", "dev.csv", text="body", label="team")
 
-`rows.py` says how each format is read. A row that cannot be used is an error that names its line:
-nothing is dropped or mended without a word.
+See `readers` for how each format is parsed. Invalid rows are an error that gives their lines; no row is skipped or
+corrected silently.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 
 from whichlayers.data.metrics import choose_metrics
-from whichlayers.data.readers import records
+from whichlayers.data.readers import read_records
 from whichlayers.data.tasks import BadData, BadRows, Kind, Split, Task
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
 
-WHOLE = re.compile(r"-?[0-9]+(\.0+)?")
+INTEGER = re.compile(r"-?[0-9]+(\.0+)?")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass
-class Examples:
-    """What one file holds, its labels still as written."""
+class RawExamples:
+    """Rows of one file, with labels as written in it."""
 
     bad: BadRows
     texts: list[str] = field(default_factory=list)
@@ -38,6 +38,7 @@ class Examples:
     lines: list[int] = field(default_factory=list)
 
     def split(self, labels: np.ndarray) -> Split:
+        """The texts with these encoded labels."""
         return Split(self.texts, self.pairs, labels)
 
 
@@ -51,40 +52,50 @@ def load_file_task(
     kind: Kind | None = None,
     metric: str | None = None,
 ) -> Task:
-    """Without `kind`, labels that are all numbers, not all of them whole, make a regression task."""
+    """Load a task from a training file and a dev file.
+
+    Args:
+        name: name of the task, for messages and results.
+        train, dev: data files with the same columns.
+        text, label, pair: column names; `pair` is the second text of a sentence-pair task.
+        kind: None infers it from the labels: regression if all are numbers and not all are integers.
+        metric: primary metric; None selects the default for the kind.
+    """
     if dev is None:
         raise WhichlayersError(
-            f"task {name!r} has no dev file: name one with dev = ..., with the same columns as {train} and "
-            "examples that are not in it"
+            f"task {name!r} has no dev file; set dev = ... to a file with the same columns as {train} and other "
+            "examples"
         )
     if kind not in (None, "classification", "regression"):
-        raise WhichlayersError(f"task {name!r}: kind = {kind!r}; allowed are classification and regression")
+        raise WhichlayersError(
+            f"task {name!r}: kind = {kind!r} is not valid; choose classification or regression"
+        )
     if label in (text, pair) or text == pair:
         raise WhichlayersError(
             f"task {name!r}: text = {text!r}, {'' if pair is None else f'pair = {pair!r}, '}label = {label!r}; "
-            "each must be a column of its own"
+            "these must be different columns"
         )
     if Path(train).resolve() == Path(dev).resolve():
         raise WhichlayersError(
-            f"task {name!r}: train and dev are the same file ({train}); scores must come from other examples"
+            f"task {name!r}: train and dev are the same file ({train}); set dev to a file of held-out examples"
         )
     train_examples, dev_examples = (read_examples(Path(p), text, label, pair) for p in (train, dev))
-    kind = kind or _guess_kind(train_examples)
-    notes = list(_in_both(train_examples, dev_examples))
+    kind = kind or _infer_kind(train_examples)
+    notes = list(_overlap_note(train_examples, dev_examples))
     if kind == "regression":
         label_names: tuple[str, ...] = ()
-        labels = [number_targets(examples) for examples in (train_examples, dev_examples)]
+        labels = [parse_targets(examples) for examples in (train_examples, dev_examples)]
         for examples, targets in zip((train_examples, dev_examples), labels, strict=True):
-            _refuse_constant(examples, targets)
+            _check_not_constant(examples, targets)
     else:
-        _spell_whole_numbers_alike(train_examples, dev_examples)
+        _normalize_integer_labels(train_examples, dev_examples)
         label_names = _label_names(train_examples, label)
-        numbers = {label_name: i for i, label_name in enumerate(label_names)}
-        labels = [number_classes(examples, numbers) for examples in (train_examples, dev_examples)]
+        class_ids = {label_name: i for i, label_name in enumerate(label_names)}
+        labels = [encode_labels(examples, class_ids) for examples in (train_examples, dev_examples)]
         if len(np.unique(labels[1])) == 1:
             notes.append(
-                f"every dev example has the label {label_names[labels[1][0]]!r}: scores cannot tell a good model "
-                "from one that always gives it"
+                f"every dev example has the label {label_names[labels[1][0]]!r}, so scores cannot distinguish a good "
+                "model from one that always predicts this label"
             )
     primary, metrics = choose_metrics(kind, len(label_names), metric, where=f"task {name!r}: metric")
     return Task(
@@ -108,17 +119,27 @@ def read_examples(
     header: Sequence[str] | None = None,
     malformed: BadRows | None = None,
     empty_ok: bool = False,
-) -> Examples:
-    """Texts and raw labels. `header` names the columns of a file that has none. Rows with a wrong number of
-    columns go to `malformed` where one is given; all other bad rows wait in the result's `bad`."""
-    examples = Examples(BadRows(str(path)), pairs=None if pair is None else [])
+) -> RawExamples:
+    """Read texts and raw labels from a file.
+
+    Args:
+        path: data file.
+        text, label, pair: column names.
+        header: column names of a file without a header line.
+        malformed: collects rows with a wrong number of columns; None collects them in the result's `bad`.
+        empty_ok: accept empty texts.
+
+    Returns:
+        The valid rows; all other invalid rows are collected in its `bad`, to be raised later.
+    """
+    examples = RawExamples(BadRows(str(path)), pairs=None if pair is None else [])
     columns = [text, label] if pair is None else [text, label, pair]
-    texts_and_names = [(0, text)] if pair is None else [(0, text), (2, pair)]
-    for line, values in records(path, columns, examples.bad, header, malformed or examples.bad):
-        for i, column in texts_and_names:
-            complaint = _text_complaint(values[i], column, empty_ok)
-            if complaint:
-                examples.bad.add(line, complaint)
+    text_columns = [(0, text)] if pair is None else [(0, text), (2, pair)]
+    for line, values in read_records(path, columns, examples.bad, header, malformed or examples.bad):
+        for i, column in text_columns:
+            problem = _text_problem(values[i], column, empty_ok)
+            if problem:
+                examples.bad.add(line, problem)
                 break
         else:
             examples.texts.append(values[0])
@@ -127,31 +148,31 @@ def read_examples(
             if examples.pairs is not None:
                 examples.pairs.append(values[2])
     if not examples.texts and not examples.bad.count:
-        raise BadData(f"{path} has no rows")
+        raise BadData(f"{path} has no rows; add examples")
     return examples
 
 
-def number_classes(examples: Examples, numbers: dict[str, int]) -> np.ndarray:
-    """Labels as class numbers; raises for every bad row of the file, those found while reading included."""
+def encode_labels(examples: RawExamples, class_ids: dict[str, int]) -> np.ndarray:
+    """Labels as class indices, (n,) int64. Raises for all invalid rows, including those found while reading."""
     labels = np.zeros(len(examples.labels), dtype=np.int64)
     for i, raw in enumerate(examples.labels):
         label = _label_text(raw)
-        number = numbers.get(label) if label is not None else None
-        if number is not None:
-            labels[i] = number
+        class_id = class_ids.get(label) if label is not None else None
+        if class_id is not None:
+            labels[i] = class_id
             continue
-        known = ", ".join(map(repr, list(numbers)[:8])) + (", ..." if len(numbers) > 8 else "")
-        complaint = "no label" if label is None else f"unknown label {label[:60]!r}"
-        examples.bad.add(examples.lines[i], f"{complaint}; known labels: {known}")
+        known = ", ".join(map(repr, list(class_ids)[:8])) + (", ..." if len(class_ids) > 8 else "")
+        problem = "no label" if label is None else f"unknown label {label[:60]!r}"
+        examples.bad.add(examples.lines[i], f"{problem}; known labels: {known}")
     examples.bad.raise_if_any()
     return labels
 
 
-def number_targets(examples: Examples) -> np.ndarray:
-    """Labels as float32; raises for every bad row of the file, those found while reading included."""
+def parse_targets(examples: RawExamples) -> np.ndarray:
+    """Regression targets, (n,) float32. Raises for all invalid rows, including those found while reading."""
     labels = np.zeros(len(examples.labels), dtype=np.float32)
     for i, raw in enumerate(examples.labels):
-        number = _number(raw)
+        number = _parse_number(raw)
         if number is None:
             examples.bad.add(examples.lines[i], f"label {str(raw)[:60]!r} is not a number")
         else:
@@ -160,23 +181,24 @@ def number_targets(examples: Examples) -> np.ndarray:
     return labels
 
 
-def _text_complaint(value: Any, column: str, empty_ok: bool) -> str | None:
+def _text_problem(value: Any, column: str, empty_ok: bool) -> str | None:
+    """Why a value is not a valid text; None if it is valid."""
+    if value is None:
+        return f"column {column!r} has no value; expected text"
     if not isinstance(value, str):
-        kind = type(value).__name__
-        found = "nothing" if value is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-        return f"{column!r} holds {found}, not text"
+        return f"column {column!r} has type {type(value).__name__}; expected text"
     if not empty_ok and not value.strip():
-        return f"{column!r} is empty"
+        return f"column {column!r} is empty"
     if not value.isascii():
         try:
             value.encode()
-        except UnicodeEncodeError:  # JSON can spell half a surrogate pair
-            return f"{column!r} holds a character that is not valid Unicode"
+        except UnicodeEncodeError:  # JSON can contain half of a surrogate pair
+            return f"column {column!r} contains a character that is not valid Unicode"
     return None
 
 
 def _label_text(raw: Any) -> str | None:
-    """A label in one spelling, so that 1, 1.0 and "1" of three formats are one class."""
+    """A label as text, so that 1, 1.0 and "1" in different formats are the same class; None if missing."""
     if isinstance(raw, bool):
         return str(raw).lower()
     if isinstance(raw, float):
@@ -186,62 +208,69 @@ def _label_text(raw: Any) -> str | None:
     return (str(raw).strip() or None) if isinstance(raw, str | int) else None
 
 
-def _spell_whole_numbers_alike(*files: Examples) -> None:
-    """Where all labels are whole numbers, 1.0 is the class 1: pandas writes 1.0 where some label is missing."""
+def _normalize_integer_labels(*files: RawExamples) -> None:
+    """If all labels are integers, treat 1.0 as class 1: pandas writes 1.0 if some label is missing."""
     names = {_label_text(raw) for examples in files for raw in examples.labels} - {None}
-    if all(WHOLE.fullmatch(str(name)) for name in names):
+    if all(INTEGER.fullmatch(str(name)) for name in names):
         for examples in files:
             examples.labels = [
                 raw.partition(".")[0] if isinstance(raw, str) else raw for raw in examples.labels
             ]
 
 
-def _in_both(train: Examples, dev: Examples) -> Iterator[str]:
-    """A note on dev examples that a model has seen in training, whatever their labels there."""
-    asked = dev.texts if dev.pairs is None else list(zip(dev.texts, dev.pairs, strict=True))
-    seen = set(asked).intersection(
+def _overlap_note(train: RawExamples, dev: RawExamples) -> Iterator[str]:
+    """A note if dev examples also occur in the training file, with any label."""
+    dev_rows = dev.texts if dev.pairs is None else list(zip(dev.texts, dev.pairs, strict=True))
+    shared = set(dev_rows).intersection(
         train.texts if train.pairs is None else zip(train.texts, train.pairs, strict=True)
     )
-    if count := sum(example in seen for example in asked):
+    if count := sum(example in shared for example in dev_rows):
         are = "is" if count == 1 else "are"
-        yield f"{count:,} of {counted(len(asked), 'dev example')} {are} in the training file, too"
+        yield f"{count:,} of {counted(len(dev_rows), 'dev example')} {are} also in the training file"
 
 
-def _refuse_constant(examples: Examples, targets: np.ndarray) -> None:
+def _check_not_constant(examples: RawExamples, targets: np.ndarray) -> None:
+    """Raise if all targets are equal: a correlation with a constant is undefined."""
     if targets.min() == targets.max():
         raise BadData(
-            f"{examples.bad.file}: every row has the label {targets[0]:g}; a regression task needs two or more"
+            f"{examples.bad.file}: every row has the label {targets[0]:g}; a regression task needs at least two "
+            "different values"
         )
 
 
-def _number(raw: Any) -> float | None:
+def _parse_number(raw: Any) -> float | None:
+    """A label as a number; None if it is not a finite float32 number."""
     if raw is None or isinstance(raw, bool) or (isinstance(raw, str) and "_" in raw):
         return None
     try:
         number = float(raw)
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if abs(number) <= FLOAT32_MAX else None  # also refuses NaN
+    return number if abs(number) <= FLOAT32_MAX else None  # also excludes NaN
 
 
-def _guess_kind(examples: Examples) -> Kind:
-    numbers = [_number(raw) for raw in examples.labels]
+def _infer_kind(examples: RawExamples) -> Kind:
+    """Regression if all labels are numbers and not all are integers."""
+    numbers = [_parse_number(raw) for raw in examples.labels]
     if any(n is None for n in numbers):
         return "classification"
     return "classification" if all(float(n or 0).is_integer() for n in numbers) else "regression"
 
 
-def _label_names(examples: Examples, column: str) -> tuple[str, ...]:
+def _label_names(examples: RawExamples, column: str) -> tuple[str, ...]:
+    """Sorted class names of the training file; integers in numeric order."""
     file = examples.bad.file
     names = {name for raw in examples.labels if (name := _label_text(raw)) is not None}
     if len(examples.labels) >= 20 and len(names) > len(examples.labels) / 2:
         raise BadData(
-            f"{file}: {len(examples.labels):,} rows have {len(names):,} different values of {column!r}; "
-            'name the column that holds the label, or set kind = "regression" if it is a number to predict'
+            f"{file}: column {column!r} has {len(names):,} different values in {len(examples.labels):,} rows, too "
+            'many for class labels; set label to the column of the labels, or set kind = "regression" if the '
+            "values are numbers to predict"
         )
     if len(names) == 1 and not examples.bad.count:
         raise BadData(
-            f"{file}: every row has the label {names.pop()!r}; a classification task needs two or more"
+            f"{file}: every row has the label {names.pop()!r}; a classification task needs at least two "
+            "different labels"
         )
-    whole = all(len(name) < 19 and name.removeprefix("-").isdecimal() for name in names)
-    return tuple(sorted(names, key=(lambda name: (int(name), name)) if whole else None))
+    all_integers = all(len(name) < 19 and name.removeprefix("-").isdecimal() for name in names)
+    return tuple(sorted(names, key=(lambda name: (int(name), name)) if all_integers else None))

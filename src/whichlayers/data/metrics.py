@@ -1,7 +1,7 @@
-"""How predictions are scored: the GLUE metrics, computed by scikit-learn and scipy.
+"""Evaluation metrics of GLUE, computed with scikit-learn and scipy.
 
-`f1` is that of class 1 and is for tasks with two classes; `macro_f1` is the mean over classes. A correlation
-with constant predictions is undefined; it is reported as 0, as scikit-learn does for mcc.
+`f1` is the F1 score of class 1, for binary tasks; `macro_f1` is the mean over classes. A correlation with constant
+predictions is undefined and reported as 0, as scikit-learn does for mcc.
 """
 
 from __future__ import annotations
@@ -68,17 +68,21 @@ METRICS = {**CLASSIFICATION, **REGRESSION}
 
 
 def score(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Each metric by name. Predictions are class numbers (classification) or values (regression), one a row.
+    """Compute metrics by name.
 
-    Values that are not finite, from a run that diverged, score NaN rather than raise.
+    Args:
+        metrics: names of the metrics.
+        predictions: (n,) class indices for classification, or values for regression. If values are not finite
+            (a diverged run), all metrics are NaN.
+        labels: (n,) class indices or targets.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or predictions.ndim != 1 or not len(labels):
         raise ValueError(
-            f"predictions {predictions.shape} and labels {labels.shape} must be alike, 1-D, not empty"
+            f"predictions {predictions.shape} and labels {labels.shape} must be 1-D, of equal length and not empty"
         )
     if predictions.dtype.kind == "f":
-        predictions = predictions.astype(np.float64)  # a sum of float32 squares loses digits
+        predictions = predictions.astype(np.float64)  # sums of squares lose precision in float32
         labels = labels.astype(np.float64)
         if not np.isfinite(predictions).all():
             return {name: float("nan") for name in metrics}
@@ -88,7 +92,7 @@ def score(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -
 def choose_metrics(
     kind: Kind, n_classes: int, metric: str | None, where: str = "metric"
 ) -> tuple[str, tuple[str, ...]]:
-    """(primary, all) for a task that the user brings; `where` names the setting in an error."""
+    """(primary metric, all metrics) of a custom task; `where` is the name of the setting in error messages."""
     if kind == "regression":
         allowed = tuple(REGRESSION)
     else:
@@ -97,6 +101,6 @@ def choose_metrics(
     if metric not in allowed:
         classes = f" with {n_classes} classes" if kind == "classification" else ""
         raise WhichlayersError(
-            f"{where} = {metric!r} does not fit a {kind} task{classes}; choose one of {', '.join(allowed)}"
+            f"{where} = {metric!r} cannot be used for a {kind} task{classes}; choose one of {', '.join(allowed)}"
         )
     return metric, allowed

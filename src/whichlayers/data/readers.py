@@ -1,8 +1,8 @@
-"""Rows of TSV, CSV, JSONL and Parquet files, each with the line it stands on: one generator a format.
+"""Read rows and their line numbers from TSV, CSV, JSONL and Parquet files.
 
-The ending decides the format; text formats may be gzipped (.tsv.gz). CSV is quoted as in RFC 4180. TSV is not
-quoted at all: a quote is a character like any other, a tab separates, a newline ends the row, which is how
-GLUE and most corpora are written. Text is UTF-8, with or without a byte order mark. Blank lines are skipped.
+The file extension determines the format; text formats may be gzipped (.tsv.gz). CSV is quoted as in RFC 4180. TSV
+has no quoting, as in GLUE and most corpora: tabs separate columns, newlines end rows, and quotes are ordinary
+characters. Text files are UTF-8, with or without a byte order mark. Blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -22,77 +22,86 @@ from whichlayers.text import counted
 
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
 SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
-LARGEST_TO_COUNT = 50_000_000  # bytes; a second or so
-Record = tuple[int, list[Any]]  # (line in the file, values of the columns asked for)
+MAX_BYTES_TO_COUNT = 50_000_000  # takes about a second
+Record = tuple[int, list[Any]]  # (line in the file, values of the requested columns)
 
 
-def records(
+def read_records(
     path: Path, columns: list[str], bad: BadRows, header: Sequence[str] | None, malformed: BadRows
 ) -> Iterator[Record]:
-    """The wanted columns of every row. `header` names the columns of a file that has none; rows with a wrong
-    number of columns are counted in `malformed`, all others that cannot be read in `bad`."""
-    ending = _format(path)
+    """Yield the line number and the values of the given columns of every valid row.
+
+    Args:
+        path: data file.
+        columns: names of the columns to read.
+        bad: collects rows that cannot be parsed.
+        header: column names of a file without a header line.
+        malformed: collects rows with a wrong number of columns.
+    """
+    extension = _format(path)
     if not path.is_file():
-        raise WhichlayersError(f"{path}: no such file")
-    if ending == ".parquet":
+        raise WhichlayersError(f"{path}: no such file; check the path")
+    if extension == ".parquet":
         yield from _parquet_values(path, columns)
-    elif ending == ".jsonl":
+    elif extension == ".jsonl":
         yield from _json_values(_lines(path, bad), columns, bad)
     else:
         lines = _lines(path, bad)
-        rows = _csv_records(lines, bad) if ending == ".csv" else _tsv_records(lines)
+        rows = _csv_records(lines, bad) if extension == ".csv" else _tsv_records(lines)
         yield from _delimited_values(path, rows, columns, header, bad, malformed)
 
 
 def column_names(path: Path) -> list[str]:
-    """The header of a TSV or CSV file."""
+    """Column names in the header of a TSV or CSV file."""
     bad = BadRows(str(path))
     lines = _lines(path, bad)
     return _header(_csv_records(lines, bad) if _format(path) == ".csv" else _tsv_records(lines), bad)
 
 
 def check_columns(path: Path, columns: list[str]) -> None:
-    """Raises unless the file has these columns and a row; reads no further than its first good row."""
+    """Raise unless the file has these columns and a valid row; reads only up to the first valid row."""
     bad = BadRows(str(path))
-    for _ in records(path, columns, bad, None, bad):
+    for _ in read_records(path, columns, bad, None, bad):
         return
     bad.raise_if_any()
-    raise BadData(f"{path} has no rows")
+    raise BadData(f"{path} has no rows; add examples")
 
 
 def count_rows(path: Path) -> int | None:
-    """Rows of a file, readable or not; None for a text file so large that counting would take a while."""
-    ending, bad = _format(path), BadRows(str(path))
+    """Number of rows of a file, valid or not; None for a text file that is too large to count quickly."""
+    extension, bad = _format(path), BadRows(str(path))
     if not path.is_file():
-        raise WhichlayersError(f"{path}: no such file")
-    if ending == ".parquet":
+        raise WhichlayersError(f"{path}: no such file; check the path")
+    if extension == ".parquet":
         import pyarrow.parquet
 
         try:
             return int(pyarrow.parquet.read_metadata(path).num_rows)
         except (pyarrow.ArrowException, OSError) as error:
             raise BadData(f"{path} cannot be read as Parquet: {error}") from error
-    if path.stat().st_size > LARGEST_TO_COUNT:
+    if path.stat().st_size > MAX_BYTES_TO_COUNT:
         return None
     lines = _lines(path, bad)
-    if ending == ".jsonl":
+    if extension == ".jsonl":
         return sum(1 for line in lines if line.strip())
-    rows = _csv_records(lines, bad) if ending == ".csv" else _tsv_records(lines)
+    rows = _csv_records(lines, bad) if extension == ".csv" else _tsv_records(lines)
     return max(0, sum(1 for _ in rows) - 1)  # without the header
 
 
 def _format(path: Path) -> str:
+    """The file extension that determines the format, without .gz."""
     name = path.name.lower().removesuffix(".gz")
-    ending = Path(name).suffix
-    if ending not in FORMATS or (ending == ".parquet" and path.name.lower().endswith(".gz")):
+    extension = Path(name).suffix
+    if extension not in FORMATS or (extension == ".parquet" and path.name.lower().endswith(".gz")):
         raise WhichlayersError(
-            f"{path}: the file's ending must be one of {', '.join(FORMATS)} (text ones also .gz)"
+            f"{path}: unknown file format; the extension must be one of {', '.join(FORMATS)} (text formats may be "
+            "gzipped: .csv.gz)"
         )
-    return ending
+    return extension
 
 
 def _lines(path: Path, bad: BadRows) -> Iterator[str]:
-    """Decoded lines, line ends kept. Bytes are cut at \\n alone: str.splitlines would also cut at U+2028."""
+    """Decoded lines with their line endings. Only \\n ends a line: str.splitlines would also split at U+2028."""
     opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     try:
         with opener(path, "rb") as handle:
@@ -102,7 +111,7 @@ def _lines(path: Path, bad: BadRows) -> Iterator[str]:
                         raise BadData(f"{path} is UTF-16; save it as UTF-8")
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
                     if not raw.endswith(b"\n") and b"\r" in raw.rstrip(b"\r"):
-                        raise BadData(f"{path} has old Mac line ends (\\r); save it with \\n line ends")
+                        raise BadData(f"{path} has old Mac line endings (\\r); save it with \\n line endings")
                 try:
                     yield raw.decode()
                 except UnicodeDecodeError as error:
@@ -122,34 +131,35 @@ def _tsv_records(lines: Iterator[str]) -> Iterator[Record]:
 
 def _csv_records(lines: Iterator[str], bad: BadRows) -> Iterator[Record]:
     reader = csv.reader(lines, strict=True)
-    usual_limit = csv.field_size_limit(2**31 - 1)  # a long document is no error
+    default_limit = csv.field_size_limit(2**31 - 1)  # long documents are allowed
     try:
         while True:
-            first_line = reader.line_num + 1  # a quoted field may run over several lines
+            first_line = reader.line_num + 1  # a quoted field may span several lines
             try:
                 row = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                bad.add(first_line, f"not valid CSV: {_csv_complaint(error)}")
-                return  # where the next row begins is anyone's guess
+                bad.add(first_line, f"not valid CSV: {_csv_problem(error)}")
+                return  # where the next row starts is unknown
             if row:
                 yield first_line, row
     finally:
-        csv.field_size_limit(usual_limit)
+        csv.field_size_limit(default_limit)
 
 
-def _csv_complaint(error: csv.Error) -> str:
-    """The csv module's words are for those who call it."""
-    said = str(error)
-    if "unexpected end of data" in said:
-        return "a quote is opened and never closed"
-    if "new-line character" in said:
-        return "a \\r alone (an old Mac line end?); save the file with \\n line ends"
-    return said
+def _csv_problem(error: csv.Error) -> str:
+    """The message of a csv.Error in terms of the file instead of the csv module's API."""
+    message = str(error)
+    if "unexpected end of data" in message:
+        return "a quote is opened but never closed"
+    if "new-line character" in message:
+        return "a \\r without \\n (old Mac line ending); save the file with \\n line endings"
+    return message
 
 
 def _header(rows: Iterator[Record], bad: BadRows) -> list[str]:
+    """Column names from the first row; empty if the file is empty."""
     _, names = next(rows, (1, None))
     if names is None:
         bad.raise_if_any()
@@ -167,11 +177,11 @@ def _delimited_values(
     if header is None:
         header = _header(rows, bad)
         if not set(columns) <= set(header):
-            bad.raise_if_any()  # a header that cannot be read right
-    where = _positions(path, columns, header)
+            bad.raise_if_any()  # the header itself may be invalid
+    positions = _positions(path, columns, header)
     for line, fields in rows:
         if len(fields) == len(header):
-            yield line, [fields[i] for i in where]
+            yield line, [fields[i] for i in positions]
         else:
             malformed.add(line, f"{counted(len(fields), 'column')}, expected {len(header)}")
 
@@ -185,21 +195,22 @@ def _json_values(lines: Iterator[str], columns: list[str], bad: BadRows) -> Iter
         except json.JSONDecodeError as error:
             bad.add(number, f"not valid JSON: {error.msg} at character {error.colno}")
             continue
-        except (ValueError, RecursionError) as error:  # numbers too long, lists too deep
+        except (ValueError, RecursionError) as error:  # numbers with too many digits, lists nested too deeply
             bad.add(number, f"not valid JSON: {error}")
             continue
         if not isinstance(row, dict):
-            bad.add(number, f"a JSON {type(row).__name__}, expected an object with {', '.join(columns)}")
+            bad.add(number, f"a JSON {type(row).__name__}, expected an object with keys {', '.join(columns)}")
         elif missing := [column for column in columns if column not in row]:
             bad.add(
-                number, f"no {missing[0]!r}; this row has {', '.join(map(repr, list(row)[:8])) or 'nothing'}"
+                number,
+                f"no key {missing[0]!r}; this row has {', '.join(map(repr, list(row)[:8])) or 'no keys'}",
             )
         else:
             yield number, [row[column] for column in columns]
 
 
 def _parquet_values(path: Path, columns: list[str]) -> Iterator[Record]:
-    """A Parquet file has no lines: a row's number, from 1, stands for it."""
+    """Rows of a Parquet file, which has no lines: rows are numbered from 1 instead."""
     import pyarrow
     import pyarrow.parquet
 
@@ -217,14 +228,17 @@ def _parquet_values(path: Path, columns: list[str]) -> Iterator[Record]:
 
 
 def _positions(path: Path, columns: list[str], header: Sequence[str]) -> list[int]:
+    """Index of each column in the header; raises if one is missing or ambiguous."""
     for column in columns:
         if list(header).count(column) == 1:
             continue
         if column in header:
-            raise BadData(f"{path}:1: {list(header).count(column)} columns are called {column!r}")
+            raise BadData(
+                f"{path}:1: {list(header).count(column)} columns are named {column!r}; rename all but one of them"
+            )
         close = difflib.get_close_matches(column, header, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        found = ", ".join(repr(name[:40]) for name in header[:12]) or "none: it is empty"
+        found = ", ".join(repr(name[:40]) for name in header[:12]) or "none (the file is empty)"
         raise BadData(
             f"{path}:1: no column {column!r}{hint}; the columns are {found}{_separator_hint(path, header)}"
         )
@@ -232,9 +246,11 @@ def _positions(path: Path, columns: list[str], header: Sequence[str]) -> list[in
 
 
 def _separator_hint(path: Path, header: Sequence[str]) -> str:
-    """Where the name of a single column holds what may be meant to part several."""
-    usual = {".csv": ",", ".tsv": "\t"}.get(_format(path))
-    if usual is None or len(header) != 1:
+    """A hint if the only column name contains a separator of another format."""
+    expected = {".csv": ",", ".tsv": "\t"}.get(_format(path))
+    if expected is None or len(header) != 1:
         return ""
-    found = next((name for mark, name in SEPARATORS.items() if mark != usual and mark in header[0]), None)
-    return f". Separated by {found}? Save the file with {SEPARATORS[usual]}" if found else ""
+    found = next((name for mark, name in SEPARATORS.items() if mark != expected and mark in header[0]), None)
+    return (
+        f". The file seems to be separated by {found}; save it with {SEPARATORS[expected]}" if found else ""
+    )

@@ -1,7 +1,7 @@
-"""What a task is once it has been read: texts, labels, a metric, and a fingerprint of all three.
+"""The `Task` dataclass: texts, labels and metrics of a task, with a fingerprint.
 
-Every reader (GLUE, your own files, the built-in grammar) ends in a `Task`; nothing after that knows where it
-came from. `BadRows` collects what is wrong with a file so that one error tells the user about all of it.
+All loaders (GLUE, custom files, built-in tasks) return a `Task`, so later stages do not depend on its source.
+`BadRows` collects the invalid rows of a file so that they are reported in one error.
 """
 
 from __future__ import annotations
@@ -22,43 +22,50 @@ BAD_ROWS_SHOWN = 5
 
 
 class BadData(WhichlayersError):
-    """Rows that cannot be used; the message names file and line of the first few and counts them all."""
+    """A data file has invalid rows; the message gives their number and the file and line of the first few."""
 
 
 @dataclass
 class BadRows:
-    """Collects complaints about one file and raises them together."""
+    """Collects the invalid rows of one file to report them in one error."""
 
     file: str
-    first: list[tuple[int, str]] = field(default_factory=list)  # (line, complaint) of the topmost few
+    first: list[tuple[int, str]] = field(default_factory=list)  # (line, message) of the first few in the file
     count: int = 0
 
-    def add(self, line: int, complaint: str) -> None:
+    def add(self, line: int, message: str) -> None:
+        """Record an invalid row."""
         self.count += 1
-        bisect.insort(self.first, (line, complaint))
+        bisect.insort(self.first, (line, message))
         del self.first[BAD_ROWS_SHOWN:]
 
-    def raise_if_any(self, advice: str = "Correct or remove these rows, then run again.") -> None:
+    def raise_if_any(self, advice: str = "Fix or remove these rows, then run again.") -> None:
+        """Raise `BadData` if any row was recorded."""
         if not self.count:
             return
-        shown = [f"  {self.file}:{line}: {complaint}" for line, complaint in self.first]
-        more = [f"  and {self.count - len(shown):,} more"] if self.count > len(shown) else []
-        raise BadData("\n".join([f"{counted(self.count, 'bad row')} in {self.file}:", *shown, *more, advice]))
+        listed = [f"  {self.file}:{line}: {message}" for line, message in self.first]
+        more = [f"  and {self.count - len(listed):,} more"] if self.count > len(listed) else []
+        raise BadData(
+            "\n".join([f"{counted(self.count, 'bad row')} in {self.file}:", *listed, *more, advice])
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Examples and their labels, row by row."""
+    """Texts and labels of one split (n rows)."""
 
     texts: list[str]
-    pairs: list[str] | None  # the second text of each row, for tasks on two texts
-    labels: np.ndarray  # (n,) int64 class numbers, or float32 targets
+    pairs: list[str] | None  # second text of each row, for sentence-pair tasks
+    labels: np.ndarray  # (n,) int64 class indices, or float32 regression targets
 
     def __post_init__(self) -> None:
         n = len(self.texts)
         if len(self.labels) != n or (self.pairs is not None and len(self.pairs) != n):
-            pairs = "no" if self.pairs is None else len(self.pairs)
-            raise ValueError(f"a split with {n} texts, {pairs} pairs and {len(self.labels)} labels")
+            pairs = "no pairs" if self.pairs is None else counted(len(self.pairs), "pair")
+            labels = counted(len(self.labels), "label")
+            raise ValueError(
+                f"columns of a split differ in length: {counted(n, 'text')}, {pairs} and {labels}"
+            )
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -66,45 +73,48 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A labelled task: a training split, one or more evaluation splits, and how predictions are scored.
+    """A labeled task: a training split, one or more evaluation splits, and its metrics.
 
-    `evals` is {"": dev} for most tasks. The metrics of a further split are suffixed with its name, as in
+    `evals` is {"": dev} for most tasks. The metrics of an additional split get its name as a suffix, such as
     accuracy_mismatched of MNLI.
     """
 
     name: str
     kind: Kind
-    label_names: tuple[str, ...]  # class i is called label_names[i]; () for regression
-    metric: str  # the one that a study reports
-    metrics: tuple[str, ...]  # all that are computed, the primary one among them
+    label_names: tuple[str, ...]  # name of each class index; () for regression
+    metric: str  # the primary metric, which the report shows
+    metrics: tuple[str, ...]  # all metrics that are computed, including the primary one
     train: Split
     evals: dict[str, Split]
-    notes: tuple[str, ...] = ()  # what a reader did that the user should know, such as rows it left out
+    notes: tuple[str, ...] = ()  # warnings for the user, such as skipped rows
 
     def __post_init__(self) -> None:
         if self.metric not in self.metrics:
-            raise ValueError(f"{self.name}: primary metric {self.metric} is not among {self.metrics}")
+            raise ValueError(f"{self.name}: primary metric {self.metric!r} is not in metrics {self.metrics}")
         if "" not in self.evals:
-            raise ValueError(f"{self.name}: evals must have the main dev split under the empty name")
-        wanted = np.int64 if self.kind == "classification" else np.float32
+            raise ValueError(f"{self.name}: evals must contain the main dev split under the key ''")
+        dtype = np.int64 if self.kind == "classification" else np.float32
         for split in (self.train, *self.evals.values()):
-            if split.labels.dtype != wanted:
-                raise ValueError(f"{self.name}: labels of a {self.kind} task are {split.labels.dtype}")
+            if split.labels.dtype != dtype:
+                raise ValueError(
+                    f"{self.name}: labels of a {self.kind} task must be {dtype.__name__}, not {split.labels.dtype}"
+                )
 
     @property
     def n_outputs(self) -> int:
+        """Number of classes; 1 for regression."""
         return len(self.label_names) if self.kind == "classification" else 1
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex characters over all that decides a result: examples, labels, kind, metrics; not names."""
+        """Hash (16 hex digits) of everything that affects results: texts, labels, kind and metrics, but not names."""
         digest = hashlib.blake2b(digest_size=8)
         digest.update(f"{self.kind}\0{self.n_outputs}\0{self.metric}\0{','.join(self.metrics)}".encode())
         for name, split in [("train", self.train), *(("eval/" + k, v) for k, v in self.evals.items())]:
             digest.update(f"\0{name}\0{len(split)}\0{split.pairs is not None}".encode())
             for texts in (split.texts, split.pairs or []):
                 lengths = np.fromiter(map(len, texts), dtype="<i8", count=len(texts))
-                digest.update(lengths.tobytes())  # so that no two ways of cutting one text look alike
+                digest.update(lengths.tobytes())  # so that the boundaries between texts matter
                 digest.update("".join(texts).encode())
             digest.update(np.ascontiguousarray(split.labels).tobytes())
         return digest.hexdigest()

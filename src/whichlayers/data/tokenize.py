@@ -1,8 +1,8 @@
-"""Tokenise a task once: flat arrays of token ids, kept on disk and shared by every trial of a study.
+"""Tokenize a task into flat arrays of token ids, cached on disk and shared by all trials of a study.
 
-The cache file's name is a hash of all that decides the tokens: the task's examples, the tokenizer, the
-maximal length, the versions. It is written beside and moved into place, so a reader sees a whole one or none.
-A file that is damaged all the same (a full disk, a cut copy) is made again.
+The name of the cache file is a hash of everything that affects the tokens: the examples, the tokenizer, max_length
+and library versions. Files are written atomically (to a temporary file that is then renamed), and a damaged file is
+ignored and written again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ import numpy as np
 
 from whichlayers.data.tasks import Kind, Split, Task
 from whichlayers.errors import WhichlayersError
+from whichlayers.text import counted
 
-FORMAT = 1  # raise it when the cache's contents change
-CHUNK = 2048  # rows encoded at once: bounds the Python lists alive at a time
+FORMAT = 1  # increase it when the contents of the cache files change
+CHUNK = 2048  # rows tokenized at once, to limit memory
 
 
 @dataclass(frozen=True, eq=False)
-class TokenisedSplit:
-    """Row i's tokens are ids[offsets[i] : offsets[i + 1]], special tokens included, padding not."""
+class TokenizedSplit:
+    """Tokens of one split, without padding. Row i is ids[offsets[i] : offsets[i + 1]], with special tokens."""
 
     ids: np.ndarray  # (tokens,) int32
-    type_ids: np.ndarray | None  # (tokens,) uint8, where the tokenizer makes them
+    type_ids: np.ndarray | None  # (tokens,) uint8; None if the tokenizer returns none
     offsets: np.ndarray  # (n + 1,) int64
     labels: np.ndarray  # (n,) int64 or float32
 
@@ -40,40 +41,48 @@ class TokenisedSplit:
         return len(self.offsets) - 1
 
     def length(self, i: int) -> int:
+        """Number of tokens of row i."""
         return int(self.offsets[i + 1] - self.offsets[i])
 
 
 @dataclass(frozen=True, eq=False)
-class TokenisedTask:
+class TokenizedTask:
+    """A `Task` with tokens instead of texts."""
+
     name: str
     kind: Kind
     n_outputs: int
     metric: str
     metrics: tuple[str, ...]
-    train: TokenisedSplit
-    evals: dict[str, TokenisedSplit]
+    train: TokenizedSplit
+    evals: dict[str, TokenizedSplit]
     pad_id: int
-    fingerprint: str  # the task's own
+    fingerprint: str  # that of the Task
 
 
-def tokenise(
+def tokenize(
     task: Task, tokenizer: Any, max_length: int, cache: Path | None = None, tokenizer_fingerprint: str = ""
-) -> TokenisedTask:
-    """Encode all splits, each row cut to max_length (of a pair, the longer text loses tokens first).
+) -> TokenizedTask:
+    """Tokenize all splits, truncating rows to max_length (of a pair, the longer text first).
 
-    `tokenizer_fingerprint` stands for the tokenizer's files in the cache's key; without one it is worked out.
+    Args:
+        task: the task.
+        tokenizer: a Hugging Face tokenizer.
+        max_length: maximum number of tokens of a row, special tokens included.
+        cache: folder of the cache; None does not cache.
+        tokenizer_fingerprint: identifies the tokenizer in the cache key; computed if empty.
     """
     _check_length(task, tokenizer, max_length)
     file = cache and Path(cache) / (
-        _key(task, tokenizer, max_length, tokenizer_fingerprint or fingerprint_of(tokenizer)) + ".npz"
+        _cache_key(task, tokenizer, max_length, tokenizer_fingerprint or hash_tokenizer(tokenizer)) + ".npz"
     )
     splits = {"train": task.train} | {f"eval/{name}": split for name, split in task.evals.items()}
-    encoded = _read(file, splits) if file else None
+    encoded = _read_cache(file, splits) if file else None
     if encoded is None:
         encoded = {name: _encode(split, tokenizer, max_length) for name, split in splits.items()}
         if file:
-            _write(file, encoded)
-    return TokenisedTask(
+            _write_cache(file, encoded)
+    return TokenizedTask(
         name=task.name,
         kind=task.kind,
         n_outputs=task.n_outputs,
@@ -81,15 +90,13 @@ def tokenise(
         metrics=task.metrics,
         train=encoded["train"],
         evals={name: encoded[f"eval/{name}"] for name in task.evals},
-        pad_id=tokenizer.pad_token_id
-        if tokenizer.pad_token_id is not None
-        else 0,  # masked, so any id will do
+        pad_id=0 if tokenizer.pad_token_id is None else tokenizer.pad_token_id,  # masked, so any id works
         fingerprint=task.fingerprint,
     )
 
 
-def fingerprint_of(tokenizer: Any) -> str:
-    """A hash of how the tokenizer encodes, whatever truncation or padding its last call left switched on."""
+def hash_tokenizer(tokenizer: Any) -> str:
+    """Hash (16 hex digits) of the tokenizer's rules and vocabulary, without its current truncation and padding."""
     settings = [type(tokenizer).__name__, tokenizer.truncation_side, list(tokenizer.model_input_names)]
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -103,21 +110,23 @@ def fingerprint_of(tokenizer: Any) -> str:
 
 
 def _check_length(task: Task, tokenizer: Any, max_length: int) -> None:
+    """Raise if max_length leaves no token for the texts or exceeds the model's limit."""
     special = tokenizer.num_special_tokens_to_add(pair=task.train.pairs is not None)
     texts = 1 if task.train.pairs is None else 2
     if max_length < special + texts:
         raise WhichlayersError(
-            f"max_length = {max_length} leaves no room for the text of {task.name}: this tokenizer adds "
-            f"{special} special tokens; use {special + texts} or more"
+            f"max_length = {max_length} is too small for task {task.name}: this tokenizer adds "
+            f"{counted(special, 'special token')}; use {special + texts} or more"
         )
-    limit = tokenizer.model_max_length  # a huge number where the model has none
+    limit = tokenizer.model_max_length  # a huge number if the model has no limit
     if max_length > limit:
         raise WhichlayersError(
-            f"max_length = {max_length} is more than the model's own limit of {limit} tokens"
+            f"max_length = {max_length} exceeds the model's limit of {limit} tokens; use {limit} or less"
         )
 
 
-def _encode(split: Split, tokenizer: Any, max_length: int) -> TokenisedSplit:
+def _encode(split: Split, tokenizer: Any, max_length: int) -> TokenizedSplit:
+    """Tokenize a split in chunks."""
     with_types = "token_type_ids" in tokenizer.model_input_names
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
@@ -141,9 +150,9 @@ def _encode(split: Split, tokenizer: Any, max_length: int) -> TokenisedSplit:
     if (np.diff(offsets) == 0).any():
         row = int(np.argmin(np.diff(offsets)))
         raise WhichlayersError(
-            f"the tokenizer makes no token of row {row + 1}, {split.texts[row][:60]!r}: remove it"
+            f"row {row + 1} has no tokens after tokenization: {split.texts[row][:60]!r}; remove the row"
         )
-    return TokenisedSplit(
+    return TokenizedSplit(
         ids=np.concatenate([np.zeros(0, np.int32), *ids]),
         type_ids=np.concatenate([np.zeros(0, np.uint8), *types]) if with_types else None,
         offsets=offsets,
@@ -155,7 +164,8 @@ def _flat(rows: list[list[int]], dtype: type[np.generic]) -> np.ndarray:
     return np.fromiter(chain.from_iterable(rows), dtype=dtype)
 
 
-def _key(task: Task, tokenizer: Any, max_length: int, tokenizer_fingerprint: str) -> str:
+def _cache_key(task: Task, tokenizer: Any, max_length: int, tokenizer_fingerprint: str) -> str:
+    """Hash of everything that affects the tokens."""
     import tokenizers
     import transformers
 
@@ -164,7 +174,8 @@ def _key(task: Task, tokenizer: Any, max_length: int, tokenizer_fingerprint: str
     return hashlib.blake2b(json.dumps(parts + versions).encode(), digest_size=12).hexdigest()
 
 
-def _write(file: Path, encoded: dict[str, TokenisedSplit]) -> None:
+def _write_cache(file: Path, encoded: dict[str, TokenizedSplit]) -> None:
+    """Write the cache file atomically; warns if that fails."""
     arrays: dict[str, Any] = {}
     for name, split in encoded.items():
         arrays |= {f"{name}/ids": split.ids, f"{name}/offsets": split.offsets}
@@ -177,31 +188,36 @@ def _write(file: Path, encoded: dict[str, TokenisedSplit]) -> None:
             np.savez(handle, **arrays)
         os.replace(partial, file)
     except OSError as error:
-        warnings.warn(f"tokens are not cached, so the next run makes them again: {error}", stacklevel=3)
+        warnings.warn(
+            f"could not write the token cache {file} ({error}), so the next run tokenizes again; check permissions "
+            "and free disk space",
+            stacklevel=3,
+        )
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
 
 
-def _read(file: Path, splits: dict[str, Split]) -> dict[str, TokenisedSplit] | None:
-    """The cached arrays with the task's labels, or None where there are none that hold together."""
+def _read_cache(file: Path, splits: dict[str, Split]) -> dict[str, TokenizedSplit] | None:
+    """The cached tokens with the task's labels; None if there is no valid cache file."""
     if not file.is_file():
         return None
     try:
-        with np.load(file, allow_pickle=False) as stored:  # its zip members carry a checksum each
+        with np.load(file, allow_pickle=False) as stored:  # its zip members have checksums
             arrays = {name: stored[name] for name in stored.files}
         encoded = {
-            name: TokenisedSplit(
+            name: TokenizedSplit(
                 arrays[f"{name}/ids"], arrays.get(f"{name}/type_ids"), arrays[f"{name}/offsets"], split.labels
             )
             for name, split in splits.items()
         }
-    except Exception:  # damage shows as a dozen kinds of error, from zipfile, zlib, numpy and the system
+    except Exception:  # damaged files raise many types: of zipfile, zlib, numpy and the OS
         return None
-    return encoded if all(_holds_together(e, splits[name]) for name, e in encoded.items()) else None
+    return encoded if all(_is_consistent(e, splits[name]) for name, e in encoded.items()) else None
 
 
-def _holds_together(encoded: TokenisedSplit, split: Split) -> bool:
+def _is_consistent(encoded: TokenizedSplit, split: Split) -> bool:
+    """Whether cached arrays have the right dtypes and shapes for the split."""
     flat = [encoded.ids] if encoded.type_ids is None else [encoded.ids, encoded.type_ids]
     return (
         encoded.offsets.shape == (len(split) + 1,)

@@ -1,1 +1,1 @@
-"""Loading pretrained encoders, knowing where their layers are, and operating on them."""
+"""Loading pretrained encoders, locating their layers, and modifying them (re-initialize, permute, prune)."""

@@ -1,8 +1,8 @@
-"""Where a family of encoders keeps its embeddings, layers, layer norms and pooler.
+"""Where each model family keeps its embeddings, layers, layer norms and pooler.
 
-One small entry a family. Everything inside a layer's module is that layer's, whatever owns it: XLNet's raw
-q, k, v, o, r tensors are as much its layer's as BERT's Linear weights. What several layers share (MPNet's and
-DeBERTa's relative positions, ModernBERT's final norm) stands outside the layers and is nobody's.
+`FAMILIES` has one entry per supported `model_type`. All parameters inside a layer's module belong to that layer,
+including raw tensors such as XLNet's q, k, v, o and r. Parameters shared by several layers (the relative
+positions of MPNet and DeBERTa, the final norm of ModernBERT) belong to no layer.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from whichlayers.errors import WhichlayersError
 
 
 class UnsupportedModel(WhichlayersError):
-    """A model whose layers cannot be studied one by one, or of a family that has no entry here."""
+    """The model's family is unknown, or its layers cannot be modified one by one."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """What the other rooms need to know about a family; all paths are relative to the base encoder."""
+    """Module paths and conventions of a model family. All paths are relative to the base encoder."""
 
     layers: str  # path of the ModuleList that holds the layers
-    embeddings: tuple[str, ...]  # modules and parameters that stand for layer 0
-    pooler: str | None = None  # path of the pooler, where the family has one
-    summary_token: Literal["first", "last"] = "first"  # which real token stands for the sequence
+    embeddings: tuple[str, ...]  # modules and parameters that count as layer 0
+    pooler: str | None = None  # path of the pooler; None if the family has none
+    cls_position: Literal["first", "last"] = (
+        "first"  # where the [CLS] token is among the tokens of a sequence
+    )
     dropout: str = "hidden_dropout_prob"  # config key of the dropout on hidden states
     positions_after_padding: bool = False  # position ids start at pad_token_id + 1
-    first_layer_stays: str | None = None  # why layer 1 must stay first, where it must
+    first_layer_fixed: str | None = None  # the reason why layer 1 must stay first; None if it may move
 
 
 FAMILIES: dict[str, Family] = {
@@ -38,96 +40,96 @@ FAMILIES: dict[str, Family] = {
     "roberta": Family("encoder.layer", ("embeddings",), pooler="pooler", positions_after_padding=True),
     "electra": Family("encoder.layer", ("embeddings", "embeddings_project")),
     "distilbert": Family("transformer.layer", ("embeddings",), dropout="dropout"),
-    # encoder.relative_attention_bias serves all layers
+    # encoder.relative_attention_bias is shared by all layers
     "mpnet": Family("encoder.layer", ("embeddings",), pooler="pooler", positions_after_padding=True),
-    "xlnet": Family("layer", ("word_embedding", "mask_emb"), summary_token="last", dropout="dropout"),
-    # encoder.rel_embeddings and its norm serve all layers; encoder.conv follows whichever layer stands first
+    "xlnet": Family("layer", ("word_embedding", "mask_emb"), cls_position="last", dropout="dropout"),
+    # encoder.rel_embeddings and its norm are shared by all layers; encoder.conv follows whichever layer is first
     "deberta-v2": Family("encoder.layer", ("embeddings",)),
     "modernbert": Family(
         "layers",
         ("embeddings",),
         dropout="mlp_dropout",
-        first_layer_stays="the first layer has no attention norm of its own (the norm of the embeddings does "
-        "its work), so that it can stand nowhere else and no other layer can stand in its place",
+        first_layer_fixed="the first layer has no attention norm of its own (it uses the norm of the embeddings), "
+        "so it cannot be moved and no other layer can take its place",
     ),
 }
 
-REFUSED: dict[str, str] = {
-    "albert": "its layers share one set of weights, so that none can be redrawn, moved or dropped alone",
+UNSUPPORTED_FAMILIES: dict[str, str] = {
+    "albert": "its layers share one set of weights, so no single layer can be re-initialized, moved or dropped",
 }
 
 
 def family_of(model_type: str | None) -> Family:
-    """The entry of a config's `model_type`; the error says why there is none."""
+    """The family of a config's `model_type`. Raises `UnsupportedModel` if it is not supported."""
     if model_type in FAMILIES:
         return FAMILIES[model_type]
     known = ", ".join(sorted(FAMILIES))
-    if model_type in REFUSED:
+    if model_type in UNSUPPORTED_FAMILIES:
         raise UnsupportedModel(
-            f"model_type {model_type!r} cannot be studied layer by layer: {REFUSED[model_type]}. "
+            f"model_type {model_type!r} is not supported: {UNSUPPORTED_FAMILIES[model_type]}. "
             f"Use a model of one of these families: {known}."
         )
     if model_type is None:
         raise UnsupportedModel(
-            f"config.json names no model_type, so that its family is not known; add one of these: {known}."
+            f"config.json has no model_type, so the model family is unknown; set it to one of these: {known}."
         )
     raise UnsupportedModel(
-        f"whichlayers studies encoders; {model_type!r} is not among the families it knows ({known}). "
-        "CONTRIBUTING.md says how to add a family of encoders."
+        f"model_type {model_type!r} is not supported; supported encoder families: {known}. "
+        "CONTRIBUTING.md explains how to add a family."
     )
 
 
 def is_bias(name: str) -> bool:
-    """Whether a parameter is a bias rather than a weight, told from its name alone.
+    """Whether a parameter is a bias rather than a weight, judged by its name.
 
-    So XLNet's r_w_bias, r_r_bias and r_s_bias are biases; its q, k, v, o, r and seg_embed, matrices that
-    multiply hidden states as a Linear does, are weights.
+    XLNet's r_w_bias, r_r_bias and r_s_bias are biases; its matrices q, k, v, o, r and seg_embed are weights.
     """
     last = name.rpartition(".")[2]
     return last == "bias" or last.endswith("_bias")
 
 
 class Anatomy:
-    """The parts of one base encoder by name. Layers are numbered from 1; layer 0 is the embeddings."""
+    """Access to the parts of a base encoder by name. Layers are numbered from 1; layer 0 is the embeddings."""
 
     def __init__(self, model: PreTrainedModel):
         self.model = model
         self.family = family_of(getattr(model.config, "model_type", None))
         try:
-            found = model.get_submodule(self.family.layers)
+            module_list = model.get_submodule(self.family.layers)
         except AttributeError:
-            found = None
-        if not isinstance(found, nn.ModuleList):
+            module_list = None
+        if not isinstance(module_list, nn.ModuleList):
             raise UnsupportedModel(
-                f"{type(model).__name__} has no list of layers at {self.family.layers!r}: give the bare "
-                "encoder (AutoModel, or the base_model of a model with a head)."
+                f"{type(model).__name__} has no list of layers at {self.family.layers!r}: pass the base encoder "
+                "(loaded with AutoModel, or the base_model of a model with a head)."
             )
-        self.module_list = found
+        self.module_list = module_list
 
     @property
     def layers(self) -> list[nn.Module]:
-        """Index 0 is layer 1."""
+        """The layer modules; index 0 is layer 1."""
         return list(self.module_list)
 
     @property
     def depth(self) -> int:
+        """Number of layers, without the embeddings."""
         return len(self.module_list)
 
     def layer_prefix(self, number: int) -> str:
-        """What the names of a layer's parameters start with."""
+        """Prefix of the names of a layer's parameters, such as "encoder.layer.0."."""
         if not 1 <= number <= self.depth:
-            raise WhichlayersError(f"there is no layer {number}: this model's layers are 1 to {self.depth}.")
+            raise WhichlayersError(f"there is no layer {number}: this model has layers 1 to {self.depth}.")
         return f"{self.family.layers}.{number - 1}."
 
     def layer_parameters(self, number: int) -> dict[str, nn.Parameter]:
-        """Every parameter of a layer by its full name; layer 0 gives the embeddings."""
+        """All parameters of a layer by full name; layer 0 is the embeddings."""
         if number == 0:
             return self._named(self.embedding_names())
         prefix = self.layer_prefix(number)
         return {prefix + name: p for name, p in self.layers[number - 1].named_parameters()}
 
     def layer_norm_names(self) -> set[str]:
-        """Full names of the weights and biases of every layer norm, inside layers and outside."""
+        """Full names of the weights and biases of all layer norms, inside and outside the layers."""
         return {
             f"{path}.{name}" if path else name
             for path, module in self.model.named_modules()
@@ -136,15 +138,17 @@ class Anatomy:
         }
 
     def embedding_names(self) -> list[str]:
+        """Full names of the parameters of the embeddings (layer 0)."""
         return [name for name, _ in self.model.named_parameters() if _under(name, *self.family.embeddings)]
 
     def pooler_names(self) -> list[str]:
+        """Full names of the parameters of the pooler; empty if there is none."""
         if self.family.pooler is None:
             return []
         return [name for name, _ in self.model.named_parameters() if _under(name, self.family.pooler)]
 
     def layer_of(self, name: str) -> int | None:
-        """1..depth for a layer's parameter, 0 for the embeddings, None for all else (pooler, shared)."""
+        """Layer number of a parameter: 1..depth, 0 for the embeddings, None for others (pooler, shared)."""
         if _under(name, self.family.layers):
             return int(name[len(self.family.layers) + 1 :].partition(".")[0]) + 1
         return 0 if _under(name, *self.family.embeddings) else None
@@ -155,4 +159,5 @@ class Anatomy:
 
 
 def _under(name: str, *paths: str) -> bool:
+    """Whether a parameter name is one of the paths or lies inside one of these modules."""
     return any(name == path or name.startswith(path + ".") for path in paths)

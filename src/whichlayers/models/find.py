@@ -1,6 +1,6 @@
-"""From the name a user gives to a folder with a model in it: a hub id, a folder, or package:NAME.
+"""Resolve a model name (hub id, folder or package:NAME) to a local folder.
 
-No weights are loaded here. What is found is checked (a config.json, weights in safetensors) and hashed.
+The folder is checked for a config.json and safetensors weights, and its files are hashed. No weights are loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from whichlayers.errors import WhichlayersError
 CONFIG = "config.json"
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
-INDEX_SUFFIX = ".index.json"  # of a model in several files
+INDEX_SUFFIX = ".index.json"  # suffix of the index of a sharded model
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -37,31 +37,37 @@ TOKENIZER_FILES = (
 )
 PACKAGE_PREFIX = "package:"
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-FOLDER_HINT = "A model in a folder is named by its path, for instance ./my-model."
-NAMING_HINT = "Models are named by hub id (org/name), by folder (./my-model) or as package:NAME."
+FOLDER_HINT = "To use a local folder, give its path, for example ./my-model."
+NAMING_HINT = "Give a hub id (org/name), a folder (./my-model) or package:NAME."
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model on this machine."""
+    """The files of a model on this machine."""
 
     name: str  # as the user gave it
     folder: Path
-    revision: str | None  # of a hub model, the commit that was found; None otherwise
+    revision: str | None  # commit of a model from the hub; None for folders and packages
     fingerprint: str  # 16 hex digits over config, weights and tokenizer
     allow_pickle: bool = False
 
 
 def resolve(name: str, revision: str | None = None, allow_pickle: bool = False) -> ModelFiles:
-    """Find a model, fetching it from the hub if it is named by hub id and not yet in the hub's cache."""
+    """Locate a model's files, downloading them from the hub if they are not in its cache.
+
+    Args:
+        name: hub id (org/name), folder, or package:NAME.
+        revision: branch, tag or commit; only for hub ids.
+        allow_pickle: accept weights in pytorch_model.bin if there are no safetensors.
+    """
     path = Path(name).expanduser()
     if name.startswith(PACKAGE_PREFIX):
         folder = package_folder(name.removeprefix(PACKAGE_PREFIX))
     elif name and path.is_dir():
         folder = path.resolve()
     elif _looks_like_path(name):
-        kind = "is a file, not a folder" if path.exists() else "is not there"
-        raise WhichlayersError(f"model {name!r}: the folder {kind}. {NAMING_HINT}")
+        problem = "is a file, not a folder" if path.exists() else "does not exist"
+        raise WhichlayersError(f"model {name!r}: the path {problem}. {NAMING_HINT}")
     else:
         folder = hub_folder(name, revision, allow_pickle)
         return ModelFiles(
@@ -69,37 +75,41 @@ def resolve(name: str, revision: str | None = None, allow_pickle: bool = False) 
         )
     if revision is not None:
         raise WhichlayersError(
-            f"model {name!r}: revision {revision!r} cannot be used with a folder or a package: only a "
-            "model of the hub has revisions. Leave it out."
+            f"model {name!r}: revision {revision!r} cannot be used with a folder or a package; only models on the "
+            "hub have revisions. Remove it."
         )
     return ModelFiles(name, folder, None, _checked_fingerprint(name, folder, allow_pickle), allow_pickle)
 
 
 def weight_files(folder: Path, allow_pickle: bool) -> list[Path]:
-    """The files that hold the weights (several: their index first); a pickle only where it is allowed."""
-    for whole in (SAFETENSORS, PICKLE) if allow_pickle else (SAFETENSORS,):
-        if (folder / whole).is_file():
-            return [folder / whole]
-        index = folder / (whole + INDEX_SUFFIX)
+    """Paths of the weight files; for a sharded model, the index comes first.
+
+    Safetensors take precedence; pytorch_model.bin is used only if `allow_pickle` is set.
+    """
+    for single in (SAFETENSORS, PICKLE) if allow_pickle else (SAFETENSORS,):
+        if (folder / single).is_file():
+            return [folder / single]
+        index = folder / (single + INDEX_SUFFIX)
         if index.is_file():
             return _shards(index)
     if has_pickle(folder):
         raise WhichlayersError(
-            f"{folder} holds its weights as a pickle (.bin) only, and a pickle can run any code when it is "
-            "read. Convert it to safetensors, or set allow_pickle = true if you trust where it comes from."
+            f"{folder} has its weights only as a pickle (.bin), and loading a pickle can run arbitrary code. "
+            "Convert it to safetensors, or set allow_pickle = true if you trust its source."
         )
     raise WhichlayersError(
-        f"{folder} holds no weights: {SAFETENSORS} or {SAFETENSORS + INDEX_SUFFIX} was looked for. Models "
-        "saved as a pickle (.bin) are looked for only with allow_pickle = true; other formats cannot be read."
+        f"{folder} has no weights: expected {SAFETENSORS} or {SAFETENSORS + INDEX_SUFFIX}. Weights saved as a "
+        "pickle (.bin) are used only with allow_pickle = true; other formats are not supported."
     )
 
 
 def has_pickle(folder: Path) -> bool:
+    """Whether the folder has weights saved as a pickle, in one file or sharded."""
     return (folder / PICKLE).is_file() or (folder / (PICKLE + INDEX_SUFFIX)).is_file()
 
 
 def hub_folder(name: str, revision: str | None, allow_pickle: bool) -> Path:
-    """The snapshot of a hub model in the hub's own cache, downloaded if need be."""
+    """The snapshot folder of a hub model in the hub's cache, downloaded if necessary."""
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -111,44 +121,42 @@ def hub_folder(name: str, revision: str | None, allow_pickle: bool) -> Path:
 
     if not HUB_ID.fullmatch(name):
         raise WhichlayersError(
-            f"model {name!r} is neither a folder that is there nor a hub id. {NAMING_HINT}"
+            f"model {name!r} is neither an existing folder nor a valid hub id. {NAMING_HINT}"
         )
 
     def snapshot(*weights: str) -> Path:
-        found = snapshot_download(
+        folder = snapshot_download(
             name,
             revision=revision,
             allow_patterns=[CONFIG, *TOKENIZER_FILES, *weights],
-            ignore_patterns=[
-                "*/*"
-            ],  # "*" matches "/" too: copies in sub-folders (onnx/, ...) would come along
+            ignore_patterns=["*/*"],  # "*" also matches "/", so subfolders (onnx/, ...) must be excluded
             local_files_only=bool(constants.HF_HUB_OFFLINE),
         )
-        return Path(found)
+        return Path(folder)
 
     at = f" at revision {revision!r}" if revision else ""
     try:
         folder = snapshot("model*.safetensors", SAFETENSORS + INDEX_SUFFIX)
-        holds_safetensors = (folder / SAFETENSORS).is_file() or (
+        has_safetensors = (folder / SAFETENSORS).is_file() or (
             folder / (SAFETENSORS + INDEX_SUFFIX)
         ).is_file()
-        if allow_pickle and not holds_safetensors:
+        if allow_pickle and not has_safetensors:
             folder = snapshot("pytorch_model*.bin", PICKLE + INDEX_SUFFIX)
         return folder
     except LocalEntryNotFoundError as error:
         if constants.HF_HUB_OFFLINE:
-            why = (
-                "HF_HUB_OFFLINE is set, so that only models already in the hub's cache "
-                f"({constants.HF_HUB_CACHE}) are found. Unset it to download the model."
+            reason = (
+                "HF_HUB_OFFLINE is set, so only models in the hub's cache "
+                f"({constants.HF_HUB_CACHE}) can be used. Unset it to download the model."
             )
         else:
-            why = "the hub could not be reached. Check the network."
+            reason = "the hub could not be reached. Check the network."
         raise WhichlayersError(
-            f"model {name!r}{at} is not in full on this machine, and {why} {FOLDER_HINT}"
+            f"model {name!r}{at} is not (completely) in the local cache, and {reason} {FOLDER_HINT}"
         ) from error
     except GatedRepoError as error:
         raise WhichlayersError(
-            f"model {name!r}{at} is gated: ask for access on its hub page, then log in with `hf auth login`."
+            f"model {name!r}{at} is gated: request access on its hub page, then log in with `hf auth login`."
         ) from error
     except RevisionNotFoundError as error:
         raise WhichlayersError(
@@ -158,12 +166,12 @@ def hub_folder(name: str, revision: str | None, allow_pickle: bool) -> Path:
         raise WhichlayersError(f"the hub has no model {name!r} (or it is private). {NAMING_HINT}") from error
     except (HfHubHTTPError, ValueError, OSError) as error:
         raise WhichlayersError(
-            f"model {name!r}{at} could not be fetched from the hub: {error} {FOLDER_HINT}"
+            f"model {name!r}{at} could not be downloaded from the hub: {error} {FOLDER_HINT}"
         ) from error
 
 
 def package_folder(package: str) -> Path:
-    """The one model folder that an installed distribution carries."""
+    """The model folder inside an installed Python package; raises unless there is exactly one."""
     try:
         distribution = importlib.metadata.distribution(package)
     except (importlib.metadata.PackageNotFoundError, ValueError) as error:
@@ -173,19 +181,19 @@ def package_folder(package: str) -> Path:
     folders = model_folders(distribution) or _folders_beside_code(package)
     if not folders:
         raise WhichlayersError(
-            f"package {package!r} is installed and carries no model (a folder with {CONFIG} and "
+            f"package {package!r} is installed but contains no model (a folder with {CONFIG} and "
             f"{SAFETENSORS}). {NAMING_HINT}"
         )
     if len(folders) > 1:
         listed = ", ".join(str(folder) for folder in folders)
         raise WhichlayersError(
-            f"package {package!r} carries several models; name one by its folder: {listed}."
+            f"package {package!r} contains several models; give the folder of one instead: {listed}."
         )
     return folders[0]
 
 
 def packages_with_models() -> Iterator[tuple[str, Path]]:
-    """Every installed distribution that carries exactly one model."""
+    """Name and model folder of every installed package that contains exactly one model."""
     seen = set()
     for distribution in importlib.metadata.distributions():
         package = distribution.metadata["Name"]
@@ -198,7 +206,7 @@ def packages_with_models() -> Iterator[tuple[str, Path]]:
 
 
 def model_folders(distribution: importlib.metadata.Distribution) -> list[Path]:
-    """Folders of a distribution where a config.json lies beside weights."""
+    """Folders of a distribution that contain a config.json and weights."""
     names_in: dict[PurePosixPath, set[str]] = {}
     for file in distribution.files or ():
         if file.name in (CONFIG, SAFETENSORS, SAFETENSORS + INDEX_SUFFIX, PICKLE):
@@ -208,7 +216,7 @@ def model_folders(distribution: importlib.metadata.Distribution) -> list[Path]:
 
 
 def _folders_beside_code(package: str) -> list[Path]:
-    """The same for an editable install, whose record does not list its files."""
+    """Model folders of a package in an editable install, whose RECORD does not list its files."""
     spec = importlib.util.find_spec(package.replace("-", "_").replace(".", "_"))
     roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
     configs = [config for root in roots for config in sorted(root.rglob(CONFIG))]
@@ -216,8 +224,8 @@ def _folders_beside_code(package: str) -> list[Path]:
     return [c.parent.resolve() for c in configs if any((c.parent / name).is_file() for name in weights)]
 
 
-def fingerprint_of(folder: Path, allow_pickle: bool = False) -> str:
-    """blake2b over the names and contents of all files that decide what the model and its tokenizer do."""
+def hash_model_files(folder: Path, allow_pickle: bool = False) -> str:
+    """Hash (16 hex digits) of the names and contents of the config, weight and tokenizer files."""
     digest = hashlib.blake2b(digest_size=8)
     files = [folder / CONFIG, *weight_files(folder, allow_pickle)]
     files += [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
@@ -229,6 +237,7 @@ def fingerprint_of(folder: Path, allow_pickle: bool = False) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _hash_file(path: str, mtime_ns: int, size: int) -> str:
+    """Hash of a file's contents, cached until its modification time or size changes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, hashlib.blake2b).hexdigest()  # type: ignore[arg-type]
 
@@ -236,10 +245,10 @@ def _hash_file(path: str, mtime_ns: int, size: int) -> str:
 def _checked_fingerprint(name: str, folder: Path, allow_pickle: bool) -> str:
     if not (folder / CONFIG).is_file():
         raise WhichlayersError(
-            f"model {name!r}: there is no {CONFIG} in {folder}, so it holds no model. {NAMING_HINT}"
+            f"model {name!r}: {folder} has no {CONFIG}, so it is not a model folder. {NAMING_HINT}"
         )
     try:
-        return fingerprint_of(folder, allow_pickle)
+        return hash_model_files(folder, allow_pickle)
     except WhichlayersError as error:
         raise WhichlayersError(f"model {name!r}: {error}") from error
 
@@ -249,15 +258,18 @@ def _looks_like_path(name: str) -> bool:
 
 
 def _shards(index: Path) -> list[Path]:
+    """The index of a sharded model followed by its weight files."""
     try:
         shards = [
             index.parent / file for file in sorted(set(json.loads(index.read_text())["weight_map"].values()))
         ]
     except (ValueError, KeyError, AttributeError) as error:
-        raise WhichlayersError(f"{index} is not a readable index of weights ({error}).") from error
+        raise WhichlayersError(
+            f"{index} is not a valid index of weight files ({error}). Download the model again."
+        ) from error
     missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
         raise WhichlayersError(
-            f"{index} names weights that are not there: {', '.join(missing)}. Fetch the whole model."
+            f"{index} lists weight files that are missing: {', '.join(missing)}. Download the complete model."
         )
     return [index, *shards]

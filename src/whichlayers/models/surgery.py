@@ -1,8 +1,7 @@
-"""Operations on a pretrained encoder: re-initialise, permute, prune and truncate its layers.
+"""Re-initialize, permute, prune and truncate the layers of a pretrained encoder.
 
-Every function here is pure: it returns a new model and leaves its argument as it was. The recipes of
-re-initialisation are written once, in `initial_values`; the engine, which writes many trials' parameters into
-one stacked model, calls that function too.
+All functions return a new model and do not modify their argument. `initial_values` defines the recipes of
+re-initialization; the engine, which writes the parameters of many trials into one stacked model, uses it as well.
 """
 
 from __future__ import annotations
@@ -22,15 +21,10 @@ from whichlayers.trial import Recipe, Surgery
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
-SD = 0.02
-CUT = 0.04  # as_described: two standard deviations
-CUT_AS_RELEASED = 0.04 * SD  # the authors' 0.04 went to scipy's truncnorm, whose bounds are in units of sd
-DEPTH_ATTRIBUTES = (
-    "n_layer",
-    "n_layers",
-    "num_layers",
-    "num_hidden_layers",
-)  # how modules remember the depth
+INIT_STD = 0.02
+CUTOFF = 0.04  # as_described: two standard deviations
+CUTOFF_AS_RELEASED = 0.04 * INIT_STD  # the authors passed 0.04 to scipy's truncnorm, whose bounds are in stds
+DEPTH_ATTRIBUTES = ("n_layer", "n_layers", "num_layers", "num_hidden_layers")  # where modules store the depth
 
 
 def initial_values(
@@ -43,15 +37,24 @@ def initial_values(
     device: torch.device | str = "cpu",
     keep_layer_norm: bool = False,
 ) -> Tensor | None:
-    """The new float32 values of one parameter of a re-initialised layer, or None where the recipe keeps it.
+    """New values of one parameter of a re-initialized layer.
 
-    `name` is the parameter's full name in the encoder that results, after any reordering: with the seed it
-    decides the draw, whatever else is drawn, in which order and on which device.
+    Args:
+        name: full name of the parameter in the resulting encoder, after any reordering. Name and seed alone
+            determine the random values, independent of the device and of other parameters.
+        shape: shape of the parameter.
+        is_layer_norm: whether it belongs to a layer norm.
+        is_bias: whether it is a bias.
+        recipe: recipe of re-initialization.
+        seed: seed of the trial.
+        device: device of the result.
+        keep_layer_norm: keep the pretrained layer norms.
+
+    Returns:
+        A float32 tensor, or None if the recipe keeps the pretrained values.
     """
     if recipe not in get_args(Recipe):
-        raise WhichlayersError(
-            f"recipe {recipe!r} is not known: choose one of {', '.join(get_args(Recipe))}."
-        )
+        raise WhichlayersError(f"unknown recipe {recipe!r}: choose one of {', '.join(get_args(Recipe))}.")
     if is_layer_norm:
         if keep_layer_norm:
             return None
@@ -61,31 +64,31 @@ def initial_values(
         return None
     elif is_bias and recipe == "bert_init":
         return torch.zeros(tuple(shape), device=device)
-    cut = CUT_AS_RELEASED if recipe == "as_released" else CUT
-    return rng.truncated_normal(seed, name, shape, SD, cut, device)
+    cutoff = CUTOFF_AS_RELEASED if recipe == "as_released" else CUTOFF
+    return rng.truncated_normal(seed, name, shape, INIT_STD, cutoff, device)
 
 
-def reinitialise(
+def reinitialize(
     model: Model,
     layers: Collection[int],
     recipe: Recipe = "as_described",
     seed: int = 0,
     keep_layer_norm: bool = False,
 ) -> Model:
-    """Draw the named layers anew; all else (embeddings, pooler, other layers) stays bit for bit."""
+    """Re-initialize the given layers; everything else (embeddings, pooler, other layers) stays bit for bit."""
     result = copy.deepcopy(model)
-    _reinitialise_in_place(result, layers, recipe, seed, keep_layer_norm)
+    _reinitialize_in_place(result, layers, recipe, seed, keep_layer_norm)
     return result
 
 
 def keep_first(
     model: Model, k: int, recipe: Recipe = "as_described", seed: int = 0, keep_layer_norm: bool = False
 ) -> Model:
-    """Keep layers 1..k and draw those above anew; k = 0 keeps the embeddings alone."""
+    """Keep layers 1..k pretrained and re-initialize those above; k = 0 keeps only the embeddings."""
     depth = Anatomy(model).depth
     if not 0 <= k <= depth:
-        raise WhichlayersError(f"cannot keep the first {k} layers: give a number from 0 to {depth}.")
-    return reinitialise(model, range(k + 1, depth + 1), recipe, seed, keep_layer_norm)
+        raise WhichlayersError(f"k = {k}: the number of first layers to keep must be 0 to {depth}.")
+    return reinitialize(model, range(k + 1, depth + 1), recipe, seed, keep_layer_norm)
 
 
 def preserve(
@@ -95,32 +98,32 @@ def preserve(
     seed: int = 0,
     keep_layer_norm: bool = False,
 ) -> Model:
-    """Keep the named layers and draw all others anew."""
+    """Keep the given layers pretrained and re-initialize all others."""
     depth = Anatomy(model).depth
     _check_layers(layers, depth)
     others = [n for n in range(1, depth + 1) if n not in layers]
-    return reinitialise(model, others, recipe, seed, keep_layer_norm)
+    return reinitialize(model, others, recipe, seed, keep_layer_norm)
 
 
 def reorder(model: Model, order: Sequence[int]) -> Model:
-    """Let the pretrained layers stand in this order; layers that it does not name are dropped."""
+    """Put the pretrained layers in this order; layers not listed are dropped."""
     result = copy.deepcopy(model)
     _reorder_in_place(result, order)
     return result
 
 
 def permute(model: Model, order: Sequence[int]) -> Model:
-    """Reorder all layers: (3, 1, 2) puts the old layer 3 first."""
+    """Reorder all layers: (3, 1, 2) puts layer 3 first."""
     depth = Anatomy(model).depth
     if sorted(order) != list(range(1, depth + 1)):
         raise WhichlayersError(
-            f"{tuple(order)} is no permutation of the layers 1 to {depth}: name each of them once."
+            f"{tuple(order)} is not a permutation of layers 1 to {depth}: list each layer exactly once."
         )
     return reorder(model, order)
 
 
 def prune(model: Model, drop: Collection[int]) -> Model:
-    """Drop the named layers, close the gap."""
+    """Drop the given layers; the remaining ones keep their order."""
     depth = Anatomy(model).depth
     _check_layers(drop, depth)
     return reorder(model, [n for n in range(1, depth + 1) if n not in drop])
@@ -130,48 +133,49 @@ def truncate(model: Model, k: int) -> Model:
     """Drop all layers above layer k."""
     depth = Anatomy(model).depth
     if not 1 <= k <= depth:
-        raise WhichlayersError(f"cannot truncate to {k} layers: give a number from 1 to {depth}.")
+        raise WhichlayersError(f"k = {k}: the number of layers to truncate to must be 1 to {depth}.")
     return reorder(model, range(1, k + 1))
 
 
-def operate(model: Model, surgery: Surgery, seed: int) -> Model:
-    """All that a trial's surgery asks for: first the order, then the draws, at positions of the new order."""
+def apply_surgery(model: Model, surgery: Surgery, seed: int) -> Model:
+    """Apply a trial's surgery: reorder first, then re-initialize layers, numbered as in the new order."""
     result = copy.deepcopy(model)
     if surgery.order is not None:
         _reorder_in_place(result, surgery.order)
-    _reinitialise_in_place(result, surgery.reinit, surgery.recipe, seed, surgery.keep_layer_norm)
+    _reinitialize_in_place(result, surgery.reinit, surgery.recipe, seed, surgery.keep_layer_norm)
     return result
 
 
 def check_order(anatomy: Anatomy, order: Sequence[int]) -> None:
-    """Refuse an order that names a layer twice or one that is not there, or that the family cannot bear."""
+    """Raise if an order is empty, repeats a layer, has an unknown layer, or moves a first layer that must not move."""
     if not order:
-        raise WhichlayersError(
-            "an order of layers must name at least one layer: a model without layers has no use."
-        )
+        raise WhichlayersError("order is empty: it must list at least one layer.")
     _check_layers(order, anatomy.depth)
     repeated = sorted({n for n in order if list(order).count(n) > 1})
     if repeated:
-        raise WhichlayersError(f"order {tuple(order)} names layer {repeated[0]} more than once.")
-    reason = anatomy.family.first_layer_stays
+        raise WhichlayersError(
+            f"order {tuple(order)} lists layer {repeated[0]} more than once; list each layer at most once."
+        )
+    reason = anatomy.family.first_layer_fixed
     if reason and order[0] != 1:
         raise WhichlayersError(
             f"order {tuple(order)} moves or drops layer 1 of a {anatomy.model.config.model_type} model: "
-            f"{reason}. Give an order that begins with 1."
+            f"{reason}. Use an order that starts with 1."
         )
 
 
 def _check_layers(layers: Collection[int], depth: int) -> None:
-    wrong = sorted(n for n in set(layers) if not 1 <= n <= depth)
-    if wrong:
+    """Raise unless all layer numbers are in 1..depth."""
+    unknown = sorted(n for n in set(layers) if not 1 <= n <= depth)
+    if unknown:
         raise WhichlayersError(
-            f"there is no layer {wrong[0]}: this model's layers are 1 to {depth} (the embeddings, layer 0, "
-            "are never re-initialised, moved or dropped)."
+            f"there is no layer {unknown[0]}: this model has layers 1 to {depth} (the embeddings, layer 0, "
+            "cannot be re-initialized, moved or dropped)."
         )
 
 
 @torch.no_grad()
-def _reinitialise_in_place(
+def _reinitialize_in_place(
     model: PreTrainedModel, layers: Collection[int], recipe: Recipe, seed: int, keep_layer_norm: bool
 ) -> None:
     anatomy = Anatomy(model)
@@ -201,14 +205,14 @@ def _reorder_in_place(model: PreTrainedModel, order: Sequence[int]) -> None:
     parent = model.get_submodule(parent_path)
     setattr(parent, attribute, layers)
 
-    # The config and the modules must agree with the new depth, or a saved model would not load again.
+    # Config and modules must agree with the new depth, otherwise a saved model could not be loaded.
     model.config.num_hidden_layers = len(order)  # transformers maps this to n_layer, n_layers
-    if getattr(model.config, "layer_types", None):  # each layer carries its kind of attention along
+    if getattr(model.config, "layer_types", None):  # each layer keeps its attention type
         model.config.layer_types = [model.config.layer_types[n - 1] for n in order]
-    for holder in (model, parent):
+    for module_with_depth in (model, parent):
         for key in DEPTH_ATTRIBUTES:
-            if isinstance(vars(holder).get(key), int):
-                setattr(holder, key, len(order))
+            if isinstance(vars(module_with_depth).get(key), int):
+                setattr(module_with_depth, key, len(order))
     for index, layer in enumerate(layers):
         for module in layer.modules():
             if isinstance(getattr(module, "layer_idx", None), int):
