@@ -1,4 +1,4 @@
-"""What several tests of probes need."""
+"""Fixtures shared by the tests of probes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from whichlayers.probes import extract_sentences, extract_words
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Counts what goes through the encoder: the examples of tasks, the words of corpora."""
+    """Sizes of the batches that go through the encoder: examples of tasks, words of corpora."""
     seen = []
     for module in (extract_sentences, extract_words):
 

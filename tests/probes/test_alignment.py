@@ -1,4 +1,4 @@
-"""The tokens of each word: against each word tokenised by itself, for every kind of tokenizer."""
+"""Token spans of words, against each word tokenized separately, for every type of tokenizer."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from word_models import WORD_FAMILIES, corpus_of, word_tokenizer_of
 
 from whichlayers.data.conll import TaggedCorpus, TaggedSentence
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.alignment import _cut, align, word_tokenizer
+from whichlayers.probes.alignment import _split_greedily, align, word_tokenizer
 
 HARD = (
     "do n't can't she 's o'clock",
@@ -17,43 +17,43 @@ HARD = (
 )
 
 
-def pieces_of(aligned):
+def segments_of(aligned):
     for start, end in zip(aligned.offsets, aligned.offsets[1:], strict=False):
         yield aligned.ids[start:end]
 
 
 @pytest.mark.parametrize("family", WORD_FAMILIES)
-def test_every_word_has_the_tokens_it_has_by_itself(family):
+def test_every_word_has_the_tokens_of_the_word_alone(family):
     tokenizer, corpus = word_tokenizer_of(family), corpus_of(*HARD)
     aligned = align(corpus, tokenizer)
     words = [word for sentence in corpus.sentences for word in sentence.words]
-    assert len(aligned.first) == len(aligned.last) == len(words) == corpus.n_words
+    assert len(aligned.first_token) == len(aligned.last_token) == len(words) == corpus.n_words
     alone = word_tokenizer(tokenizer)
-    for word, a, b in zip(words, aligned.first, aligned.last, strict=True):
+    for word, a, b in zip(words, aligned.first_token, aligned.last_token, strict=True):
         expected = alone.encode([word], is_pretokenized=True, add_special_tokens=False).ids
         assert aligned.ids[a : b + 1].tolist() == expected, word
-    assert aligned.report.split == aligned.report.stood_in == ()
-    assert aligned.report.lines() == []
+    assert aligned.report.split == aligned.report.replaced == ()
+    assert aligned.report.warnings() == []
 
 
 @pytest.mark.parametrize("family", WORD_FAMILIES)
-def test_pieces_are_what_the_model_reads(family):
+def test_segments_are_what_the_model_reads(family):
     """Special tokens included: XLNet's come last."""
     tokenizer, corpus = word_tokenizer_of(family, prefix_space=family == "roberta"), corpus_of(*HARD)
     aligned = align(corpus, tokenizer)
     expected = tokenizer([list(s.words) for s in corpus.sentences], is_split_into_words=True)
-    assert [ids.tolist() for ids in pieces_of(aligned)] == expected["input_ids"]
+    assert [ids.tolist() for ids in segments_of(aligned)] == expected["input_ids"]
     if "token_type_ids" in expected:
         assert aligned.type_ids.tolist() == [t for row in expected["token_type_ids"] for t in row]
     assert aligned.report.tokens == len(aligned.ids)
 
 
 def test_byte_level_bpe_reads_words_as_words():
-    """transformers 5 would read `cat` in a list as the end of a longer word."""
+    """transformers 5 would tokenize `cat` in a list like the end of a longer word."""
     tokenizer = word_tokenizer_of("roberta")
     aligned = align(corpus_of("the cat"), tokenizer)
     tokens = tokenizer.convert_ids_to_tokens(aligned.ids.tolist())
-    assert [tokens[i][0] for i in aligned.first] == ["Ġ", "Ġ"]
+    assert [tokens[i][0] for i in aligned.first_token] == ["Ġ", "Ġ"]
     assert not tokenizer.backend_tokenizer.pre_tokenizer.add_prefix_space  # the user's own stays as it is
 
 
@@ -61,7 +61,7 @@ def test_the_users_truncation_and_padding_play_no_part():
     tokenizer = word_tokenizer_of("bert")
     tokenizer(["the cat sat on the mat", "the"], padding=True, truncation=True, max_length=4)
     aligned = align(corpus_of("the cat sat on the mat", "the"), tokenizer)
-    assert len(aligned.first) == 7
+    assert len(aligned.first_token) == 7
     assert tokenizer.pad_token_id not in aligned.ids
 
 
@@ -69,55 +69,55 @@ def test_the_users_truncation_and_padding_play_no_part():
 def test_a_long_sentence_is_split_at_word_borders(family):
     tokenizer = word_tokenizer_of(family)
     corpus = corpus_of("the cat", " ".join(["unreadable cat"] * 20), "on the mat")
-    whole, aligned = align(corpus, tokenizer), align(corpus, tokenizer, max_length=20)
+    unsplit, aligned = align(corpus, tokenizer), align(corpus, tokenizer, max_length=20)
     lengths = np.diff(aligned.offsets)
-    assert lengths.max() <= 20 < np.diff(whole.offsets).max()
+    assert lengths.max() <= 20 < np.diff(unsplit.offsets).max()
     [split] = aligned.report.split
     assert (split.number, split.words) == (4, 40)
-    assert split.pieces == len(lengths) - 2
-    assert lengths[1:-1].min() > 10  # of like length: no word is left over by itself
-    assert (whole.ids[whole.first] == aligned.ids[aligned.first]).all()
-    assert (whole.ids[whole.last] == aligned.ids[aligned.last]).all()
-    assert np.diff(aligned.words).sum() == corpus.n_words
-    assert "made-up: 1 sentences are longer" in aligned.report.lines()[0]
-    assert "line 4" in aligned.report.lines()[0]
+    assert split.segments == len(lengths) - 2
+    assert lengths[1:-1].min() > 10  # of similar length: no segment with a single leftover word
+    assert (unsplit.ids[unsplit.first_token] == aligned.ids[aligned.first_token]).all()
+    assert (unsplit.ids[unsplit.last_token] == aligned.ids[aligned.last_token]).all()
+    assert np.diff(aligned.word_offsets).sum() == corpus.n_words
+    assert "made-up: split 1 sentence longer than the model's maximum length" in aligned.report.warnings()[0]
+    assert "line 4" in aligned.report.warnings()[0]
 
 
-def test_pieces_are_as_few_as_can_be():
+def test_segments_are_as_few_as_possible():
     counts = np.array([3, 1, 4, 1, 5, 2, 2])
-    assert _cut(counts, 8) == [(0, 3), (3, 6), (6, 7)]
-    assert _cut(counts, 100) == [(0, 7)]
+    assert _split_greedily(counts, 8) == [(0, 3), (3, 6), (6, 7)]
+    assert _split_greedily(counts, 100) == [(0, 7)]
 
 
 def test_a_word_that_is_too_long_for_the_model():
     word = "readable" * 30
     with pytest.raises(
-        WhichlayersError, match=r"made-up:3: the word 'readablereadable.*\.\.\. alone is \d+ sub-words"
+        WhichlayersError, match=r"made-up:3: the word 'readablereadable.*\.\.\. has \d+ subwords"
     ):
         align(corpus_of("the", f"a {word} mat"), word_tokenizer_of("roberta"), max_length=20)
 
 
-def test_words_of_which_the_tokenizer_makes_nothing():
+def test_words_without_tokens_are_replaced():
     tokenizer = word_tokenizer_of("bert")
     corpus = corpus_of("the cat", ["the", "\u200b", "mat", "\x00"])
     aligned = align(corpus, tokenizer)
-    assert aligned.report.stood_in == ((4, "\u200b"), (4, "\x00"))
+    assert aligned.report.replaced == ((4, "\u200b"), (4, "\x00"))
     unknown = tokenizer.unk_token_id
-    assert [aligned.ids[a] for a in aligned.first[[3, 5]]] == [unknown, unknown]
+    assert [aligned.ids[a] for a in aligned.first_token[[3, 5]]] == [unknown, unknown]
     assert aligned.report.unknown == 2
-    assert r"line 4 ('\u200b')" in aligned.report.lines()[0]
-    assert aligned.ids[aligned.first[4]] == align(corpus_of("mat"), tokenizer).ids[1]
+    assert r"line 4 ('\u200b')" in aligned.report.warnings()[0]
+    assert aligned.ids[aligned.first_token[4]] == align(corpus_of("mat"), tokenizer).ids[1]
 
 
-def test_nothing_can_stand_for_a_lost_word():
+def test_a_word_without_tokens_and_no_unknown_token():
     tokenizer = word_tokenizer_of("bert")
     from whichlayers.probes import alignment
 
     with pytest.raises(
-        WhichlayersError, match=r"made-up:4: the tokenizer makes no token of the word '\\u200b'"
+        WhichlayersError, match=r"made-up:4: the tokenizer produces no token for the word '\\u200b'"
     ):
         list(
-            alignment._encoded(
+            alignment._tokenize_sentences(
                 "made-up", corpus_of("the cat", ["\u200b"]).sentences, word_tokenizer(tokenizer), None, None
             )
         )
@@ -133,7 +133,7 @@ def test_unknown_words_are_counted():
     ("sentence", "message"),
     [
         (TaggedSentence((), (), 7), "made-up:7: the sentence has no words"),
-        (TaggedSentence(("a", "b"), ("X",), 9), "made-up:9: 2 words and 1 tags"),
+        (TaggedSentence(("a", "b"), ("X",), 9), "made-up:9: 2 words but 1 tag;"),
     ],
 )
 def test_sentences_that_cannot_be_read(sentence, message):

@@ -1,4 +1,4 @@
-"""Control tags: one a word type, with the real frequencies; tags as numbers and the accuracies to beat."""
+"""Control tags: one per word type, with the real frequencies; tags as labels and majority baselines."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from word_models import corpus_of
 
 from whichlayers.data.conll import TaggedCorpus, TaggedSentence
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.control_task import control_ids, selectivity
+from whichlayers.probes.control_task import control_labels, selectivity
 from whichlayers.probes.tags import (
     majority_accuracy,
     tag_frequencies,
@@ -26,33 +26,36 @@ def test_a_type_keeps_its_tag_wherever_it_occurs():
     train, test = corpus_of("the cat sat on the mat", "the dog"), corpus_of("mat the fish", "cat")
     tags: dict[str, set] = {}
     for corpus in (train, test):
-        found = control_ids(corpus, FREQUENCIES, seed=3)
+        found = control_labels(corpus, FREQUENCIES, seed=3)
         words = [word for s in corpus.sentences for word in s.words]
         for word, tag in zip(words, found, strict=True):
             tags.setdefault(word, set()).add(int(tag))
-    assert all(len(mine) == 1 for mine in tags.values())
+    assert all(len(found) == 1 for found in tags.values())
     assert len(tags) == 7
 
 
 def test_types_have_the_real_frequencies():
-    found = control_ids(many_types(), FREQUENCIES, seed=0)
-    shares = np.bincount(found, minlength=4) / 4000
-    assert shares[1] == 0
-    np.testing.assert_allclose(shares, FREQUENCIES, atol=0.03)
+    found = control_labels(many_types(), FREQUENCIES, seed=0)
+    fractions = np.bincount(found, minlength=4) / 4000
+    assert fractions[1] == 0
+    np.testing.assert_allclose(fractions, FREQUENCIES, atol=0.03)
 
 
 def test_seeds_and_words_decide():
-    first = control_ids(many_types(), FREQUENCIES, seed=0)
-    assert (first == control_ids(many_types(), FREQUENCIES, seed=0)).all()
+    first = control_labels(many_types(), FREQUENCIES, seed=0)
+    assert (first == control_labels(many_types(), FREQUENCIES, seed=0)).all()
     chance = (FREQUENCIES**2).sum()
-    for other in (control_ids(many_types(), FREQUENCIES, 1), control_ids(many_types("x"), FREQUENCIES, 0)):
+    for other in (
+        control_labels(many_types(), FREQUENCIES, 1),
+        control_labels(many_types("x"), FREQUENCIES, 0),
+    ):
         assert (first == other).mean() == pytest.approx(chance, abs=0.04)
 
 
 @pytest.mark.parametrize("wrong", [[1.0], [0.5, 0.6], [1.5, -0.5]])
-def test_frequencies_that_are_none(wrong):
+def test_invalid_frequencies(wrong):
     with pytest.raises(WhichlayersError, match="add up to 1"):
-        control_ids(corpus_of("a"), np.array(wrong), 0)
+        control_labels(corpus_of("a"), np.array(wrong), 0)
 
 
 def test_selectivity():
@@ -70,7 +73,7 @@ def tagged(*sentences):
     return TaggedCorpus("made-up", made)
 
 
-def test_tags_as_numbers():
+def test_tags_as_labels():
     train = tagged([("a", "X"), ("b", "Y")], [("a", "Z")])
     assert training_tags(train) == ("X", "Y", "Z")
     test = tagged([("a", "Y"), ("q", "NEW")])
@@ -79,12 +82,12 @@ def test_tags_as_numbers():
         training_tags(tagged([("a", "X")]))
 
 
-def test_accuracies_to_beat():
+def test_majority_baselines():
     train = tagged([("a", "X"), ("a", "X"), ("a", "Y"), ("b", "Y"), ("c", "Z"), ("d", "X")])
     test = tagged([("a", "X"), ("b", "Y"), ("new", "X"), ("c", "X"), ("c", "NEW")])
     tags = training_tags(train)
-    here, there = tag_ids(train, tags), tag_ids(test, tags)
-    np.testing.assert_allclose(tag_frequencies(here, 3), [1 / 2, 1 / 3, 1 / 6])
-    np.testing.assert_allclose(tag_frequencies(there, 3), [3 / 4, 1 / 4, 0])
-    assert majority_accuracy(here, there, 3) == pytest.approx(3 / 5)
+    train_labels, test_labels = tag_ids(train, tags), tag_ids(test, tags)
+    np.testing.assert_allclose(tag_frequencies(train_labels, 3), [1 / 2, 1 / 3, 1 / 6])
+    np.testing.assert_allclose(tag_frequencies(test_labels, 3), [3 / 4, 1 / 4, 0])
+    assert majority_accuracy(train_labels, test_labels, 3) == pytest.approx(3 / 5)
     assert word_majority_accuracy(train, test) == pytest.approx(3 / 5)

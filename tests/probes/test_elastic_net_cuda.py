@@ -1,23 +1,23 @@
-"""Words' states and elastic-net probes on a GPU: as on the CPU, and mixed precision as good as float32."""
+"""Hidden states of words and elastic-net probes on a GPU: equal to the CPU, and TF32 as good as float32."""
 
 import numpy as np
 import pytest
 import torch
 from word_models import WORD_FAMILIES, random_words, word_encoder_of, word_tokenizer_of
 
-from whichlayers.probes import word_table as tables
-from whichlayers.probes.cuda_graphs import WORTH_CAPTURING
+from whichlayers.probes import word_table
+from whichlayers.probes.cuda_graphs import MIN_STEPS_TO_CAPTURE
 from whichlayers.probes.elastic_net import (
+    ProbeSpec,
     ProbeTraining,
-    Problem,
     accuracies,
     code_lengths,
     fit_probes,
-    layer_problems,
+    layer_specs,
 )
 from whichlayers.probes.extract_words import extract_words
-from whichlayers.probes.neuron_ranking import rank_by_means
-from whichlayers.probes.word_table import WordTable
+from whichlayers.probes.neuron_ranking import rank_probeless
+from whichlayers.probes.word_table import WordStates
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 LAYERS, HIDDEN, TAGS = 3, 64, 20
@@ -39,56 +39,60 @@ def test_states(family, pooling):
     corpus, tokenizer = random_words(600, seed=0), word_tokenizer_of(family)
     encoder = word_encoder_of(family)
     options = {"pooling": pooling, "precision": "float32"}
-    here = np.array(extract_words(encoder, tokenizer, corpus, **options).states)
-    there = extract_words(encoder, tokenizer, corpus, device="cuda", tokens_at_once=200, **options).states
-    np.testing.assert_allclose(there, here, atol=1e-4, rtol=1e-3)
+    on_cpu = np.array(extract_words(encoder, tokenizer, corpus, **options).states)
+    on_gpu = extract_words(encoder, tokenizer, corpus, device="cuda", tokens_per_batch=200, **options).states
+    np.testing.assert_allclose(on_gpu, on_cpu, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("batch", [128, 16])
 @pytest.mark.parametrize("fits", [True, False])
 def test_probes(monkeypatch, fits, batch):
-    """Whether the states lie on the device or stay with the host, and whether steps are captured or too few."""
-    assert (3 * (2000 // batch) >= WORTH_CAPTURING) == (batch == 16)
+    """With the states on the device or on the host, and with steps that are captured or too few for it."""
+    assert (3 * (2000 // batch) >= MIN_STEPS_TO_CAPTURE) == (batch == 16)
     if not fits:
-        monkeypatch.setattr(tables, "SHARE_OF_DEVICE", 0.0)
+        monkeypatch.setattr(word_table, "MAX_DEVICE_FRACTION", 0.0)
     states, labels = made_up(2000, 0)
-    here, there = WordTable(states), WordTable(states, "cuda")
-    assert there.flat.is_cuda == fits
-    problems = [
-        *layer_problems(here, seeds=(0, 1), l1=(0.0, 1e-4), l2=(1e-4,)),
-        Problem(np.array([100, 3, 50])),
+    on_cpu, on_gpu = WordStates(states), WordStates(states, "cuda")
+    assert on_gpu.flat.is_cuda == fits
+    specs = [
+        *layer_specs(on_cpu, seeds=(0, 1), l1=(0.0, 1e-4), l2=(1e-4,)),
+        ProbeSpec(np.array([100, 3, 50])),
     ]
     training = ProbeTraining(epochs=3, batch_size=batch, precision="float32")
-    one, other = (fit_probes(table, labels, TAGS, problems, training) for table in (here, there))
+    one, other = (fit_probes(table, labels, TAGS, specs, training) for table in (on_cpu, on_gpu))
     for a, b in zip(one, other, strict=True):
         torch.testing.assert_close(a.weight, b.weight, atol=1e-3, rtol=1e-2)
-    np.testing.assert_allclose(accuracies(here, labels, one), accuracies(there, labels, other), atol=0.005)
-    np.testing.assert_allclose(code_lengths(here, labels, one), code_lengths(there, labels, one), rtol=1e-3)
-    assert rank_by_means(here, labels, TAGS).tolist() == rank_by_means(there, labels, TAGS).tolist()
+    np.testing.assert_allclose(accuracies(on_cpu, labels, one), accuracies(on_gpu, labels, other), atol=0.005)
+    np.testing.assert_allclose(
+        code_lengths(on_cpu, labels, one), code_lengths(on_gpu, labels, one), rtol=1e-3
+    )
+    assert rank_probeless(on_cpu, labels, TAGS).tolist() == rank_probeless(on_gpu, labels, TAGS).tolist()
 
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_standardized_neurons(monkeypatch, fits):
     if not fits:
-        monkeypatch.setattr(tables, "SHARE_OF_DEVICE", 0.0)
+        monkeypatch.setattr(word_table, "MAX_DEVICE_FRACTION", 0.0)
     states, labels = made_up(2000, 0)
-    here, there = (table.scaled(table.measured()) for table in (WordTable(states), WordTable(states, "cuda")))
-    torch.testing.assert_close(there.rows(slice(50)).cpu(), here.rows(slice(50)), atol=1e-4, rtol=1e-4)
-    problems = [Problem(here.everything(), 1e-4, 1e-4), Problem(np.array([100, 3, 50]))]
+    on_cpu, on_gpu = (
+        table.standardize(table.compute_scale()) for table in (WordStates(states), WordStates(states, "cuda"))
+    )
+    torch.testing.assert_close(on_gpu.rows(slice(50)).cpu(), on_cpu.rows(slice(50)), atol=1e-4, rtol=1e-4)
+    specs = [ProbeSpec(on_cpu.all_neurons(), 1e-4, 1e-4), ProbeSpec(np.array([100, 3, 50]))]
     training = ProbeTraining(epochs=2, batch_size=64, precision="float32")
-    one, other = (fit_probes(table, labels, TAGS, problems, training) for table in (here, there))
-    np.testing.assert_allclose(accuracies(here, labels, one), accuracies(there, labels, other), atol=0.005)
+    one, other = (fit_probes(table, labels, TAGS, specs, training) for table in (on_cpu, on_gpu))
+    np.testing.assert_allclose(accuracies(on_cpu, labels, one), accuracies(on_gpu, labels, other), atol=0.005)
 
 
 def test_mixed_precision_never_costs_a_tenth_of_a_point():
     train, test = made_up(30_000, 0), made_up(20_000, 1)
-    table, other = WordTable(train[0], "cuda"), WordTable(test[0], "cuda")
-    problems = [
-        *layer_problems(table, seeds=(0, 1), l1=(0.0, 1e-5, 1e-3), l2=(0.0, 1e-4)),
-        *(Problem(table.everything(), l1, 1e-4, seed) for l1 in (0.0, 1e-4) for seed in (0, 1)),
+    table, other = WordStates(train[0], "cuda"), WordStates(test[0], "cuda")
+    specs = [
+        *layer_specs(table, seeds=(0, 1), l1=(0.0, 1e-5, 1e-3), l2=(0.0, 1e-4)),
+        *(ProbeSpec(table.all_neurons(), l1, 1e-4, seed) for l1 in (0.0, 1e-4) for seed in (0, 1)),
     ]
     found = [
-        accuracies(other, test[1], fit_probes(table, train[1], TAGS, problems, ProbeTraining(precision=p)))
+        accuracies(other, test[1], fit_probes(table, train[1], TAGS, specs, ProbeTraining(precision=p)))
         for p in ("float32", "tf32")
     ]
     assert found[0].max() > 0.3

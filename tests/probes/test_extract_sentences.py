@@ -1,4 +1,4 @@
-"""The pooled states of all layers against a plain loop over single examples, and the file they are kept in."""
+"""Pooled hidden states of all layers, against a loop over single examples; and the file that caches them."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.models.anatomy import FAMILIES as ANATOMIES
 from whichlayers.models.head import takes_token_types
 from whichlayers.probes import extract_sentences
-from whichlayers.probes.extract_sentences import by_length, cache_key, extract, restricted
+from whichlayers.probes.extract_sentences import batches_by_length, cache_key, extract, select_rows
 
 
 def one_at_a_time(encoder, split, pooling):
-    """No padding, no batch: what transformers gives for each example by itself."""
+    """Hidden states of each example alone, from transformers: no padding, no batch."""
     rows = []
     for i in range(len(split)):
         span = slice(split.offsets[i], split.offsets[i + 1])
@@ -22,8 +22,8 @@ def one_at_a_time(encoder, split, pooling):
             inputs["token_type_ids"] = torch.from_numpy(split.type_ids[span].astype(np.int64))[None]
         with torch.no_grad():
             hidden = encoder(**inputs, output_hidden_states=True).hidden_states
-        place = {"first": 0, "last": -1}[ANATOMIES[encoder.config.model_type].summary_token]
-        rows.append(torch.stack([h[0].mean(0) if pooling == "mean" else h[0, place] for h in hidden]))
+        index = {"first": 0, "last": -1}[ANATOMIES[encoder.config.model_type].cls_position]
+        rows.append(torch.stack([h[0].mean(0) if pooling == "mean" else h[0, index] for h in hidden]))
     return torch.stack(rows).numpy()
 
 
@@ -31,20 +31,20 @@ def one_at_a_time(encoder, split, pooling):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_pass_gives_what_single_examples_give(family, pooling):
     encoder, split = tiny_encoder(family), tiny_task(n_train=17).train
-    encoder.train()  # dropout is on in the given model, and must be neither used nor switched off for good
-    found = extract(encoder, split, 0, pooling=pooling, tokens_at_once=50)
+    encoder.train()  # dropout is on in the given model: it must be off during extraction and on again afterwards
+    found = extract(encoder, split, 0, pooling=pooling, tokens_per_batch=50)
     assert encoder.training
     assert found.shape == (17, 4, 32)
     np.testing.assert_allclose(found, one_at_a_time(encoder.eval(), split, pooling), atol=3e-5, rtol=1e-4)
 
 
-def test_only_the_top_of_modernbert_is_normalised():
+def test_only_the_top_of_modernbert_is_normalized():
     encoder, split = tiny_encoder("modernbert"), tiny_task(n_train=6).train
     top = []
     handle = encoder.layers[-1].register_forward_hook(lambda module, given, output: top.append(output))
-    found = extract(encoder, split, 0, pooling="summary", tokens_at_once=1000)
+    found = extract(encoder, split, 0, pooling="summary", tokens_per_batch=1000)
     handle.remove()
-    order = np.concatenate(list(by_length(np.diff(split.offsets), 1000)))
+    order = np.concatenate(list(batches_by_length(np.diff(split.offsets), 1000)))
     np.testing.assert_allclose(
         found[order, 3], encoder.final_norm(top[0])[:, 0].detach(), atol=1e-5, rtol=1e-5
     )
@@ -52,31 +52,31 @@ def test_only_the_top_of_modernbert_is_normalised():
 
 def test_batches_hold_every_row_once_and_at_most_so_many_tokens():
     lengths = np.random.default_rng(0).integers(1, 60, 200)
-    batches = list(by_length(lengths, 100))
+    batches = list(batches_by_length(lengths, 100))
     assert sorted(np.concatenate(batches)) == list(range(200))
     assert all(len(rows) == 1 or lengths[rows].max() * len(rows) <= 100 for rows in batches)
     assert len(batches) < 100
-    assert [len(rows) for rows in by_length(np.array([500, 3]), 100)] == [1, 1]
+    assert [len(rows) for rows in batches_by_length(np.array([500, 3]), 100)] == [1, 1]
 
 
-def test_restricted():
+def test_select_rows():
     split = tiny_task(n_train=9).train
-    few = restricted(split, np.array([7, 2]))
+    few = select_rows(split, np.array([7, 2]))
     assert list(few.labels) == [split.labels[7], split.labels[2]]
     assert list(few.ids[few.offsets[1] :]) == list(split.ids[split.offsets[2] : split.offsets[3]])
     assert list(few.type_ids[: few.offsets[1]]) == list(split.type_ids[split.offsets[7] : split.offsets[8]])
-    assert len(restricted(split, np.array([], np.int64))) == 0
+    assert len(select_rows(split, np.array([], np.int64))) == 0
 
 
 # --- the cache ---
 
 
 def test_the_second_time_nothing_is_computed(tmp_path, passes):
-    encoder, split, told = tiny_encoder("bert"), tiny_task().train, []
-    first = extract(encoder, split, 0, cache=tmp_path, key="k", on_rows=told.append)
-    assert (sum(passes), sum(told)) == (60, 60)
-    again = extract(encoder, split, 0, cache=tmp_path, key="k", on_rows=told.append)
-    assert (sum(passes), sum(told)) == (60, 120)
+    encoder, split, reported = tiny_encoder("bert"), tiny_task().train, []
+    first = extract(encoder, split, 0, cache=tmp_path, key="k", on_rows=reported.append)
+    assert (sum(passes), sum(reported)) == (60, 60)
+    again = extract(encoder, split, 0, cache=tmp_path, key="k", on_rows=reported.append)
+    assert (sum(passes), sum(reported)) == (60, 120)
     assert np.array_equal(first, again)
     assert isinstance(again, np.memmap)
     assert not list(tmp_path.glob(".*partial"))
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_made_again(tmp_path, passes, harm):
     assert sum(passes) == 120
 
 
-def test_a_pass_that_breaks_off_leaves_nothing(tmp_path, monkeypatch):
+def test_an_interrupted_pass_leaves_nothing(tmp_path, monkeypatch):
     encoder, split = tiny_encoder("bert"), tiny_task().train
     states = extract_sentences._batches(encoder, split, 0, "mean", torch.device("cpu"), 50)
 

@@ -1,4 +1,4 @@
-"""Every word's states against transformers alone, one sentence a pass; and the file they are kept in."""
+"""Hidden states of words, against transformers with one sentence per pass; and the file that caches them."""
 
 import dataclasses
 import itertools
@@ -18,7 +18,7 @@ from word_models import (
 from whichlayers.data.conll import read_conllu
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.alignment import align
-from whichlayers.probes.extract_words import corpus_fingerprint, extract_words, words_key
+from whichlayers.probes.extract_words import corpus_fingerprint, extract_words, word_cache_key
 
 HARD = corpus_of(
     "do n't can't she 's o'clock",
@@ -34,10 +34,10 @@ HARD = corpus_of(
 @pytest.mark.parametrize("family", WORD_FAMILIES)
 def test_one_pass_gives_what_single_sentences_give(family, pooling):
     encoder = word_encoder_of(family, positions=200)
-    encoder.train()  # dropout must be neither used nor switched off for good
+    encoder.train()  # dropout must be off during extraction and on again afterwards
     given = word_tokenizer_of(family)
     assert given.padding_side == ("left" if family == "xlnet" else "right")
-    found = extract_words(encoder, given, HARD, pooling=pooling, precision="float32", tokens_at_once=60)
+    found = extract_words(encoder, given, HARD, pooling=pooling, precision="float32", tokens_per_batch=60)
     assert encoder.training
     expected = one_sentence_a_pass(
         encoder.eval(), word_tokenizer_of(family, prefix_space=family == "roberta"), HARD, pooling
@@ -67,32 +67,32 @@ def test_left_padding_is_the_same_to_xlnet():
 
 
 @pytest.mark.parametrize("family", WORD_FAMILIES)
-def test_a_sentence_too_long_for_the_model_goes_in_pieces(family):
+def test_a_sentence_too_long_for_the_model_is_split(family):
     encoder, tokenizer = word_encoder_of(family, positions=24), word_tokenizer_of(family)
     sentence = ["unreadable", "cat"] * 12
     corpus = corpus_of("the mat", sentence)
-    limit = {"max_length": 24} if family == "xlnet" else {}  # XLNet's positions have no end
+    limit = {"max_length": 24} if family == "xlnet" else {}  # XLNet has no maximum length
     found = extract_words(encoder, tokenizer, corpus, precision="float32", **limit)
     [split] = found.report.split
     assert split.number == 4
-    borders = align(corpus, tokenizer, 24).words[1:] - 2
-    pieces = [sentence[start:end] for start, end in itertools.pairwise(borders)]
-    assert len(pieces) == split.pieces > 1
+    borders = align(corpus, tokenizer, 24).word_offsets[1:] - 2
+    segments = [sentence[start:end] for start, end in itertools.pairwise(borders)]
+    assert len(segments) == split.segments > 1
     alone = one_sentence_a_pass(
         encoder,
         word_tokenizer_of(family, prefix_space=family == "roberta"),
-        corpus_of("the mat", *pieces),
+        corpus_of("the mat", *segments),
         "last",
     )
     np.testing.assert_allclose(found.states, alone, atol=3e-5, rtol=1e-4)
 
 
 def test_beyond_the_models_positions():
-    with pytest.raises(WhichlayersError, match="max_length = 80 is more than the model's own limit of 64"):
+    with pytest.raises(WhichlayersError, match="max_length = 80 is more than the model's limit of 64"):
         extract_words(word_encoder_of("mpnet"), word_tokenizer_of("mpnet"), HARD, max_length=80)
 
 
-def test_pooling_that_is_not_known():
+def test_unknown_pooling():
     with pytest.raises(WhichlayersError, match="choose one of last, first, mean"):
         extract_words(word_encoder_of("bert"), word_tokenizer_of("bert"), HARD, pooling="middle")
 
@@ -109,7 +109,7 @@ def test_states_too_large_for_half_precision():
     encoder = word_encoder_of("bert", positions=200)
     with torch.no_grad():
         encoder.embeddings.LayerNorm.weight.mul_(1e6)
-    with pytest.raises(WhichlayersError, match="keep the features as float32"):
+    with pytest.raises(WhichlayersError, match="store the hidden states in float32"):
         extract_words(encoder, word_tokenizer_of("bert"), HARD)
 
 
@@ -118,12 +118,12 @@ def test_states_too_large_for_half_precision():
 
 def test_the_second_time_nothing_is_computed(tmp_path, passes):
     encoder, tokenizer = word_encoder_of("bert", positions=200), word_tokenizer_of("bert")
-    told = []
-    options = {"cache": tmp_path, "key": words_key("model", HARD), "on_words": told.append}
+    reported = []
+    options = {"cache": tmp_path, "key": word_cache_key("model", HARD), "on_words": reported.append}
     first = extract_words(encoder, tokenizer, HARD, **options)
     second = extract_words(encoder, tokenizer, HARD, **options)
     assert sum(passes) == HARD.n_words
-    assert sum(told) == 2 * HARD.n_words
+    assert sum(reported) == 2 * HARD.n_words
     np.testing.assert_array_equal(first.states, second.states)
     assert first.report == second.report
     assert [p.suffix for p in sorted(tmp_path.iterdir())] == [".lock", ".npy"]
@@ -144,21 +144,21 @@ def test_a_damaged_file_is_made_again(tmp_path, passes):
 def test_keys_tell_apart_what_differs():
     other = corpus_of("the cat")
     keys = {
-        words_key("a", HARD),
-        words_key("b", HARD),
-        words_key("a", other),
-        words_key("a", HARD, "mean"),
-        words_key("a", HARD, precision="float32"),
-        words_key("a", HARD, max_length=40),
+        word_cache_key("a", HARD),
+        word_cache_key("b", HARD),
+        word_cache_key("a", other),
+        word_cache_key("a", HARD, "mean"),
+        word_cache_key("a", HARD, precision="float32"),
+        word_cache_key("a", HARD, max_length=40),
     }
     assert len(keys) == 6
     retagged = [dataclasses.replace(s, tags=("Z",) * len(s.tags)) for s in HARD.sentences]
-    assert words_key("a", dataclasses.replace(HARD, sentences=retagged)) == words_key("a", HARD)
+    assert word_cache_key("a", dataclasses.replace(HARD, sentences=retagged)) == word_cache_key("a", HARD)
     assert corpus_fingerprint(corpus_of("a b", "c")) != corpus_fingerprint(corpus_of("a", "b c"))
 
 
 def test_memory_does_not_grow_with_the_corpus():
-    """What the process holds beside mapped files, while the words of a corpus 50 times larger go by."""
+    """Anonymous memory of the process, without mapped files, for a corpus 50 times larger."""
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
 
     def held() -> int:

@@ -10,14 +10,21 @@ from whichlayers import rng
 from whichlayers.data.batches import epoch_order, subset
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes import linear_probe
-from whichlayers.probes.linear_probe import Fitted, Job, Table, fit, losses, predict
+from whichlayers.probes.linear_probe import (
+    FittedSentenceProbe,
+    ProbeJob,
+    SentenceStates,
+    fit,
+    losses,
+    predict,
+)
 from whichlayers.trial import Probe
 
 N, LAYERS, HIDDEN, CLASSES = 150, 3, 10, 3
 
 
 def made_up(kind="classification", seed=0, n=N):
-    """States (n, layers, H) that tell more of the label the higher the layer; labels overlap."""
+    """States (n, layers, H) that are more informative the higher the layer; classes overlap."""
     rng = np.random.default_rng(seed)
     states = rng.normal(size=(n, LAYERS, HIDDEN)).astype(np.float32)
     truth = np.random.default_rng(99).normal(size=(HIDDEN, CLASSES))
@@ -30,11 +37,11 @@ def made_up(kind="classification", seed=0, n=N):
 
 
 def jobs_of(probes, seeds, size=120):
-    return [Job(probe, seed, subset(N, size, seed)) for seed, probe in zip(seeds, probes, strict=True)]
+    return [ProbeJob(probe, seed, subset(N, size, seed)) for seed, probe in zip(seeds, probes, strict=True)]
 
 
 def plain_loop(states, labels, job, kind, outputs):
-    """One probe with torch.nn, torch.optim and autograd; all it shares with `fit` is the draws."""
+    """One probe with torch.nn, torch.optim and autograd; it shares only the random numbers with `fit`."""
     probe, size = job.probe, len(job.rows)
     held = round(probe.held_out * size)
     order = rng.permutation(job.seed, "held out", size)
@@ -45,7 +52,7 @@ def plain_loop(states, labels, job, kind, outputs):
     model = torch.nn.Linear(HIDDEN, outputs)
     torch.nn.init.zeros_(model.bias)
     model.weight.data = rng.normal(job.seed, "classifier.weight", (outputs, HIDDEN), 0.02)
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         [
             {"params": [model.weight], "weight_decay": probe.weight_decay},
             {"params": [model.bias], "weight_decay": 0.0},
@@ -65,9 +72,9 @@ def plain_loop(states, labels, job, kind, outputs):
             rows[epoch_order(len(rows), job.seed, epoch - 1)],
             range(probe.batch_size, len(rows), probe.batch_size),
         ):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss_on(batch).backward()
-            optimiser.step()
+            optimizer.step()
         with torch.no_grad():
             now = float(loss_on(kept_out)) if held else -epoch
         if now < best:
@@ -78,7 +85,7 @@ def plain_loop(states, labels, job, kind, outputs):
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_each_probe_is_what_a_plain_loop_makes_of_it(kind):
+def test_each_probe_equals_a_plain_loop(kind):
     states, labels = made_up(kind)
     outputs = 1 if kind == "regression" else CLASSES
     plain = Probe(2, lr=0.05, max_epochs=12, patience=2, batch_size=16)
@@ -90,16 +97,16 @@ def test_each_probe_is_what_a_plain_loop_makes_of_it(kind):
         dataclasses.replace(plain, layer=1, patience=5, max_epochs=7),
     ]
     jobs = jobs_of(probes, [0, 0, 1, 2, 3])
-    table = Table(states)
+    table = SentenceStates(states)
     fitted = fit(table, labels, jobs, outputs, kind)
     found = predict(table, fitted, [p.layer for p in probes])
     epochs = []
-    for job, mine, probe in zip(jobs, found, fitted, strict=True):
+    for job, logits, probe in zip(jobs, found, fitted, strict=True):
         epoch, expected = plain_loop(states, labels, job, kind, outputs)
         assert probe.epoch == epoch
-        torch.testing.assert_close(mine, expected, atol=2e-4, rtol=1e-3)
+        torch.testing.assert_close(logits, expected, atol=2e-4, rtol=1e-3)
         epochs.append(epoch)
-    assert len(set(epochs)) > 2  # they stop at different times, each by itself
+    assert len(set(epochs)) > 2  # they stop at different epochs
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
@@ -113,10 +120,10 @@ def test_alone_and_together(kind):
         for _ in range(4)
     ]
     jobs = jobs_of(probes, [0, 1, 2, 3] * LAYERS)
-    together = fit(Table(states), labels, jobs, outputs, kind)
+    together = fit(SentenceStates(states), labels, jobs, outputs, kind)
     assert len({f.epochs_run for f in together}) > 2
     for job, one in zip(jobs, together, strict=True):
-        (alone,) = fit(Table(states), labels, [job], outputs, kind)
+        (alone,) = fit(SentenceStates(states), labels, [job], outputs, kind)
         assert (alone.epoch, alone.epochs_run) == (one.epoch, one.epochs_run)
         torch.testing.assert_close(alone.weight, one.weight, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(alone.bias, one.bias, atol=1e-5, rtol=1e-4)
@@ -129,7 +136,7 @@ def converged(kind, outputs, standardize):
         Probe(layer, held_out=0, max_epochs=1200, batch_size=N, lr=2e-2, standardize=standardize)
         for layer in range(LAYERS)
     ]
-    fitted = fit(Table(states), labels, [Job(p, 0, rows) for p in probes], outputs, kind)
+    fitted = fit(SentenceStates(states), labels, [ProbeJob(p, 0, rows) for p in probes], outputs, kind)
     assert {f.epoch for f in fitted} == {1200}  # nothing held out: the last epoch is kept
     return states, labels, fitted
 
@@ -140,13 +147,13 @@ def test_at_convergence_it_is_logistic_regression(standardize):
 
     states, labels, fitted = converged("classification", CLASSES, standardize)
     fresh, fresh_labels = made_up(seed=1, n=400)
-    mine = predict(Table(fresh), fitted, range(LAYERS)).softmax(-1).numpy()
+    probabilities = predict(SentenceStates(fresh), fitted, range(LAYERS)).softmax(-1).numpy()
     for layer, probe in enumerate(fitted):
         reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=2000).fit(states[:, layer], labels)
-        centred = probe.weight - probe.weight.mean(1, keepdim=True)  # softmax knows differences alone
-        np.testing.assert_allclose(centred.T, reference.coef_, atol=5e-3)
-        np.testing.assert_allclose(mine[layer], reference.predict_proba(fresh[:, layer]), atol=2e-3)
-        accuracy = (mine[layer].argmax(-1) == fresh_labels).mean()
+        centered = probe.weight - probe.weight.mean(1, keepdim=True)  # softmax only depends on differences
+        np.testing.assert_allclose(centered.T, reference.coef_, atol=5e-3)
+        np.testing.assert_allclose(probabilities[layer], reference.predict_proba(fresh[:, layer]), atol=2e-3)
+        accuracy = (probabilities[layer].argmax(-1) == fresh_labels).mean()
         assert accuracy == pytest.approx(reference.score(fresh[:, layer], fresh_labels), abs=0.01)
 
 
@@ -161,94 +168,101 @@ def test_at_convergence_it_is_least_squares():
 
 
 def test_two_classes_on_real_looking_features_reach_logistic_regression():
-    """Features of unequal scale, as hidden states are: standardized, the probe gets there all the same."""
+    """Features of unequal scale, as hidden states are: standardized, the probe converges all the same."""
     from sklearn.linear_model import LogisticRegression
 
     states, labels = made_up()
     labels = (labels > 0).astype(np.int64)
     scaled = states * np.geomspace(1e-3, 1e3, HIDDEN, dtype=np.float32) + 3
     probe = Probe(2, held_out=0, max_epochs=1200, batch_size=N, lr=2e-2, standardize=True)
-    (fitted,) = fit(Table(scaled), labels, [Job(probe, 0, np.arange(N))], 2)
-    mine = predict(Table(scaled), [fitted], [2]).softmax(-1)[0, :, 1].numpy()
+    (fitted,) = fit(SentenceStates(scaled), labels, [ProbeJob(probe, 0, np.arange(N))], 2)
+    probabilities = predict(SentenceStates(scaled), [fitted], [2]).softmax(-1)[0, :, 1].numpy()
     reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=2000).fit(states[:, 2], labels)
-    np.testing.assert_allclose(mine, reference.predict_proba(states[:, 2])[:, 1], atol=5e-3)
+    np.testing.assert_allclose(probabilities, reference.predict_proba(states[:, 2])[:, 1], atol=5e-3)
 
 
 def test_the_kept_epoch_has_the_lowest_loss_on_what_was_held_out():
     states, labels = made_up()
     probe = Probe(2, lr=0.1, max_epochs=30, patience=4)
     (job,) = jobs_of([probe], [5])
-    (fitted,) = fit(Table(states), labels, [job], CLASSES)
+    (fitted,) = fit(SentenceStates(states), labels, [job], CLASSES)
     assert fitted.epochs_run == fitted.epoch + 4
     held = job.rows[rng.permutation(5, "held out", 120)[:12]]
-    outputs = predict(Table(states), [fitted], [2])[0]
+    outputs = predict(SentenceStates(states), [fitted], [2])[0]
     loss = losses(outputs[held], torch.from_numpy(labels[held]), "classification").mean()
-    assert fitted.held_loss == pytest.approx(float(loss), rel=1e-4)
+    assert fitted.held_out_loss == pytest.approx(float(loss), rel=1e-4)
     by_hand = [
-        fit(Table(states), labels, [Job(dataclasses.replace(probe, max_epochs=e), 5, job.rows)], CLASSES)
+        fit(
+            SentenceStates(states),
+            labels,
+            [ProbeJob(dataclasses.replace(probe, max_epochs=e), 5, job.rows)],
+            CLASSES,
+        )
         for e in range(1, fitted.epochs_run + 1)
     ]
-    assert min(f.held_loss for (f,) in by_hand) == pytest.approx(fitted.held_loss)
+    assert min(f.held_out_loss for (f,) in by_hand) == pytest.approx(fitted.held_out_loss)
 
 
 def test_what_is_held_out_is_never_trained_on():
     states, labels = made_up()
     (job,) = jobs_of([Probe(1, max_epochs=1)], [7])
-    (fitted,) = fit(Table(states), labels, [job], CLASSES)
+    (fitted,) = fit(SentenceStates(states), labels, [job], CLASSES)
     held = job.rows[rng.permutation(7, "held out", 120)[:12]]
-    spoilt = labels.copy()
-    spoilt[held] = (spoilt[held] + 1) % CLASSES
-    (other,) = fit(Table(states), spoilt, [job], CLASSES)
-    assert other.held_loss != fitted.held_loss
+    changed = labels.copy()
+    changed[held] = (changed[held] + 1) % CLASSES
+    (other,) = fit(SentenceStates(states), changed, [job], CLASSES)
+    assert other.held_out_loss != fitted.held_out_loss
     assert torch.equal(other.weight, fitted.weight)
-    spoilt = labels.copy()
-    spoilt[np.setdiff1d(job.rows, held)[:5]] += 1
-    (trained_on,) = fit(Table(states), spoilt % CLASSES, [job], CLASSES)
+    changed = labels.copy()
+    changed[np.setdiff1d(job.rows, held)[:5]] += 1
+    (trained_on,) = fit(SentenceStates(states), changed % CLASSES, [job], CLASSES)
     assert not torch.equal(trained_on.weight, fitted.weight)
 
 
 def test_a_probe_that_diverges_fails_alone():
     states, labels = made_up("regression")
     jobs = jobs_of([Probe(2, max_epochs=5), Probe(2, lr=1e30, max_epochs=5)], [0, 0])
-    good, bad = fit(Table(states), labels, jobs, 1, "regression")
+    good, bad = fit(SentenceStates(states), labels, jobs, 1, "regression")
     assert good.error is None
     assert "smaller lr" in (bad.error or "")
     assert torch.isfinite(good.weight).all()
 
 
-def test_progress_comes_to_every_epoch_of_every_probe():
+def test_progress_adds_up_to_every_epoch_of_every_probe():
     states, labels = made_up()
     jobs = jobs_of([Probe(2, lr=0.2, max_epochs=20, patience=1), Probe(0, max_epochs=9)], [0, 1])
-    told = []
-    fit(Table(states), labels, jobs, CLASSES, on_epoch=told.append)
-    assert sum(told) == 29
+    reported = []
+    fit(SentenceStates(states), labels, jobs, CLASSES, on_progress=reported.append)
+    assert sum(reported) == 29
 
 
 def test_large_tables_are_evaluated_in_parts(monkeypatch):
     states, labels = made_up()
     jobs = jobs_of([Probe(2, max_epochs=3, standardize=True), Probe(1, max_epochs=3)], [0, 1])
-    whole = fit(Table(states), labels, jobs, CLASSES)
-    monkeypatch.setattr(linear_probe, "GATHERED_BYTES", 4 * HIDDEN * 2 * 5)
-    parts = fit(Table(states), labels, jobs, CLASSES)
+    whole = fit(SentenceStates(states), labels, jobs, CLASSES)
+    monkeypatch.setattr(linear_probe, "BLOCK_BYTES", 4 * HIDDEN * 2 * 5)
+    parts = fit(SentenceStates(states), labels, jobs, CLASSES)
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one.weight, other.weight)
-        assert one.held_loss == pytest.approx(other.held_loss)
-    torch.testing.assert_close(predict(Table(states), whole, [2, 1]), predict(Table(states), parts, [2, 1]))
+        assert one.held_out_loss == pytest.approx(other.held_out_loss)
+    torch.testing.assert_close(
+        predict(SentenceStates(states), whole, [2, 1]), predict(SentenceStates(states), parts, [2, 1])
+    )
 
 
 def test_a_constant_feature_and_half_precision():
     states, labels = made_up()
     states[:, :, 0] = 4.0
     (job,) = jobs_of([Probe(2, max_epochs=3, standardize=True)], [0])
-    (fitted,) = fit(Table(states), labels, [job], CLASSES)
+    (fitted,) = fit(SentenceStates(states), labels, [job], CLASSES)
     assert torch.isfinite(fitted.weight).all()
-    (half,) = fit(Table(states.astype(np.float16)), labels, [job], CLASSES)
+    (half,) = fit(SentenceStates(states.astype(np.float16)), labels, [job], CLASSES)
     torch.testing.assert_close(half.weight, fitted.weight, atol=5e-3, rtol=1e-2)
-    assert isinstance(half, Fitted)
+    assert isinstance(half, FittedSentenceProbe)
 
 
 @pytest.mark.parametrize(
-    ("probes", "sizes", "told"),
+    ("probes", "sizes", "message"),
     [
         ([], [], "at least one"),
         ([Probe(0), Probe(1, batch_size=4)], [20, 20], "agree"),
@@ -256,8 +270,8 @@ def test_a_constant_feature_and_half_precision():
         ([Probe(0)], [1], "held_out = 0"),
     ],
 )
-def test_what_cannot_be_trained(probes, sizes, told):
+def test_what_cannot_be_trained(probes, sizes, message):
     states, labels = made_up()
-    jobs = [Job(p, 0, subset(N, size, 0)) for p, size in zip(probes, sizes, strict=True)]
-    with pytest.raises(WhichlayersError, match=told):
-        fit(Table(states), labels, jobs, CLASSES)
+    jobs = [ProbeJob(p, 0, subset(N, size, 0)) for p, size in zip(probes, sizes, strict=True)]
+    with pytest.raises(WhichlayersError, match=message):
+        fit(SentenceStates(states), labels, jobs, CLASSES)

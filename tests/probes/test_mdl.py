@@ -1,4 +1,4 @@
-"""The online code against a loop that trains and counts bit by bit, and what it should tell apart."""
+"""The online code against a loop over portions, and that more informative states compress more."""
 
 import math
 
@@ -9,9 +9,9 @@ import torch
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes import mdl
-from whichlayers.probes.elastic_net import ProbeTraining, Problem, fit_probes
+from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, fit_probes
 from whichlayers.probes.mdl import PORTIONS, online_code
-from whichlayers.probes.word_table import WordTable
+from whichlayers.probes.word_table import WordStates
 
 TAGS = 4
 
@@ -21,26 +21,26 @@ def made_up(signal, n=800):
     labels = rng.integers(0, TAGS, n)
     states = rng.normal(size=(n, 6)).astype(np.float32)
     states[:, :TAGS] += signal * np.eye(TAGS, dtype=np.float32)[labels]
-    return WordTable(states), labels
+    return WordStates(states), labels
 
 
 def test_bits_against_a_loop(monkeypatch):
-    monkeypatch.setattr(mdl, "LEAST_STEPS", 0)
+    monkeypatch.setattr(mdl, "MIN_STEPS", 0)
     table, labels = made_up(2.0)
     training = ProbeTraining(epochs=3, batch_size=32, lr=0.01)
-    problems = [Problem(np.arange(6), seed=5), Problem(np.array([4, 5]), l2=1e-3, seed=5)]
-    told = []
+    specs = [ProbeSpec(np.arange(6), seed=5), ProbeSpec(np.array([4, 5]), l2=1e-3, seed=5)]
+    reported = []
     found = online_code(
-        table, labels, TAGS, problems, portions=(0.1, 0.5, 1.0), training=training, on_step=told.append
+        table, labels, TAGS, specs, portions=(0.1, 0.5, 1.0), training=training, on_progress=reported.append
     )
-    assert sum(told) == 4
+    assert sum(reported) == 4
     order = rng.permutation(5, "online code", 800)
-    for problem, code in zip(problems, found, strict=True):
+    for spec, code in zip(specs, found, strict=True):
         bits = [80 * math.log2(TAGS)]
         for start, end in ((80, 400), (400, 800)):
-            [probe] = fit_probes(table, labels, TAGS, [problem], training, rows=order[:start])
+            [probe] = fit_probes(table, labels, TAGS, [spec], training, rows=order[:start])
             sent = order[start:end]
-            outputs = table.flat[sent][:, problem.neurons] @ probe.weight + probe.bias
+            outputs = table.flat[sent][:, spec.neurons] @ probe.weight + probe.bias
             chance = torch.softmax(outputs, -1)[np.arange(len(sent)), labels[sent]]
             bits.append(float(-torch.log2(chance).sum()))
         assert code.blocks == pytest.approx(bits, rel=1e-4)
@@ -50,41 +50,41 @@ def test_bits_against_a_loop(monkeypatch):
         assert code.nats == pytest.approx(code.bits * math.log(2))
 
 
-def test_states_that_tell_more_compress_more():
+def test_more_informative_states_compress_more():
     training = ProbeTraining(lr=0.02, batch_size=64)
     codes = []
     for signal in (0.0, 1.0, 4.0):
         table, labels = made_up(signal)
-        codes += online_code(table, labels, TAGS, [Problem(table.everything())], training=training)
+        codes += online_code(table, labels, TAGS, [ProbeSpec(table.all_neurons())], training=training)
     nothing, some, much = (code.compression for code in codes)
     assert 0.7 < nothing < 1.1 < some < much
     assert much > 2
 
 
-def test_seeds_send_in_another_order():
+def test_seeds_determine_the_order_of_words():
     table, labels = made_up(1.0)
-    problems = [Problem(np.arange(6), seed=seed) for seed in (0, 1, 0)]
-    one, two, three = online_code(table, labels, TAGS, problems, training=ProbeTraining(epochs=1))
+    specs = [ProbeSpec(np.arange(6), seed=seed) for seed in (0, 1, 0)]
+    one, two, three = online_code(table, labels, TAGS, specs, training=ProbeTraining(epochs=1))
     assert one.bits == pytest.approx(three.bits) != two.bits
 
 
 def test_seeds_together_cost_the_bits_of_each():
     table, labels = made_up(1.0)
-    problems = [Problem(np.arange(6), seed=seed) for seed in (0, 1)]
+    specs = [ProbeSpec(np.arange(6), seed=seed) for seed in (0, 1)]
     training = ProbeTraining(epochs=1, batch_size=32)
-    together = online_code(table, labels, TAGS, problems, training=training)
-    for problem, code in zip(problems, together, strict=True):
-        [alone] = online_code(table, labels, TAGS, [problem], training=training)
+    together = online_code(table, labels, TAGS, specs, training=training)
+    for spec, code in zip(specs, together, strict=True):
+        [alone] = online_code(table, labels, TAGS, [spec], training=training)
         assert code.blocks == pytest.approx(alone.blocks, rel=1e-5)
 
 
 def test_small_tables_have_fewer_portions():
-    assert mdl._ends(PORTIONS, 40) == [1, 2, 5, 10, 20, 40]
-    assert mdl._ends(PORTIONS, 100_000)[:3] == [100, 200, 400]
+    assert mdl._portion_ends(PORTIONS, 40) == [1, 2, 5, 10, 20, 40]
+    assert mdl._portion_ends(PORTIONS, 100_000)[:3] == [100, 200, 400]
 
 
 @pytest.mark.parametrize("wrong", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0)])
-def test_portions_that_are_none(wrong):
+def test_invalid_portions(wrong):
     table, labels = made_up(1.0, n=20)
-    with pytest.raises(WhichlayersError, match="portions must rise"):
-        online_code(table, labels, TAGS, [Problem(np.arange(2))], portions=wrong)
+    with pytest.raises(WhichlayersError, match="portions must increase"):
+        online_code(table, labels, TAGS, [ProbeSpec(np.arange(2))], portions=wrong)

@@ -1,4 +1,4 @@
-"""Rankings of neurons against the definitions, spelt out step by step."""
+"""Rankings of neurons against the definitions, written out step by step."""
 
 import itertools
 
@@ -8,19 +8,19 @@ import torch
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.neuron_ranking import (
-    bottom,
-    count_of,
-    random_set,
+    bottom_neurons,
+    neuron_count,
+    neurons_per_layer,
+    random_neurons,
     rank_at_random,
-    rank_by_means,
-    rank_by_means_per_tag,
-    rank_by_tag,
     rank_by_weight,
-    spread,
-    tag_sets,
-    top,
+    rank_by_weight_per_tag,
+    rank_probeless,
+    rank_probeless_per_tag,
+    top_neurons,
+    top_neurons_per_tag,
 )
-from whichlayers.probes.word_table import WordTable
+from whichlayers.probes.word_table import WordStates
 
 
 def smallest_set(column, mass):
@@ -35,15 +35,15 @@ def smallest_set(column, mass):
 
 
 def step_by_step(weight, steps):
-    """The union over tags as the mass rises; inside a step the largest share of a tag's mass first."""
-    share = np.abs(weight) / np.abs(weight).sum(0)
-    order, came_in = [], []
+    """The union over tags as the mass increases; within a step the largest fraction of a tag's mass first."""
+    mass_of = np.abs(weight) / np.abs(weight).sum(0)
+    order, added_at = [], []
     for step in range(1, steps + 1):
         union = set().union(*(smallest_set(column, step / steps) for column in weight.T)) - set(order)
-        new = sorted(union, key=lambda i: (-share[i].max(), i))
+        new = sorted(union, key=lambda i: (-mass_of[i].max(), i))
         order += new
-        came_in += [step] * len(new)
-    return order, came_in
+        added_at += [step] * len(new)
+    return order, added_at
 
 
 @pytest.mark.parametrize("steps", [7, 100])
@@ -51,9 +51,9 @@ def step_by_step(weight, steps):
 def test_ranking_by_weight(seed, steps):
     weight = np.random.default_rng(seed).standard_t(2, size=(40, 5))
     found = rank_by_weight(torch.from_numpy(weight), steps)
-    order, came_in = step_by_step(weight, steps)
+    order, added_at = step_by_step(weight, steps)
     assert found.order.tolist() == order
-    assert found.step.tolist() == came_in
+    assert found.step.tolist() == added_at
     assert sorted(order) == list(range(40))
 
 
@@ -65,7 +65,7 @@ def test_signs_and_a_tags_scale_do_not_matter():
 
 def test_ties_go_by_number():
     assert rank_by_weight(np.ones((6, 3))).order.tolist() == list(range(6))
-    assert rank_by_tag(np.array([[1.0], [2.0], [-2.0], [1.0]])).tolist() == [[1, 2, 0, 3]]
+    assert rank_by_weight_per_tag(np.array([[1.0], [2.0], [-2.0], [1.0]])).tolist() == [[1, 2, 0, 3]]
 
 
 def test_neurons_without_weight_come_last():
@@ -77,64 +77,64 @@ def test_neurons_without_weight_come_last():
 def test_sets_of_each_tag():
     weight = np.random.default_rng(3).normal(size=(20, 3))
     for mass in (0.01, 0.3, 0.77):
-        for column, found in zip(weight.T, tag_sets(weight, mass), strict=True):
+        for column, found in zip(weight.T, top_neurons_per_tag(weight, mass), strict=True):
             assert found.tolist() == smallest_set(column, mass)
     with pytest.raises(WhichlayersError, match=r"mass = 1\.5"):
-        tag_sets(weight, 1.5)
+        top_neurons_per_tag(weight, 1.5)
 
 
-def test_weights_that_are_no_numbers():
+def test_weights_that_are_not_finite():
     with pytest.raises(WhichlayersError, match="cannot be ranked"):
         rank_by_weight(np.array([[np.nan]]))
 
 
-def test_ranking_by_means(monkeypatch):
-    """All pairs of tags; a tag without words plays no part."""
-    monkeypatch.setattr("whichlayers.probes.neuron_ranking.ROWS", 7)
+def test_probeless_ranking(monkeypatch):
+    """All pairs of tags; a tag without words is ignored."""
+    monkeypatch.setattr("whichlayers.probes.neuron_ranking.ROWS_PER_BLOCK", 7)
     rng = np.random.default_rng(0)
     states = rng.normal(size=(60, 2, 5)).astype(np.float32)
     labels = rng.choice([0, 1, 3, -1], 60)
     flat = states.reshape(60, -1)
     means = {tag: flat[labels == tag].mean(0) for tag in (0, 1, 3)}
     overall = sum(np.abs(means[a] - means[b]) for a, b in itertools.combinations(means, 2))
-    assert rank_by_means(WordTable(states), labels, 4).tolist() == np.argsort(-overall).tolist()
-    by_tag = rank_by_means_per_tag(WordTable(states), labels, 4)
+    assert rank_probeless(WordStates(states), labels, 4).tolist() == np.argsort(-overall).tolist()
+    by_tag = rank_probeless_per_tag(WordStates(states), labels, 4)
     for tag in means:
-        mine = sum(np.abs(means[tag] - other) for other in means.values())
-        assert by_tag[tag].tolist() == np.argsort(-mine).tolist()
+        distance = sum(np.abs(means[tag] - other) for other in means.values())
+        assert by_tag[tag].tolist() == np.argsort(-distance).tolist()
     rows = np.arange(30)
-    few = rank_by_means(WordTable(states), labels, 4, rows)
-    assert few.tolist() == rank_by_means(WordTable(states[:30]), labels[:30], 4).tolist()
+    few = rank_probeless(WordStates(states), labels, 4, rows)
+    assert few.tolist() == rank_probeless(WordStates(states[:30]), labels[:30], 4).tolist()
 
 
 def test_sets():
     order = np.array([4, 2, 0, 1, 3])
-    assert top(order, 2).tolist() == [4, 2]
-    assert bottom(order, 2).tolist() == [3, 1]
-    assert len(set(random_set(order, 3, seed=0).tolist())) == 3
-    assert random_set(order, 5, seed=0).tolist() == random_set(order, 5, seed=0).tolist()
+    assert top_neurons(order, 2).tolist() == [4, 2]
+    assert bottom_neurons(order, 2).tolist() == [3, 1]
+    assert len(set(random_neurons(order, 3, seed=0).tolist())) == 3
+    assert random_neurons(order, 5, seed=0).tolist() == random_neurons(order, 5, seed=0).tolist()
     assert rank_at_random(50, 0).tolist() != rank_at_random(50, 1).tolist()
     assert sorted(rank_at_random(50, 1)) == list(range(50))
 
 
-@pytest.mark.parametrize("take", [top, bottom, lambda order, n: random_set(order, n, 0)])
+@pytest.mark.parametrize("take", [top_neurons, bottom_neurons, lambda order, n: random_neurons(order, n, 0)])
 @pytest.mark.parametrize("count", [0, 6])
 def test_more_neurons_than_there_are(take, count):
-    with pytest.raises(WhichlayersError, match=f"{count} neurons were asked for, and there are 5"):
+    with pytest.raises(WhichlayersError, match=f"cannot select {count} of 5 neurons"):
         take(np.arange(5), count)
 
 
-def test_shares():
-    assert count_of(0.05, 9984) == 499
-    assert count_of(0.0001, 50) == 1
-    assert count_of(1, 50) == 50
+def test_fractions():
+    assert neuron_count(0.05, 9984) == 499
+    assert neuron_count(0.0001, 50) == 1
+    assert neuron_count(1, 50) == 50
     for wrong in (0, -0.1, 1.2):
-        with pytest.raises(WhichlayersError, match="a share of neurons"):
-            count_of(wrong, 50)
+        with pytest.raises(WhichlayersError, match="a fraction of neurons"):
+            neuron_count(wrong, 50)
 
 
-def test_spread():
-    assert spread(np.array([0, 7, 8, 16, 17, 23]), layers=3, hidden=8).tolist() == [2, 1, 3]
-    assert spread(np.array([], np.int64), 3, 8).tolist() == [0, 0, 0]
-    with pytest.raises(WhichlayersError, match="neuron 24 is beyond"):
-        spread(np.array([24]), 3, 8)
+def test_neurons_per_layer():
+    assert neurons_per_layer(np.array([0, 7, 8, 16, 17, 23]), n_layers=3, hidden_size=8).tolist() == [2, 1, 3]
+    assert neurons_per_layer(np.array([], np.int64), 3, 8).tolist() == [0, 0, 0]
+    with pytest.raises(WhichlayersError, match="there is no neuron 24"):
+        neurons_per_layer(np.array([24]), 3, 8)

@@ -1,4 +1,4 @@
-"""What lambdas and sets are chosen by: dev sentences, or a part of training's, held out only if asked for."""
+"""Splits for the selection of lambdas and sets: dev sentences, or a part of the training sentences if needed."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from word_models import answers, word_encoder_of, word_tokenizer_of
+from word_models import word_encoder_of, word_probe_results, word_tokenizer_of
 
 from whichlayers.data.conll import TaggedCorpus, TaggedSentence
 from whichlayers.data.corpora import Corpus
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes import word_probe as asking
-from whichlayers.probes.activations import Shelf
-from whichlayers.probes.elastic_net import Problem, accuracies, fit_probes
-from whichlayers.probes.probing_dataset import Studied, training_of
-from whichlayers.probes.steps import WORD_STEPS
-from whichlayers.probes.word_probe import SHARE_OF_PASS, ask
-from whichlayers.probes.word_table import WordTable
+from whichlayers.probes import word_probe
+from whichlayers.probes.activations import ActivationStore
+from whichlayers.probes.elastic_net import ProbeSpec, accuracies, fit_probes
+from whichlayers.probes.probing_dataset import ProbingDataset, training_settings
+from whichlayers.probes.steps import WORD_PROBE_STEPS
+from whichlayers.probes.word_probe import ENCODER_FRACTION, run_word_probes
+from whichlayers.probes.word_table import WordStates
 from whichlayers.trial import Trial, WordProbe
 
 WORDS = ("the", "cat", "sat", "on", "the", "mat", "and", "dogs", "were", "running", "home", ".")
 
 
 def tagged(sentences: int) -> TaggedCorpus:
-    """Sentences of different length, each with tags of two kinds."""
+    """Sentences of different length, each with two different tags."""
     cut = [WORDS[: 4 + i % 5] for i in range(sentences)]
     return TaggedCorpus(
         "mine", [TaggedSentence(w, tuple("XY"[len(x) > 2] for x in w), i) for i, w in enumerate(cut)]
@@ -34,13 +34,13 @@ def tagged(sentences: int) -> TaggedCorpus:
 
 def trial_of(**settings) -> Trial:
     words = WordProbe("mine", "c", epochs=1, **settings)
-    return Trial("m", "f", None, "", "", 0, 0, word_probe=words)
+    return Trial("m", "f", "", "", 0, 0, word_probe=words)
 
 
-def studied_of(corpus: Corpus, tmp_path) -> Studied:
+def dataset_of(corpus: Corpus, tmp_path) -> ProbingDataset:
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
-    return Studied.of(
-        encoder, tokenizer, corpus, WordProbe("", ""), Shelf("cpu", tmp_path), lambda words: None
+    return ProbingDataset.from_encoder(
+        encoder, tokenizer, corpus, WordProbe("", ""), ActivationStore("cpu", tmp_path), lambda words: None
     )
 
 
@@ -52,50 +52,52 @@ def studied_of(corpus: Corpus, tmp_path) -> Studied:
         {"measure": "selectivity", "lambdas": (0.01, 0.01)},
     ],
 )
-def test_one_sentence_is_enough_where_nothing_is_chosen(words, tmp_path):
+def test_one_sentence_is_enough_if_nothing_is_selected(words, tmp_path):
     corpus = Corpus("mine", tagged(1), tagged(2))
-    (outcome,) = answers(
+    (result,) = word_probe_results(
         [trial_of(**words)],
-        *(word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, Shelf("cpu", tmp_path)),
+        *(word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, ActivationStore("cpu", tmp_path)),
     )
-    assert outcome.error is None
+    assert result.error is None
 
 
-def test_one_sentence_is_too_few_to_choose_by(tmp_path):
-    with pytest.raises(WhichlayersError, match="one sentence is too few to hold any out"):
-        _ = studied_of(Corpus("mine", tagged(1), tagged(2)), tmp_path).to_choose
+def test_one_sentence_is_too_few_for_selection(tmp_path):
+    with pytest.raises(
+        WhichlayersError, match="cannot hold out a dev split of a corpus with fewer than 2 sentences"
+    ):
+        _ = dataset_of(Corpus("mine", tagged(1), tagged(2)), tmp_path).selection_splits
 
 
 def test_the_last_tenth_of_the_sentences_is_held_out(tmp_path):
     corpus = Corpus("mine", tagged(20), tagged(3))
-    studied = studied_of(corpus, tmp_path)
-    fit, fit_labels, dev, dev_labels = studied.to_choose
+    dataset = dataset_of(corpus, tmp_path)
+    fit, fit_labels, dev, dev_labels = dataset.selection_splits
     first = sum(len(s.words) for s in corpus.train.sentences[:18])
-    assert (fit.n, dev.n) == (first, corpus.train.n_words - first)
-    assert torch.equal(torch.cat([fit.flat, dev.flat]), studied.train.flat)
-    assert (fit.layers, fit.hidden) == (studied.train.layers, studied.train.hidden)
-    np.testing.assert_array_equal(np.concatenate([fit_labels, dev_labels]), studied.labels["train"])
+    assert (fit.n_words, dev.n_words) == (first, corpus.train.n_words - first)
+    assert torch.equal(torch.cat([fit.flat, dev.flat]), dataset.train.flat)
+    assert (fit.n_layers, fit.hidden_size) == (dataset.train.n_layers, dataset.train.hidden_size)
+    np.testing.assert_array_equal(np.concatenate([fit_labels, dev_labels]), dataset.labels["train"])
 
 
-def test_dev_sentences_leave_training_whole(tmp_path):
-    studied = studied_of(Corpus("mine", tagged(20), tagged(3), tagged(4)), tmp_path)
-    fit, fit_labels, dev, dev_labels = studied.to_choose
-    assert fit is studied.train
-    assert fit_labels is studied.labels["train"]
-    assert (dev.n, len(dev_labels)) == (tagged(4).n_words,) * 2
+def test_with_dev_sentences_nothing_is_held_out(tmp_path):
+    dataset = dataset_of(Corpus("mine", tagged(20), tagged(3), tagged(4)), tmp_path)
+    fit, fit_labels, dev, dev_labels = dataset.selection_splits
+    assert fit is dataset.train
+    assert fit_labels is dataset.labels["train"]
+    assert (dev.n_words, len(dev_labels)) == (tagged(4).n_words,) * 2
 
 
-def test_a_part_of_a_table_lies_in_its_memory():
+def test_a_slice_of_rows_shares_memory():
     states = np.arange(5 * 3 * 2, dtype=np.float32).reshape(5, 3, 2)
-    part = WordTable(states).part(slice(2, None))
-    expected = WordTable(states[2:].copy())
+    part = WordStates(states).slice_rows(slice(2, None))
+    expected = WordStates(states[2:].copy())
     assert torch.equal(part.flat, expected.flat)
-    assert (part.n, part.layers, part.hidden) == (3, 3, 2)
+    assert (part.n_words, part.n_layers, part.hidden_size) == (3, 3, 2)
     states[2] = 7
     assert (part.flat[0] == 7).all()
 
 
-def test_seeds_are_asked_together_as_one_by_one(tmp_path, monkeypatch):
+def test_seeds_run_together_as_one_by_one(tmp_path, monkeypatch):
     corpus = Corpus("mine", tagged(20), tagged(5), tagged(6))
     kinds = [
         {"neurons": "layer", "layer": 1},
@@ -120,12 +122,12 @@ def test_seeds_are_asked_together_as_one_by_one(tmp_path, monkeypatch):
         for seed in (1, 2)
     ]
     model = word_encoder_of("bert"), word_tokenizer_of("bert"), corpus
-    alone = answers(trials, *model, Shelf("cpu", tmp_path))
+    alone = word_probe_results(trials, *model, ActivationStore("cpu", tmp_path))
     calls = []
-    monkeypatch.setattr(asking, "SEEDS_TOGETHER_ON", {"cpu"})
-    real = asking.Ranked
-    monkeypatch.setattr(asking, "Ranked", lambda *args: (calls.append(args[-1]), real(*args))[1])
-    together = answers(trials, *model, Shelf("cpu", tmp_path))
+    monkeypatch.setattr(word_probe, "JOINT_SEED_DEVICES", {"cpu"})
+    real = word_probe.RankedNeurons
+    monkeypatch.setattr(word_probe, "RankedNeurons", lambda *args: (calls.append(args[-1]), real(*args))[1])
+    together = word_probe_results(trials, *model, ActivationStore("cpu", tmp_path))
     assert calls == [[0, 1, 2], [1, 2]]
     for one, other in zip(alone, together, strict=True):
         assert one.trial_id == other.trial_id
@@ -137,11 +139,11 @@ def test_standardized_neurons_are_those_of_the_training_words(tmp_path):
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
     corpus = Corpus("mine", tagged(20), tagged(3), tagged(4))
     plain, scaled = (
-        Studied.of(
-            *(encoder, tokenizer, corpus, WordProbe("", "", standardize=asked)),
-            *(Shelf("cpu", tmp_path / str(asked)), lambda words: None),
+        ProbingDataset.from_encoder(
+            *(encoder, tokenizer, corpus, WordProbe("", "", standardize=standardize)),
+            *(ActivationStore("cpu", tmp_path / str(standardize)), lambda words: None),
         )
-        for asked in (False, True)
+        for standardize in (False, True)
     )
     raw = plain.train.rows(slice(None)).double()
     mean, deviation = raw.mean(0), raw.std(0, correction=0)
@@ -150,58 +152,70 @@ def test_standardized_neurons_are_those_of_the_training_words(tmp_path):
         torch.testing.assert_close(
             getattr(scaled, name).rows(slice(None)).double(), expected, rtol=1e-3, atol=1e-3
         )
-    for table in scaled.to_choose[0], scaled.to_choose[2]:
+    for table in scaled.selection_splits[0], scaled.selection_splits[2]:
         assert table.scale is not None
 
 
-def test_questions_about_neurons_as_they_are_and_standardized_are_answered_apart(tmp_path):
+def test_raw_and_standardized_neurons_are_probed_separately(tmp_path):
     trials = [trial_of(neurons="layer", layer=2, standardize=s, lr=0.01) for s in (False, True)]
     corpus = Corpus("mine", tagged(30), tagged(6))
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
-    both = answers(trials, encoder, tokenizer, corpus, Shelf("cpu", tmp_path / "both"))
+    both = word_probe_results(trials, encoder, tokenizer, corpus, ActivationStore("cpu", tmp_path / "both"))
     for trial, found in zip(trials, both, strict=True):
-        (alone,) = answers([trial], encoder, tokenizer, corpus, Shelf("cpu", tmp_path / trial.id))
+        (alone,) = word_probe_results(
+            [trial], encoder, tokenizer, corpus, ActivationStore("cpu", tmp_path / trial.id)
+        )
         assert found.trial_id == trial.id
         assert found.epochs[-1].metrics == alone.epochs[-1].metrics
 
 
-def test_probes_are_trained_with_the_norm_that_is_asked_for(tmp_path):
+def test_probes_are_trained_with_the_configured_norm(tmp_path):
     corpus = Corpus("mine", tagged(30), tagged(6))
-    studied = studied_of(corpus, tmp_path / "studied")
+    dataset = dataset_of(corpus, tmp_path / "dataset")
     trials = [trial_of(neurons="layer", layer=1, lambdas=(0.0, 0.5), norm=n) for n in ("squared", "plain")]
     probes = []
     for trial in trials:
-        training = training_of(trial)
+        training = training_settings(trial)
         assert training.norm == trial.word_probe.norm
-        problem = Problem(studied.train.layer(1), 0.0, 0.5, trial.seed)
-        probes += fit_probes(studied.train, studied.labels["train"], len(studied.tags), [problem], training)
+        spec = ProbeSpec(dataset.train.layer_neurons(1), 0.0, 0.5, trial.seed)
+        probes += fit_probes(dataset.train, dataset.labels["train"], len(dataset.tags), [spec], training)
     assert not torch.allclose(probes[0].weight, probes[1].weight, rtol=1e-3)
-    expected = accuracies(studied.test, studied.labels["test"], probes).tolist()
+    expected = accuracies(dataset.test, dataset.labels["test"], probes).tolist()
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
-    found = answers(trials, encoder, tokenizer, corpus, Shelf("cpu", tmp_path / "asked"))
-    assert [outcome.epochs[-1].metrics["accuracy"] for outcome in found] == expected
-
-
-def test_a_search_tells_how_far_it_is(tmp_path):
-    told: list[int] = []
-    trials = [trial_of(neurons="layer", layer=1)]
-    trials.append(Trial("m", "f", None, "", "", 0, 0, word_probe=WordProbe("mine", "c", lambdas=None)))
-    corpus = Corpus("mine", tagged(20), tagged(3), tagged(4))
-    answers(
-        *(trials, word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, Shelf("cpu", tmp_path)),
-        on_step=told.append,
+    found = word_probe_results(
+        trials, encoder, tokenizer, corpus, ActivationStore("cpu", tmp_path / "trials")
     )
-    steps = len(trials) * WORD_STEPS
-    after = np.cumsum(told)
-    answered = round((SHARE_OF_PASS + (1 - SHARE_OF_PASS) / 2) * steps)  # the pass, and the first trial
-    found = round((answered / steps + 1) / 2 * steps)
+    assert [result.epochs[-1].metrics["accuracy"] for result in found] == expected
+
+
+def test_a_search_reports_progress(tmp_path):
+    reported: list[int] = []
+    trials = [trial_of(neurons="layer", layer=1)]
+    trials.append(Trial("m", "f", "", "", 0, 0, word_probe=WordProbe("mine", "c", lambdas=None)))
+    corpus = Corpus("mine", tagged(20), tagged(3), tagged(4))
+    word_probe_results(
+        *(
+            trials,
+            word_encoder_of("bert"),
+            word_tokenizer_of("bert"),
+            corpus,
+            ActivationStore("cpu", tmp_path),
+        ),
+        on_step=reported.append,
+    )
+    steps = len(trials) * WORD_PROBE_STEPS
+    after = np.cumsum(reported)
+    first_done = round(
+        (ENCODER_FRACTION + (1 - ENCODER_FRACTION) / 2) * steps
+    )  # the pass, and the first trial
+    found = round((first_done / steps + 1) / 2 * steps)
     assert after[-1] == steps
-    assert {answered, found} <= set(after)
-    assert ((after > answered) & (after < found)).sum() >= 3
+    assert {first_done, found} <= set(after)
+    assert ((after > first_done) & (after < found)).sum() >= 3
 
 
-def test_answers_are_given_as_they_are_known(tmp_path):
-    """Layers first; then seed by seed what needs a ranking, kind by kind."""
+def test_results_are_yielded_as_they_are_known(tmp_path):
+    """Layers first; then, seed by seed, trials that need a ranking, measure by measure."""
     kinds = [{"neurons": "layer", "layer": 1}, {"neurons": "top", "share": 0.5}, {"measure": "selectivity"}]
     trials = [
         dataclasses.replace(trial_of(lambdas=(1e-3, 1e-3), **kind), seed=seed)
@@ -210,13 +224,20 @@ def test_answers_are_given_as_they_are_known(tmp_path):
     ]
     corpus = Corpus("mine", tagged(20), tagged(3))
     parts = list(
-        ask(trials, word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, Shelf("cpu", tmp_path))
+        run_word_probes(
+            trials,
+            word_encoder_of("bert"),
+            word_tokenizer_of("bert"),
+            corpus,
+            ActivationStore("cpu", tmp_path),
+        )
     )
     by_id = {trial.id: trial for trial in trials}
     known = [
-        [(by_id[o.trial_id].words.measure, by_id[o.trial_id].words.neurons) for o in part] for part in parts
+        [(by_id[o.trial_id].word_probe.measure, by_id[o.trial_id].word_probe.neurons) for o in part]
+        for part in parts
     ]
     layer, top, control = ("accuracy", "layer"), ("accuracy", "top"), ("selectivity", "all")
     assert known == [[layer, layer], [top], [control], [top], [control]]
     assert [by_id[part[0].trial_id].seed for part in parts[1:]] == [0, 0, 1, 1]
-    assert all(outcome.seconds > 0 for part in parts for outcome in part)
+    assert all(result.seconds > 0 for part in parts for result in part)

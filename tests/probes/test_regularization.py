@@ -1,4 +1,4 @@
-"""L1 and L2 are searched for once a model and corpus, in the model as it was pretrained."""
+"""L1 and L2 are searched for once per model and corpus, with the pretrained model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
-from test_probing_dataset import studied_of, tagged, trial_of
+from test_probing_dataset import dataset_of, tagged, trial_of
 from word_models import random_words
 
 from whichlayers.data.conll import TaggedCorpus
@@ -14,7 +14,7 @@ from whichlayers.data.corpora import Corpus
 from whichlayers.probes import regularization
 from whichlayers.probes.elastic_net import ProbeTraining
 from whichlayers.probes.neuron_selection import GridPoint, search_lambdas
-from whichlayers.probes.regularization import Penalties, key_of, remember
+from whichlayers.probes.regularization import LambdaSearch, save_lambdas, search_key
 
 
 def searched(**words):
@@ -23,7 +23,7 @@ def searched(**words):
 
 
 def by_length(corpus):
-    """Tagged A to D by how long a word is: a fifth of the neurons can tell, but not for every word."""
+    """Tags A to D by word length: a fifth of the neurons predicts them, but not for every word."""
     sentences = [
         dataclasses.replace(s, tags=tuple("ABCD"[min(len(word) // 2, 3)] for word in s.words))
         for s in corpus.sentences
@@ -32,8 +32,8 @@ def by_length(corpus):
 
 
 @pytest.fixture
-def studied(tmp_path):
-    return studied_of(Corpus("mine", tagged(20), tagged(3), tagged(4)), tmp_path)
+def dataset(tmp_path):
+    return dataset_of(Corpus("mine", tagged(20), tagged(3), tagged(4)), tmp_path)
 
 
 @pytest.fixture
@@ -49,42 +49,44 @@ def searches(monkeypatch):
     return made
 
 
-def test_one_search_for_all_seeds_and_finetuned_models(studied, searches):
-    found = Penalties()
-    first = found.of(searched(), studied)
+def test_one_search_for_all_seeds_and_finetuned_models(dataset, searches):
+    found = LambdaSearch()
+    first = found.lambdas(searched(), dataset)
     others = [
         dataclasses.replace(searched(), seed=4),
         dataclasses.replace(
             searched(measure="selectivity"), task="SST-2", task_fingerprint="s", train_size=500
         ),
     ]
-    assert [found.of(trial, studied) for trial in others] == [first, first]
+    assert [found.lambdas(trial, dataset) for trial in others] == [first, first]
     assert searches == [(0, 1, 2)]
 
 
 def test_the_pair_with_the_best_mean_over_the_seeds(tmp_path):
-    studied = studied_of(Corpus("mine", *(by_length(random_words(n, n)) for n in (400, 50))), tmp_path)
+    dataset = dataset_of(Corpus("mine", *(by_length(random_words(n, n)) for n in (400, 50))), tmp_path)
     training = ProbeTraining(epochs=20, batch_size=16, lr=0.05)
-    found = Penalties().of(searched(epochs=20, batch_size=16, lr=0.05), studied)
+    found = LambdaSearch().lambdas(searched(epochs=20, batch_size=16, lr=0.05), dataset)
     alone: dict = {}
     for seed in (0, 1, 2):
-        [grid] = search_lambdas(*studied.to_choose, len(studied.tags), seeds=(seed,), training=training)
+        [grid] = search_lambdas(
+            *dataset.selection_splits, len(dataset.tags), seeds=(seed,), training=training
+        )
         for point in grid.points:
-            alone.setdefault((point.l1, point.l2), []).append(point.top)
-    means = {pair: sum(mine) / 3 for pair, mine in alone.items()}
-    # rounding may decide two words of the 120
+            alone.setdefault((point.l1, point.l2), []).append(point.top_accuracy)
+    means = {pair: sum(accuracies) / 3 for pair, accuracies in alone.items()}
+    # rounding may affect two of 120 words
     assert means[found] == pytest.approx(max(means.values()), abs=0.02)
     assert means[found] > min(means.values()) + 0.1
 
 
-def test_a_pair_that_diverged_for_one_seed_is_not_taken(studied, monkeypatch):
+def test_a_pair_that_diverged_for_one_seed_is_not_selected(dataset, monkeypatch):
     def made_up(*args, seeds, **options):
         scores = {0: [0.1, 0.9, 0.2], 1: [0.1, float("nan"), 0.3], 2: [0.1, 0.9, 0.2]}
         points = {s: [GridPoint(0.1, i, 0.5, score) for i, score in enumerate(scores[s])] for s in seeds}
         return [SimpleNamespace(points=points[seed]) for seed in seeds]
 
     monkeypatch.setattr(regularization, "search_lambdas", made_up)
-    assert Penalties().of(searched(), studied) == (0.1, 2)
+    assert LambdaSearch().lambdas(searched(), dataset) == (0.1, 2)
 
 
 @pytest.mark.parametrize(
@@ -98,27 +100,30 @@ def test_a_pair_that_diverged_for_one_seed_is_not_taken(studied, monkeypatch):
         searched(lr=1e-2),
     ],
 )
-def test_another_model_or_corpus_or_way_of_training_has_its_own(studied, searches, other):
-    found = Penalties()
-    found.of(searched(), studied)
-    found.of(other, studied)
+def test_another_model_corpus_or_training_setting_is_searched_separately(dataset, searches, other):
+    found = LambdaSearch()
+    found.lambdas(searched(), dataset)
+    found.lambdas(other, dataset)
     assert len(searches) == 2
 
 
-def test_what_was_found_is_kept_for_other_workers_and_later_runs(studied, searches, tmp_path):
+def test_results_are_saved_for_other_workers_and_later_runs(dataset, searches, tmp_path):
     folder = tmp_path / "penalties"
-    first = Penalties(folder=folder).of(searched(), studied)
+    first = LambdaSearch(folder=folder).lambdas(searched(), dataset)
     assert [file.suffix for file in folder.iterdir()] == [".json"]
-    assert Penalties(lambda trial: pytest.fail("searched again"), folder).of(searched(), studied) == first
+    assert (
+        LambdaSearch(lambda trial: pytest.fail("searched again"), folder).lambdas(searched(), dataset)
+        == first
+    )
     assert len(searches) == 1
 
 
-def test_what_answers_say_was_found_is_not_searched_for_again(studied, tmp_path):
-    remember(tmp_path / "penalties", key_of(dataclasses.replace(searched(), seed=7)), (0.25, 0.5))
-    found = Penalties(lambda trial: pytest.fail("searched"), tmp_path / "penalties")
-    assert found.of(searched(measure="selectivity"), studied) == (0.25, 0.5)
+def test_saved_lambdas_are_not_searched_for_again(dataset, tmp_path):
+    save_lambdas(tmp_path / "penalties", search_key(dataclasses.replace(searched(), seed=7)), (0.25, 0.5))
+    found = LambdaSearch(lambda trial: pytest.fail("searched"), tmp_path / "penalties")
+    assert found.lambdas(searched(measure="selectivity"), dataset) == (0.25, 0.5)
 
 
-def test_a_pair_that_is_named_is_taken(studied):
-    found = Penalties(lambda trial: pytest.fail("searched"))
-    assert found.of(trial_of(lambdas=(0.1, 0.2)), studied) == (0.1, 0.2)
+def test_configured_lambdas_are_used(dataset):
+    found = LambdaSearch(lambda trial: pytest.fail("searched"))
+    assert found.lambdas(trial_of(lambdas=(0.1, 0.2)), dataset) == (0.1, 0.2)

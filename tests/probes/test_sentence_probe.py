@@ -1,4 +1,4 @@
-"""A stack of probe trials from encoder and data to outcomes, against scikit-learn on a plain loop's states."""
+"""A stack of probe trials from encoder and data to results, against scikit-learn on the same hidden states."""
 
 import dataclasses
 
@@ -8,12 +8,12 @@ import torch
 from tiny import tiny_encoder, tiny_task
 
 from whichlayers.data.batches import subset
-from whichlayers.engine.results import Outcome
+from whichlayers.engine.results import TrialResult
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes import extract_sentences
 from whichlayers.probes.extract_sentences import extract
-from whichlayers.probes.sentence_probe import run, stack_key
-from whichlayers.probes.steps import steps_of
+from whichlayers.probes.sentence_probe import run_probes, stack_key
+from whichlayers.probes.steps import probe_steps
 from whichlayers.trial import Probe, Surgery, Training, Trial
 
 TRIAL = Trial("tiny", "model", "tiny", "tiny", 50, 0, probe=Probe(1, max_epochs=6, lr=0.05))
@@ -33,55 +33,55 @@ def trials_of(layers=(0, 1, 2, 3), seeds=(0, 1), size=50, **settings) -> list[Tr
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_outcomes(kind, tmp_path):
+def test_results(kind, tmp_path):
     encoder, data = tiny_encoder("bert"), tiny_task(kind=kind)
     data = dataclasses.replace(data, evals={**data.evals, "mismatched": data.train})
-    told, steps = [], []
+    records, steps = [], []
     trials = trials_of()
-    outcomes = run(
+    results = run_probes(
         trials,
         encoder,
         data,
         cache=tmp_path,
-        on_epoch=lambda trial_id, record: told.append((trial_id, record)),
+        on_epoch=lambda trial_id, record: records.append((trial_id, record)),
         on_step=steps.append,
     )
-    assert [o.trial_id for o in outcomes] == [t.id for t in trials]
-    assert told == [(o.trial_id, o.epochs[0]) for o in outcomes]
-    assert sum(steps) == sum(steps_of(t.probe) for t in trials)
-    for outcome in outcomes:
-        (record,) = outcome.epochs
-        assert outcome.error is None
+    assert [o.trial_id for o in results] == [t.id for t in trials]
+    assert records == [(o.trial_id, o.epochs[0]) for o in results]
+    assert sum(steps) == sum(probe_steps(t.probe) for t in trials)
+    for result in results:
+        (record,) = result.epochs
+        assert result.error is None
         assert 1 <= record.epoch <= 6
         assert np.isfinite([record.train_loss, record.dev_loss, *record.metrics.values()]).all()
         names = set(data.metrics)
         assert set(record.metrics) == names | {f"{m}_mismatched" for m in names}
-    assert len({o.epochs[0].dev_loss for o in outcomes}) == len(outcomes)
+    assert len({o.epochs[0].dev_loss for o in results}) == len(results)
 
 
 def test_the_metrics_are_those_of_the_dev_set():
-    """At convergence a probe says what scikit-learn says of the same states."""
+    """At convergence a probe predicts the same as scikit-learn."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import matthews_corrcoef
 
     encoder, data = tiny_encoder("roberta"), tiny_task(n_train=200, n_dev=80)
     settings = {"held_out": 0.0, "batch_size": 200, "max_epochs": 1500, "lr": 0.05, "standardize": True}
-    outcomes = run(trials_of((0, 2), (0,), 200, **settings), encoder, data)
+    results = run_probes(trials_of((0, 2), (0,), 200, **settings), encoder, data)
     train = extract(encoder, data.train, 0)
     dev = extract(encoder, data.evals[""], 0)
-    for layer, outcome in zip((0, 2), outcomes, strict=True):
+    for layer, result in zip((0, 2), results, strict=True):
         mean, sd = train[:, layer].mean(0), train[:, layer].std(0)
         model = LogisticRegression(C=np.inf, max_iter=5000).fit(
             (train[:, layer] - mean) / sd, data.train.labels
         )
         predictions = model.predict((dev[:, layer] - mean) / sd)
-        metrics = outcome.epochs[0].metrics
+        metrics = result.epochs[0].metrics
         assert metrics["accuracy"] == pytest.approx((predictions == data.evals[""].labels).mean(), abs=0.03)
         expected = matthews_corrcoef(data.evals[""].labels, predictions)
         assert metrics["mcc"] == pytest.approx(expected, abs=0.05)
 
 
-def same(one: Outcome, other: Outcome) -> bool:
+def same(one: TrialResult, other: TrialResult) -> bool:
     (a,), (b,) = one.epochs, other.epochs
     return (
         (a.epoch, a.metrics) == (b.epoch, b.metrics)
@@ -90,42 +90,42 @@ def same(one: Outcome, other: Outcome) -> bool:
     )
 
 
-def test_a_trial_has_one_result_in_any_company():
+def test_a_result_does_not_depend_on_the_other_trials():
     encoder, data = tiny_encoder("bert"), tiny_task()
     trials = trials_of()
-    together = run(trials, encoder, data)
-    for trial, outcome in zip(trials[::3], together[::3], strict=True):
-        assert same(run([trial], encoder, data)[0], outcome)
+    together = run_probes(trials, encoder, data)
+    for trial, result in zip(trials[::3], together[::3], strict=True):
+        assert same(run_probes([trial], encoder, data)[0], result)
 
 
-def test_small_subsets_leave_most_of_the_data_alone(monkeypatch, passes):
+def test_small_subsets_do_not_encode_all_of_the_data(monkeypatch, passes):
     encoder, data = tiny_encoder("bert"), tiny_task(n_train=100, n_dev=10)
     trials = trials_of((1, 3), (0, 1), size=15)
-    few = run(trials, encoder, data)
+    few = run_probes(trials, encoder, data)
     union = np.unique(np.concatenate([subset(100, 15, 0), subset(100, 15, 1)]))
     assert sum(passes) == len(union) + 10
     monkeypatch.setattr("whichlayers.probes.sentence_probe._used_rows", lambda n, subsets: None)
     passes.clear()
-    every = run(trials, encoder, data)
+    every = run_probes(trials, encoder, data)
     assert sum(passes) == 110
     assert all(same(one, other) for one, other in zip(few, every, strict=True))
 
 
 def test_the_second_stack_reads_what_the_first_computed(tmp_path, monkeypatch):
     encoder, data = tiny_encoder("bert"), tiny_task()
-    first = run(trials_of((0, 1)), encoder, data, cache=tmp_path)
+    first = run_probes(trials_of((0, 1)), encoder, data, cache=tmp_path)
     monkeypatch.setattr(
         extract_sentences, "_batches", lambda *arguments: pytest.fail("the encoder ran again")
     )
-    again = run(trials_of((0, 1)), encoder, data, cache=tmp_path)
+    again = run_probes(trials_of((0, 1)), encoder, data, cache=tmp_path)
     assert all(same(one, other) for one, other in zip(first, again, strict=True))
-    run(trials_of((2, 3)), encoder, data, cache=tmp_path)
+    run_probes(trials_of((2, 3)), encoder, data, cache=tmp_path)
 
 
 def test_a_probe_that_diverges_fails_alone():
     encoder, data = tiny_encoder("bert"), tiny_task(kind="regression")
     trials = [TRIAL, dataclasses.replace(TRIAL, probe=dataclasses.replace(TRIAL.probe, lr=1e30))]
-    good, bad = run(trials, encoder, data)
+    good, bad = run_probes(trials, encoder, data)
     assert good.error is None
     assert "smaller lr" in bad.error
     assert not bad.epochs
@@ -134,7 +134,7 @@ def test_a_probe_that_diverges_fails_alone():
 def test_the_encoder_is_left_as_it_was():
     encoder, data = tiny_encoder("xlnet"), tiny_task()
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    run(trials_of((3,), (0,)), encoder, data)
+    run_probes(trials_of((3,), (0,)), encoder, data)
     assert all(torch.equal(before[name], value) for name, value in encoder.state_dict().items())
     assert all(p.requires_grad and p.grad is None for p in encoder.parameters())
 
@@ -151,17 +151,17 @@ def test_what_may_share_a_stack():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"surgery": Surgery(reinit=(1,))}, "only the pretrained model"),
         ({"surgery": Surgery(order=(2, 1, 3))}, "only the pretrained model"),
         ({"probe": Probe(4)}, "layers are 1 to 3"),
-        ({"probe": None}, "no probe"),
+        ({"probe": None}, "not a probe"),
         ({"train_size": 61}, "60 training rows"),
     ],
 )
-def test_what_cannot_be_probed(change, told):
-    with pytest.raises(WhichlayersError, match=told):
-        run([dataclasses.replace(TRIAL, **change)], tiny_encoder("bert"), tiny_task())
+def test_what_cannot_be_probed(change, message):
+    with pytest.raises(WhichlayersError, match=message):
+        run_probes([dataclasses.replace(TRIAL, **change)], tiny_encoder("bert"), tiny_task())
     with pytest.raises(WhichlayersError, match="at least one"):
-        run([], tiny_encoder("bert"), tiny_task())
+        run_probes([], tiny_encoder("bert"), tiny_task())

@@ -1,1 +1,1 @@
-"""Probing frozen models: one pass gives the states of all layers, then all probes train at once."""
+"""Linear probes of frozen models: one forward pass extracts all layers, then all probes train together."""

@@ -1,11 +1,11 @@
-"""Where the vectors of a corpus' words lie while questions are asked of one model.
+"""Holds the hidden states of a corpus' words while one model is probed.
 
-    shelf = Shelf("cuda", folder)
-    states = shelf.states(encoder, tokenizer, {"train": ..., "test": ...}, "last")    # (words, depth + 1, H) each
+    store = ActivationStore("cuda", folder)
+    states = store.hidden_states(encoder, tokenizer, {"train": ..., "test": ...}, "last")  # (words, depth + 1, H) each
 
-On a GPU with room for them they stay there: nothing is written, nothing travels. Elsewhere they lie in files,
-memory-mapped, in `folder`, which is the shelf's own. Two corpora with the same words (UPOS and XPOS of one
-treebank) share their vectors if they are asked about one after the other; those of other words go.
+Hidden states that fit into GPU memory stay there and no file is written. Otherwise they are memory-mapped files in
+`folder`, which no other store may use. Corpora with the same words (UPOS and XPOS of one treebank) share their
+hidden states if they are requested one after the other; those of any other corpus are discarded.
 """
 
 from __future__ import annotations
@@ -24,130 +24,139 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from whichlayers.data.conll import TaggedCorpus
-from whichlayers.engine.cost import release
+from whichlayers.engine.cost import release_memory
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.alignment import Alignment, align
 from whichlayers.probes.extract_sentences import Precision
 from whichlayers.probes.extract_words import (
     OnWords,
-    WordFeatures,
+    WordActivations,
     WordPooling,
     corpus_fingerprint,
     extract_words,
-    longest_piece,
+    max_segment_length,
     states_shape,
-    words_key,
+    word_cache_key,
 )
 
-SHARE_OF_DEVICE = 0.4  # of a GPU's free memory that the vectors of one corpus may take
+MAX_DEVICE_FRACTION = 0.4  # of a GPU's free memory, for the hidden states of one corpus
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Shelf:
-    """For one model. `aligned` may be shared by models with one tokenizer: a corpus is tokenised once for all."""
+class ActivationStore:
+    """Hidden states of one model, on the GPU or in files.
+
+    `alignments` may be shared by models with the same tokenizer, so that a corpus is tokenized only once.
+    """
 
     device: str | torch.device = "cpu"
     folder: Path | None = None  # None: temporary files
-    aligned: dict[str, Alignment] = field(default_factory=dict)  # by the words of a corpus
-    held: dict[tuple[str, str], WordFeatures] = field(
+    alignments: dict[str, Alignment] = field(default_factory=dict)  # by the fingerprint of a split's words
+    on_device: dict[tuple[str, str], WordActivations] = field(
         default_factory=dict
-    )  # by words and vector: on the device
+    )  # by (fingerprint, pooling)
 
     @cached_property
-    def place(self) -> torch.device:
-        from whichlayers.engine.finetune import checked_device
+    def torch_device(self) -> torch.device:
+        from whichlayers.engine.finetune import resolve_device
 
-        return checked_device(self.device)
+        return resolve_device(self.device)
 
-    def states(
+    def hidden_states(
         self,
         encoder: PreTrainedModel,
         tokenizer: Any,
         splits: Mapping[str, TaggedCorpus],
-        vector: WordPooling,
+        pooling: WordPooling,
         on_words: OnWords | None = None,
     ) -> dict[str, np.ndarray | Tensor]:
-        """Those of each split, as 16-bit floats unless one is too large for them."""
-        words = {name: corpus_fingerprint(split) for name, split in splits.items()}
+        """The hidden states (words, depth + 1, H) of each split, in float16, or float32 if a value overflows."""
+        fingerprints = {name: corpus_fingerprint(split) for name, split in splits.items()}
         for name, split in splits.items():
-            if words[name] not in self.aligned:
-                self.aligned[words[name]] = align(split, tokenizer, longest_piece(encoder))
-        aligned = {name: self.aligned[one] for name, one in words.items()}
-        wanted = {(one, vector) for one in words.values()}
-        self.held = {key: found for key, found in self.held.items() if key in wanted}
-        release()
-        here = self._fits(encoder, aligned.values())
-        if self.folder is not None and not here:
-            self._clear(
-                {_file_name(split, vector, p) for split in splits.values() for p in get_args(Precision)}
+            if fingerprints[name] not in self.alignments:
+                self.alignments[fingerprints[name]] = align(split, tokenizer, max_segment_length(encoder))
+        aligned = {name: self.alignments[fingerprint] for name, fingerprint in fingerprints.items()}
+        wanted = {(fingerprint, pooling) for fingerprint in fingerprints.values()}
+        self.on_device = {key: found for key, found in self.on_device.items() if key in wanted}
+        release_memory()
+        fits = self._fits_on_device(encoder, aligned.values())
+        if self.folder is not None and not fits:
+            self._delete_other_files(
+                {_file_name(split, pooling, p) for split in splits.values() for p in get_args(Precision)}
             )
         found = {}
         for name, split in splits.items():
-            features = self.held.get((words[name], vector))
-            if features is None:
-                features = self._extracted(encoder, tokenizer, split, vector, aligned[name], here, on_words)
+            activations = self.on_device.get((fingerprints[name], pooling))
+            if activations is None:
+                activations = self._extract(encoder, tokenizer, split, pooling, aligned[name], fits, on_words)
             elif on_words is not None:
                 on_words(split.n_words)
-            if here:
-                self.held[words[name], vector] = features
-            for told in features.report.lines():
-                _tell_once(told)
-            found[name] = features.states
+            if fits:
+                self.on_device[fingerprints[name], pooling] = activations
+            for message in activations.report.warnings():
+                _warn_once(message)
+            found[name] = activations.states
         return found
 
-    def _fits(self, encoder: PreTrainedModel, aligned: Iterable[Alignment]) -> bool:
-        if self.place.type != "cuda":
+    def _fits_on_device(self, encoder: PreTrainedModel, aligned: Iterable[Alignment]) -> bool:
+        """Whether the float16 hidden states of all splits fit into free GPU memory; False on a CPU."""
+        if self.torch_device.type != "cuda":
             return False
         values = sum(int(np.prod(states_shape(encoder, one))) for one in aligned)
-        return values * torch.float16.itemsize < SHARE_OF_DEVICE * torch.cuda.mem_get_info(self.place)[0]
+        free = torch.cuda.mem_get_info(self.torch_device)[0]
+        return values * torch.float16.itemsize < MAX_DEVICE_FRACTION * free
 
-    def _clear(self, wanted: set[str]) -> None:
-        """Delete the files of other words, and what a process that was killed left half-written."""
+    def _delete_other_files(self, wanted: set[str]) -> None:
+        """Delete the files of other corpora, and partial files of processes that were killed."""
         assert self.folder is not None
         for file in self.folder.iterdir() if self.folder.is_dir() else ():
             if file.is_file() and file.stem not in wanted:
                 file.unlink(missing_ok=True)
 
-    def _extracted(
+    def _extract(
         self,
         encoder: PreTrainedModel,
         tokenizer: Any,
         split: TaggedCorpus,
-        vector: WordPooling,
+        pooling: WordPooling,
         aligned: Alignment,
-        here: bool,
+        on_device: bool,
         on_words: OnWords | None,
-    ) -> WordFeatures:
-        def extracted(precision: Precision) -> WordFeatures:
+    ) -> WordActivations:
+        """Extract in float16; if a value overflows, again in float32."""
+
+        def extract(precision: Precision) -> WordActivations:
             return extract_words(
                 encoder,
                 tokenizer,
                 split,
-                pooling=vector,
+                pooling=pooling,
                 precision=precision,
-                device=self.place,
+                device=self.torch_device,
                 cache=self.folder,
-                key="" if here else _file_name(split, vector, precision),
+                key="" if on_device else _file_name(split, pooling, precision),
                 on_words=on_words,
                 aligned=aligned,
-                on_device=here,
+                on_device=on_device,
             )
 
         try:
-            return extracted("float16")
+            return extract("float16")
         except WhichlayersError as error:
             if "float16" not in str(error):
                 raise
-            return extracted("float32")
+            return extract("float32")
 
 
-def _file_name(split: TaggedCorpus, vector: WordPooling, precision: Precision) -> str:
-    return words_key("", split, vector, precision)  # of no model: the folder is one model's own
+def _file_name(split: TaggedCorpus, pooling: WordPooling, precision: Precision) -> str:
+    return word_cache_key(
+        "", split, pooling, precision
+    )  # no model fingerprint: the folder belongs to one model
 
 
 @cache_once
-def _tell_once(text: str) -> None:
-    """A corpus is read anew by every finetuned model; what there is to say of it is said once a process."""
+def _warn_once(text: str) -> None:
+    """Log a warning once per process, although every finetuned model reads the corpus again."""
     log.warning("%s", text)

@@ -1,17 +1,16 @@
-"""Which tokens belong to which word: a tagged corpus as the flat arrays a model reads.
+"""Aligns tokens with words: tokenizes a tagged corpus into flat arrays with the token span of every word.
 
     aligned = align(corpus, tokenizer, max_length=512)
-    aligned.ids[aligned.first[w] : aligned.last[w] + 1]    # the sub-words of word w
+    aligned.ids[aligned.first_token[w] : aligned.last_token[w] + 1]    # the subwords of word w
 
-Every word is cut into sub-words by itself, as if a space stood before it, so that the word of each token is
-known and never guessed: WordPiece, byte-level BPE and SentencePiece alike. That every word got its tokens, in
-order, is asserted word for word.
+Every word is tokenized separately, as if preceded by a space, so the word of each token is known for WordPiece,
+byte-level BPE and SentencePiece alike. Every segment is checked: each word has tokens, in the order of the words.
 
-- A sentence longer than the model allows is cut at word borders into as few pieces as it takes, of about the
-  same length. A word then sees the words of its piece alone. The report lists these sentences.
-- The tokenizer's unknown token stands for a word of which the tokenizer makes no token at all (a zero-width
-  space, with BERT). The report lists these words.
-- A single word longer than the model allows is an error, as is a sentence without words.
+- A sentence longer than the model's maximum length is split at word boundaries into as few segments as possible, of
+  about equal length. A word then has only its segment as context. The report lists these sentences.
+- A word that the tokenizer maps to no token (a zero-width space, with BERT) is replaced by the unknown token. The
+  report lists these words.
+- A single word longer than the maximum length is an error, and so is a sentence without words.
 """
 
 from __future__ import annotations
@@ -28,123 +27,136 @@ from tokenizers import Encoding, Tokenizer
 
 from whichlayers.data.conll import TaggedCorpus, TaggedSentence
 from whichlayers.errors import WhichlayersError
+from whichlayers.text import counted
 
-CHUNK = 1000  # sentences that are tokenised at once
-SHOWN = 3  # of the things that a report or an error lists
+SENTENCES_PER_CALL = 1000  # sentences that are tokenized at once
+MAX_LISTED = 3  # items that a warning lists
 
 
 @dataclass(frozen=True)
 class SplitSentence:
-    """A sentence that went through the model in pieces."""
+    """A sentence that is longer than the model's maximum length."""
 
-    number: int  # as in TaggedSentence: the line of its first word
+    number: int  # line number of its first word, as in TaggedSentence
     words: int
-    pieces: int
+    segments: int
 
 
 @dataclass(frozen=True)
 class AlignmentReport:
+    """Counts of an alignment, and what it had to change."""
+
     corpus: str
     sentences: int
     words: int
-    tokens: int  # with the special ones
-    split: tuple[SplitSentence, ...]  # longer than the model allows
-    stood_in: tuple[tuple[int, str], ...]  # (sentence number, word) for which the unknown token stands
-    unknown: int  # words of which the tokenizer knows no part
+    tokens: int  # including special tokens
+    split: tuple[SplitSentence, ...]  # sentences longer than the model's maximum length
+    replaced: tuple[tuple[int, str], ...]  # (sentence number, word) replaced by the unknown token
+    unknown: int  # number of words whose tokens are all unknown
 
-    def lines(self) -> list[str]:
-        """What the user should be told; nothing, where all went as usual."""
+    def warnings(self) -> list[str]:
+        """Messages about split sentences and replaced words; empty if there are none."""
         found = []
         if self.split:
-            some = ", ".join(f"{s.number} ({s.pieces} pieces)" for s in self.split[:SHOWN])
-            found.append(
-                f"{self.corpus}: {len(self.split)} sentences are longer than the model allows and were split "
-                f"at word borders: line {some}{_and_more(self.split)}"
+            listed = ", ".join(
+                f"{s.number} ({counted(s.segments, 'segment')})" for s in self.split[:MAX_LISTED]
             )
-        if self.stood_in:
-            some = ", ".join(f"{number} ({word!a})" for number, word in self.stood_in[:SHOWN])
             found.append(
-                f"{self.corpus}: the tokenizer makes nothing of {len(self.stood_in)} words, its unknown token "
-                f"stands for them: in the sentence at line {some}{_and_more(self.stood_in)}"
+                f"{self.corpus}: split {counted(len(self.split), 'sentence')} longer than the model's maximum length "
+                f"at word boundaries: line {listed}{_and_more(self.split)}"
+            )
+        if self.replaced:
+            listed = ", ".join(f"{number} ({word!a})" for number, word in self.replaced[:MAX_LISTED])
+            found.append(
+                f"{self.corpus}: replaced {counted(len(self.replaced), 'word')} without any token by the tokenizer's "
+                f"unknown token: in the sentence at line {listed}{_and_more(self.replaced)}"
             )
         return found
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """All pieces in a row, in the order of the corpus; a piece is what goes through the model at once."""
+    """All segments concatenated, in corpus order; a segment is one input sequence of the model."""
 
-    ids: np.ndarray  # (tokens,) int32, special tokens included
+    ids: np.ndarray  # (tokens,) int32, including special tokens
     type_ids: np.ndarray  # (tokens,) uint8
-    offsets: np.ndarray  # (pieces + 1,) int64: where each piece starts in `ids`
-    words: np.ndarray  # (pieces + 1,) int64: the first word of each piece
-    first: np.ndarray  # (words,) int64: place in `ids` of each word's first sub-word
-    last: np.ndarray  # (words,) int64: and of its last
+    offsets: np.ndarray  # (segments + 1,) int64: where each segment starts in `ids`
+    word_offsets: np.ndarray  # (segments + 1,) int64: index of the first word of each segment
+    first_token: np.ndarray  # (words,) int64: index in `ids` of each word's first subword
+    last_token: np.ndarray  # (words,) int64: index in `ids` of each word's last subword
     report: AlignmentReport
 
 
 def align(corpus: TaggedCorpus, tokenizer: Any, max_length: int | None = None) -> Alignment:
-    """`tokenizer`: a fast tokenizer of transformers. `max_length`: in tokens, special ones included."""
+    """Tokenize a corpus word by word.
+
+    Args:
+        corpus: The tagged sentences.
+        tokenizer: A fast tokenizer of transformers.
+        max_length: Maximum length of a segment in tokens, including special tokens; None for no limit.
+    """
     backend = word_tokenizer(tokenizer)
-    room = _room(backend, max_length)
+    max_subwords = _max_subwords(backend, max_length)
     unknown = tokenizer.unk_token_id
     ids, types, firsts, lasts = ([] for _ in range(4))
-    sizes: list[tuple[int, int]] = []  # (tokens, words) of each piece
+    sizes: list[tuple[int, int]] = []  # (tokens, words) of each segment
     split: list[SplitSentence] = []
-    stood_in: list[tuple[int, str]] = []
-    place = no_part_known = 0
-    for sentences in _chunks(corpus.sentences):
-        _check(corpus.name, sentences)
-        for sentence, pieces, lost in _encoded(corpus.name, sentences, backend, tokenizer.unk_token, room):
-            if len(pieces) > 1:
-                split.append(SplitSentence(sentence.number, len(sentence.words), len(pieces)))
-            stood_in += [(sentence.number, sentence.words[w]) for w in lost]
-            for piece in pieces:
-                first, last = _word_spans(piece)
-                flat = np.array(piece.ids, np.int32)
+    replaced: list[tuple[int, str]] = []
+    n_tokens = n_unknown = 0
+    for sentences in _batched(corpus.sentences):
+        _check_sentences(corpus.name, sentences)
+        for sentence, segments, missing in _tokenize_sentences(
+            corpus.name, sentences, backend, tokenizer.unk_token, max_subwords
+        ):
+            if len(segments) > 1:
+                split.append(SplitSentence(sentence.number, len(sentence.words), len(segments)))
+            replaced += [(sentence.number, sentence.words[w]) for w in missing]
+            for segment in segments:
+                first, last = _word_spans(segment)
+                flat = np.array(segment.ids, np.int32)
                 ids.append(flat)
-                types.append(np.array(piece.type_ids, np.uint8))
-                firsts.append(first + place)
-                lasts.append(last + place)
+                types.append(np.array(segment.type_ids, np.uint8))
+                firsts.append(first + n_tokens)
+                lasts.append(last + n_tokens)
                 sizes.append((len(flat), len(first)))
-                no_part_known += _all_unknown(flat, first, last, unknown)
-                place += len(flat)
+                n_unknown += _count_unknown_words(flat, first, last, unknown)
+                n_tokens += len(flat)
     tokens, words = np.array(sizes, np.int64).reshape(-1, 2).T
     report = AlignmentReport(
         corpus=corpus.name,
         sentences=len(corpus.sentences),
         words=int(words.sum()),
-        tokens=place,
+        tokens=n_tokens,
         split=tuple(split),
-        stood_in=tuple(stood_in),
-        unknown=no_part_known,
+        replaced=tuple(replaced),
+        unknown=n_unknown,
     )
     return Alignment(
         ids=np.concatenate(ids),
         type_ids=np.concatenate(types),
         offsets=np.concatenate([[0], tokens.cumsum()]),
-        words=np.concatenate([[0], words.cumsum()]),
-        first=np.concatenate(firsts),
-        last=np.concatenate(lasts),
+        word_offsets=np.concatenate([[0], words.cumsum()]),
+        first_token=np.concatenate(firsts),
+        last_token=np.concatenate(lasts),
         report=report,
     )
 
 
 def word_tokenizer(tokenizer: Any) -> Tokenizer:
-    """A copy of the tokenizer's own rules that reads each word as if a space stood before it.
+    """A copy of the backend tokenizer that tokenizes each word as if preceded by a space.
 
-    Byte-level BPE would otherwise read every word of a list as the inside of a longer one, without a word of
-    warning from transformers 5.
+    Without this, byte-level BPE tokenizes every word of a list like the inside of a longer word; transformers 5 does
+    not warn about it.
     """
     rules = json.loads(tokenizer.backend_tokenizer.to_str())
-    _put_space_before(rules["pre_tokenizer"])
+    _add_prefix_space(rules["pre_tokenizer"])
     copy = Tokenizer.from_str(json.dumps(rules))
     copy.no_truncation()
     copy.no_padding()
     return copy
 
 
-def _put_space_before(pre_tokenizer: dict[str, Any] | None) -> None:
+def _add_prefix_space(pre_tokenizer: dict[str, Any] | None) -> None:
     for part in [] if pre_tokenizer is None else pre_tokenizer.get("pretokenizers", [pre_tokenizer]):
         if part["type"] == "ByteLevel":
             part["add_prefix_space"] = True
@@ -152,79 +164,92 @@ def _put_space_before(pre_tokenizer: dict[str, Any] | None) -> None:
             part["prepend_scheme"] = "always"
 
 
-def _room(backend: Tokenizer, max_length: int | None) -> int | None:
-    """How many sub-words a piece may have."""
+def _max_subwords(backend: Tokenizer, max_length: int | None) -> int | None:
+    """Maximum number of subwords of a segment, without special tokens; None for no limit."""
     if max_length is None:
         return None
     special = backend.num_special_tokens_to_add(False)
     if max_length <= special:
         raise WhichlayersError(
-            f"max_length = {max_length} leaves no room for a word: this tokenizer adds {special} special "
-            f"tokens; use {special + 1} or more"
+            f"max_length = {max_length} leaves no room for a word: this tokenizer adds "
+            f"{counted(special, 'special token')}; use {special + 1} or more"
         )
     return max_length - special
 
 
-def _check(name: str, sentences: Sequence[TaggedSentence]) -> None:
+def _check_sentences(name: str, sentences: Sequence[TaggedSentence]) -> None:
     for sentence in sentences:
         if not sentence.words:
             raise WhichlayersError(
-                f"{name}:{sentence.number}: the sentence has no words; leave it out of the corpus"
+                f"{name}:{sentence.number}: the sentence has no words; remove it from the corpus"
             )
         if len(sentence.words) != len(sentence.tags):
             raise WhichlayersError(
-                f"{name}:{sentence.number}: {len(sentence.words)} words and {len(sentence.tags)} tags; "
-                "every word needs one tag"
+                f"{name}:{sentence.number}: {counted(len(sentence.words), 'word')} but "
+                f"{counted(len(sentence.tags), 'tag')}; every word needs exactly one tag"
             )
 
 
-def _encoded(
-    name: str, sentences: Sequence[TaggedSentence], backend: Tokenizer, stand_in: str | None, room: int | None
+def _tokenize_sentences(
+    name: str,
+    sentences: Sequence[TaggedSentence],
+    backend: Tokenizer,
+    unknown_token: str | None,
+    max_subwords: int | None,
 ) -> Iterator[tuple[TaggedSentence, list[Encoding], list[int]]]:
-    """(sentence, its pieces, the words for which the unknown token stands)."""
+    """Yields (sentence, its segments, indices of the words replaced by the unknown token)."""
     whole = backend.encode_batch([list(s.words) for s in sentences], is_pretokenized=True)
     for sentence, encoding in zip(sentences, whole, strict=True):
-        words, lost = list(sentence.words), _lost(encoding, len(sentence.words))
-        if lost and stand_in is not None:
-            for w in lost:
-                words[w] = stand_in
+        words, missing = list(sentence.words), _words_without_tokens(encoding, len(sentence.words))
+        if missing and unknown_token is not None:
+            for w in missing:
+                words[w] = unknown_token
             encoding = backend.encode(words, is_pretokenized=True)
-        still = _lost(encoding, len(words))
-        if still:
+        still_missing = _words_without_tokens(encoding, len(words))
+        if still_missing:
             raise WhichlayersError(
-                f"{name}:{sentence.number}: the tokenizer makes no token of the word {sentence.words[still[0]]!a} "
-                "and has no unknown token to stand for it; remove the word"
+                f"{name}:{sentence.number}: the tokenizer produces no token for the word "
+                f"{sentence.words[still_missing[0]]!a} and has no unknown token to replace it; remove the word"
             )
-        pieces, runs = [encoding], [(0, len(words))]
+        segments, bounds = [encoding], [(0, len(words))]
         counts = np.bincount([w for w in encoding.word_ids if w is not None], minlength=len(words))
-        if room is not None and counts.sum() > room:
-            runs = _runs(name, sentence, counts, room)
-            pieces = backend.encode_batch([words[a:b] for a, b in runs], is_pretokenized=True)
-        for piece, (a, b) in zip(pieces, runs, strict=True):
-            _assert_word_for_word(name, sentence, piece, b - a)
-        yield sentence, pieces, lost
+        if max_subwords is not None and counts.sum() > max_subwords:
+            bounds = _segment_bounds(name, sentence, counts, max_subwords)
+            segments = backend.encode_batch([words[a:b] for a, b in bounds], is_pretokenized=True)
+        for segment, (a, b) in zip(segments, bounds, strict=True):
+            _check_word_order(name, sentence, segment, b - a)
+        yield sentence, segments, missing
 
 
-def _lost(encoding: Encoding, n_words: int) -> list[int]:
+def _words_without_tokens(encoding: Encoding, n_words: int) -> list[int]:
     return sorted(set(range(n_words)).difference(encoding.word_ids))
 
 
-def _runs(name: str, sentence: TaggedSentence, counts: np.ndarray, room: int) -> list[tuple[int, int]]:
-    """Words (from, to) of each piece: as few as it takes, their longest as short as that allows."""
+def _segment_bounds(
+    name: str, sentence: TaggedSentence, counts: np.ndarray, max_subwords: int
+) -> list[tuple[int, int]]:
+    """Word ranges [start, end) of the fewest possible segments, with the longest as short as possible.
+
+    `counts`: (words,) number of subwords of each word.
+    """
     longest = int(counts.argmax())
-    if counts[longest] > room:
+    if counts[longest] > max_subwords:
         word = sentence.words[longest]
         raise WhichlayersError(
-            f"{name}:{sentence.number}: the word {word[:40]!r}{'...' if len(word) > 40 else ''} alone is "
-            f"{counts[longest]} sub-words, and the model takes {room}; shorten or remove it"
+            f"{name}:{sentence.number}: the word {word[:40]!r}{'...' if len(word) > 40 else ''} has "
+            f"{counts[longest]} subwords, but the model accepts at most {max_subwords}; shorten or remove it"
         )
-    fewest = len(_cut(counts, room))
-    least = max(int(counts[longest]), math.ceil(counts.sum() / fewest))
-    return next(runs for limit in range(least, room + 1) if len(runs := _cut(counts, limit)) == fewest)
+    fewest = len(_split_greedily(counts, max_subwords))
+    smallest = max(int(counts[longest]), math.ceil(counts.sum() / fewest))
+    return next(
+        bounds
+        for limit in range(smallest, max_subwords + 1)
+        if len(bounds := _split_greedily(counts, limit)) == fewest
+    )
 
 
-def _cut(counts: np.ndarray, limit: int) -> list[tuple[int, int]]:
-    """As many words as fit, piece after piece."""
+def _split_greedily(counts: np.ndarray, limit: int) -> list[tuple[int, int]]:
+    """Word ranges [start, end) of segments, each with as many words as fit into `limit` subwords."""
     borders, filled = [0], 0
     for w, count in enumerate(counts.tolist()):
         if filled + count > limit:
@@ -235,41 +260,42 @@ def _cut(counts: np.ndarray, limit: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(borders))
 
 
-def _assert_word_for_word(name: str, sentence: TaggedSentence, piece: Encoding, n_words: int) -> None:
-    """The words of the tokens are 0, 0, 1, 2, 2, ...: none left out, none out of order."""
-    places = np.array([w for w in piece.word_ids if w is not None])
+def _check_word_order(name: str, sentence: TaggedSentence, segment: Encoding, n_words: int) -> None:
+    """Check that the word indices of the tokens are 0, 0, 1, 2, 2, ...: none missing, none out of order."""
+    indices = np.array([w for w in segment.word_ids if w is not None])
     if (
-        len(places) == 0
-        or places[0] != 0
-        or places[-1] != n_words - 1
-        or not np.isin(np.diff(places), (0, 1)).all()
+        len(indices) == 0
+        or indices[0] != 0
+        or indices[-1] != n_words - 1
+        or not np.isin(np.diff(indices), (0, 1)).all()
     ):
         raise WhichlayersError(
-            f"{name}:{sentence.number}: the tokenizer's tokens do not follow the words one by one "
-            f"({' '.join(sentence.words)[:60]!r}); it cannot be used for word-level probes"
+            f"{name}:{sentence.number}: the tokens are not in the order of the words "
+            f"({' '.join(sentence.words)[:60]!r}); this tokenizer cannot be used for word-level probing"
         )
 
 
-def _word_spans(piece: Encoding) -> tuple[np.ndarray, np.ndarray]:
-    """Places in the piece of each word's first and last token."""
-    word = np.array([-1 if w is None else w for w in piece.word_ids])
+def _word_spans(segment: Encoding) -> tuple[np.ndarray, np.ndarray]:
+    """Indices (words,) in the segment of each word's first and last token."""
+    word = np.array([-1 if w is None else w for w in segment.word_ids])
     real = np.flatnonzero(word >= 0)
     starts = np.flatnonzero(np.diff(word[real], prepend=-1))
     ends = np.append(starts[1:], len(real)) - 1
     return real[starts], real[ends]
 
 
-def _all_unknown(ids: np.ndarray, first: np.ndarray, last: np.ndarray, unknown: int | None) -> int:
+def _count_unknown_words(ids: np.ndarray, first: np.ndarray, last: np.ndarray, unknown: int | None) -> int:
+    """Number of words whose tokens are all the unknown token."""
     known = np.concatenate([[0], np.cumsum(ids != unknown)])
     return int((known[last + 1] == known[first]).sum())
 
 
-def _chunks(sentences: Sequence[TaggedSentence]) -> Iterator[Sequence[TaggedSentence]]:
+def _batched(sentences: Sequence[TaggedSentence]) -> Iterator[Sequence[TaggedSentence]]:
     if not sentences:
         raise WhichlayersError("the corpus has no sentences")
-    for start in range(0, len(sentences), CHUNK):
-        yield sentences[start : start + CHUNK]
+    for start in range(0, len(sentences), SENTENCES_PER_CALL):
+        yield sentences[start : start + SENTENCES_PER_CALL]
 
 
-def _and_more(things: Sequence[object]) -> str:
-    return f" and {len(things) - SHOWN} more" if len(things) > SHOWN else ""
+def _and_more(items: Sequence[object]) -> str:
+    return f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""

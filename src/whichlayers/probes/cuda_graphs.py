@@ -1,8 +1,8 @@
-"""The steps of small probes, replayed from a CUDA graph.
+"""Runs the training steps of small probes from a CUDA graph.
 
-With few examples or few neurons a step the device waits for the host, which has some twenty kernels to launch. A
-captured step takes one launch. All that changes from step to step lies on the device: where in the epoch it is,
-and how many steps were taken.
+With few examples or few neurons per step the GPU waits for the host to launch some twenty kernels. A captured step
+takes one launch. Everything that changes between steps is stored on the device: the offset of the batch and the step
+number.
 """
 
 from __future__ import annotations
@@ -12,51 +12,59 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-WORTH_CAPTURING = 256  # steps
-WARM_RUNS = 3
+MIN_STEPS_TO_CAPTURE = 256
+WARMUP_STEPS = 3
 
-Step = Callable[
-    [Tensor, Tensor], None
-]  # (first place of the batch, number of this step): both 0-d, on the device
+Step = Callable[[Tensor, Tensor], None]  # (offset of the batch, step number from 1): both 0-d, on the device
 
 
-class Replay:
-    """A step over batches of one size. On a CUDA device it is captured once `of` steps make that worthwhile:
-    it must read and write the same tensors whenever it is called."""
+class GraphedStep:
+    """Runs a step over consecutive batches of equal size, as a CUDA graph where that is faster.
 
-    def __init__(self, step: Step, batch: int, device: torch.device, of: int, done: int = 0):
-        self.step, self.batch, self.device = step, batch, device
-        self.captures = device.type == "cuda" and of >= WORTH_CAPTURING
-        self.place = torch.zeros((), dtype=torch.int64, device=device)
-        self.number = torch.full((), float(done), dtype=torch.float64, device=device)
+    Args:
+        step: Called with the offset of the batch and the step number. It must read and write the same tensors each
+            time.
+        batch_size: Distance between the offsets of two batches.
+        device: Where the step runs. Only steps on a CUDA device are captured.
+        total_steps: Number of steps that will be run; the step is captured if there are enough of them.
+        steps_done: Number of steps that were run before.
+    """
+
+    def __init__(
+        self, step: Step, batch_size: int, device: torch.device, total_steps: int, steps_done: int = 0
+    ):
+        self.step, self.batch_size, self.device = step, batch_size, device
+        self.captures = device.type == "cuda" and total_steps >= MIN_STEPS_TO_CAPTURE
+        self.offset = torch.zeros((), dtype=torch.int64, device=device)
+        self.number = torch.full((), float(steps_done), dtype=torch.float64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def run(self, steps: int) -> None:
-        """That many batches, from place 0 on."""
-        self.place.zero_()
+        """Run this many steps, starting with the batch at offset 0."""
+        self.offset.zero_()
         left = steps
-        if self.captures and self.graph is None and left > WARM_RUNS:
+        if self.captures and self.graph is None and left > WARMUP_STEPS:
             self._capture()
-            left -= WARM_RUNS
+            left -= WARMUP_STEPS
         for _ in range(left):
             if self.graph is None:
-                self._one()
+                self._run_one()
             else:
                 self.graph.replay()
 
-    def _one(self) -> None:
+    def _run_one(self) -> None:
         self.number.add_(1)
-        self.step(self.place, self.number)
-        self.place.add_(self.batch)
+        self.step(self.offset, self.number)
+        self.offset.add_(self.batch_size)
 
     def _capture(self) -> None:
-        """Takes WARM_RUNS steps like any other, as a capture wants it, and records the next without taking it."""
+        """Run WARMUP_STEPS steps on a side stream, as capturing requires, then record the next without running it."""
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            for _ in range(WARM_RUNS):
-                self._one()
+            for _ in range(WARMUP_STEPS):
+                self._run_one()
         torch.cuda.current_stream(self.device).wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self._one()
+            self._run_one()

@@ -1,7 +1,7 @@
-"""How well trained probes do: on all words, on the words of each tag, and as a code.
+"""Scores of trained word probes: accuracy, accuracy per tag and code length.
 
-The table goes by once, in blocks; probes that read the same neurons are columns of one matrix product. Counts
-stay on the device until the end.
+The hidden states are read once, in blocks; probes that read the same neurons are columns of one matrix product.
+Counts stay on the device until the end.
 """
 
 from __future__ import annotations
@@ -13,124 +13,137 @@ import torch
 from torch import Tensor
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.probe_batching import Bundle, FittedProbe, bundled
-from whichlayers.probes.word_table import WordTable, gathered, matrix_precision
+from whichlayers.probes.probe_batching import FittedProbe, ProbeGroup, group_probes
+from whichlayers.probes.word_table import WordStates, gather_neurons, matmul_precision
+from whichlayers.text import counted
 
-ROWS = 4096  # that are scored at once
-OUTPUT_BYTES = 1 << 27  # of their outputs, at most
+ROWS_PER_BLOCK = 4096
+OUTPUT_BYTES = 1 << 27  # maximum size of the outputs of a block
 
-# (outputs (U, b, G, C), labels (U, b, G)) -> what is added up over all rows, (U, G) or (U, G, C)
-Tally = Callable[[Tensor, Tensor], Tensor]
+# (outputs (U, b, G, C), labels (U, b, G)) -> statistic of the block (U, G) or (U, G, C), which is summed over blocks
+BlockStatistic = Callable[[Tensor, Tensor], Tensor]
 
 
 def accuracies(
-    table: WordTable, labels: np.ndarray, probes: Sequence[FittedProbe], rows: np.ndarray | None = None
+    states: WordStates, labels: np.ndarray, probes: Sequence[FittedProbe], rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """(P,) shares of words that get their tag; a tag training never saw (-1) counts as an error.
+    """Accuracy of each probe, (P,); NaN for a probe that failed to train.
 
-    `labels`: (n,) or (tasks, n). A probe that failed to train has NaN.
+    Args:
+        states: Hidden states of n words.
+        labels: (n,) or (tasks, n); a tag that does not occur in training is -1 and counts as an error.
+        probes: The probes to score.
+        rows: Words to score on. Default: all.
     """
 
-    def right(outputs: Tensor, marks: Tensor) -> Tensor:
-        return (outputs.argmax(-1) == marks).sum(1)
+    def count_correct(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(-1) == targets).sum(1)
 
-    n = table.n if rows is None else len(rows)
-    return _added_up(table, labels, probes, rows, right) / n
+    n = states.n_words if rows is None else len(rows)
+    return _sum_over_rows(states, labels, probes, rows, count_correct) / n
 
 
 def tag_accuracies(
-    table: WordTable,
+    states: WordStates,
     labels: np.ndarray,
     probes: Sequence[FittedProbe],
     n_tags: int,
     rows: np.ndarray | None = None,
 ) -> np.ndarray:
-    """(P, n_tags): the share of each tag's words that get it; NaN where a tag does not occur."""
+    """Accuracy of each probe on the words of each tag, (P, n_tags); NaN where a tag does not occur."""
 
-    def right(outputs: Tensor, marks: Tensor) -> Tensor:
-        hits = (outputs.argmax(-1) == marks).double()  # (U, b, G)
-        counts = hits.new_zeros(len(hits), marks.shape[-1], n_tags + 1)  # the last place for unseen tags
-        return counts.scatter_add_(-1, (marks % (n_tags + 1)).transpose(1, 2), hits.transpose(1, 2))[..., :-1]
+    def count_correct(outputs: Tensor, targets: Tensor) -> Tensor:
+        correct = (outputs.argmax(-1) == targets).double()  # (U, b, G)
+        counts = correct.new_zeros(
+            len(correct), targets.shape[-1], n_tags + 1
+        )  # the last column is for unseen tags
+        index = (targets % (n_tags + 1)).transpose(1, 2)
+        return counts.scatter_add_(-1, index, correct.transpose(1, 2))[..., :-1]
 
-    marked = np.atleast_2d(labels)
-    used = marked if rows is None else marked[:, rows]
-    totals = np.stack([np.bincount(mine[mine >= 0], minlength=n_tags) for mine in used])
-    found = _added_up(table, labels, probes, rows, right)
+    label_matrix = np.atleast_2d(labels)
+    used = label_matrix if rows is None else label_matrix[:, rows]
+    totals = np.stack([np.bincount(task[task >= 0], minlength=n_tags) for task in used])
+    found = _sum_over_rows(states, labels, probes, rows, count_correct)
     with np.errstate(invalid="ignore"):
-        return found / totals[[probe.problem.task for probe in probes]]
+        return found / totals[[probe.spec.task for probe in probes]]
 
 
 def code_lengths(
-    table: WordTable, labels: np.ndarray, probes: Sequence[FittedProbe], rows: np.ndarray | None = None
+    states: WordStates, labels: np.ndarray, probes: Sequence[FittedProbe], rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """(P,): the sum of -ln p(tag) over the words, in nats; infinite where a tag was never seen in training."""
+    """Sum of -ln p(tag) over the words for each probe, (P,), in nats; infinite if a tag does not occur in training."""
 
-    def nats(outputs: Tensor, marks: Tensor) -> Tensor:
-        log = torch.log_softmax(outputs, -1).gather(-1, marks.clamp(min=0)[..., None])[..., 0]
-        return -log.masked_fill(marks < 0, -torch.inf).double().sum(1)
+    def sum_nats(outputs: Tensor, targets: Tensor) -> Tensor:
+        log_probs = torch.log_softmax(outputs, -1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+        return -log_probs.masked_fill(targets < 0, -torch.inf).double().sum(1)
 
-    return _added_up(table, labels, probes, rows, nats)
+    return _sum_over_rows(states, labels, probes, rows, sum_nats)
 
 
-def _added_up(
-    table: WordTable,
+def _sum_over_rows(
+    states: WordStates,
     labels: np.ndarray,
     probes: Sequence[FittedProbe],
     rows: np.ndarray | None,
-    tally: Tally,
+    statistic: BlockStatistic,
 ) -> np.ndarray:
+    """The statistic of every probe, summed over rows: (P,) or (P, C) float64; NaN for a probe that failed to train."""
     if not probes:
         return np.zeros(0)
-    marked = np.atleast_2d(np.asarray(labels, np.int64))
+    label_matrix = np.atleast_2d(np.asarray(labels, np.int64))
     n_tags = probes[0].weight.shape[1]
-    if marked.shape[1] != table.n:
+    if label_matrix.shape[1] != states.n_words:
         raise WhichlayersError(
-            f"there are {table.n:,} words and {marked.shape[1]:,} tags; every word needs one"
+            f"there are {counted(states.n_words, 'word')} but {counted(label_matrix.shape[1], 'label')}; "
+            "every word needs exactly one label"
         )
-    if marked.max() >= n_tags:
+    if label_matrix.max() >= n_tags:
         raise WhichlayersError(
-            f"label {marked.max()}: the probes give 0 to {n_tags - 1}, and -1 stands for unseen"
+            f"invalid label {label_matrix.max()}: the probes predict 0 to {n_tags - 1}, and -1 is an unseen tag"
         )
-    on_device = torch.from_numpy(marked).to(table.device)
-    problems = [probe.problem for probe in probes]
-    for problem in problems:
-        table.checked(problem.neurons)
+    on_device = torch.from_numpy(label_matrix).to(states.device)
+    specs = [probe.spec for probe in probes]
+    for spec in specs:
+        states.check_neurons(spec.neurons)
     totals: dict[int, Tensor] = {}
     with torch.no_grad():
-        for group in bundled(problems, n_tags, ROWS, table.device, by_seed=False):
-            found = _group_total(table, on_device, probes, group, rows, tally).cpu()
-            totals |= {p: found[u, g] for u, bundle in enumerate(group) for g, p in enumerate(bundle.places)}
+        for groups in group_probes(specs, n_tags, ROWS_PER_BLOCK, states.device, by_seed=False):
+            found = _sum_of_groups(states, on_device, probes, groups, rows, statistic).cpu()
+            totals |= {p: found[u, g] for u, group in enumerate(groups) for g, p in enumerate(group.indices)}
     values = torch.stack([totals[p].double() for p in range(len(probes))]).numpy()
     values[[probe.error is not None for probe in probes]] = np.nan
     return values
 
 
-def _group_total(
-    table: WordTable,
+def _sum_of_groups(
+    states: WordStates,
     labels: Tensor,
     probes: Sequence[FittedProbe],
-    group: list[Bundle],
+    groups: list[ProbeGroup],
     rows: np.ndarray | None,
-    tally: Tally,
+    statistic: BlockStatistic,
 ) -> Tensor:
-    device, width = table.device, len(group[0].places)
+    """The statistic summed over rows for U groups of G probes, (U, G) or (U, G, C); labels are (tasks, n)."""
+    device, width = states.device, len(groups[0].indices)
     weight, bias = (
-        torch.stack([torch.cat([part(probes[p]) for p in b.places], -1) for b in group]).to(device)
+        torch.stack([torch.cat([part(probes[p]) for p in g.indices], -1) for g in groups]).to(device)
         for part in (lambda probe: probe.weight, lambda probe: probe.bias[None])
     )  # (U, d, K), (U, 1, K)
-    task_of = torch.tensor([[probes[p].problem.task for p in b.places] for b in group], device=device)
+    task_of = torch.tensor([[probes[p].spec.task for p in g.indices] for g in groups], device=device)
     which = None if rows is None else torch.from_numpy(np.asarray(rows, np.int64)).to(device)
-    n = table.n if which is None else len(which)
-    size = max(1, min(ROWS, OUTPUT_BYTES // (4 * bias.numel())))
+    n = states.n_words if which is None else len(which)
+    size = max(1, min(ROWS_PER_BLOCK, OUTPUT_BYTES // (4 * bias.numel())))
     total: Tensor | None = None
-    with matrix_precision("float32", device):
+    with matmul_precision("float32", device):
         for start in range(0, n, size):
-            part = slice(start, start + size) if which is None else which[start : start + size]
-            found = table.rows(part)
-            states = gathered([found] * len(group), [bundle.neurons for bundle in group])  # (U, b, d)
-            outputs = torch.baddbmm(bias, states, weight).unflatten(-1, (width, -1))  # (U, b, G, C)
-            marks = labels[:, part][task_of].transpose(1, 2)  # (U, b, G)
-            more = tally(outputs, marks)
-            total = more if total is None else total + more
+            block = slice(start, start + size) if which is None else which[start : start + size]
+            block_rows = states.rows(block)
+            inputs = gather_neurons(
+                [block_rows] * len(groups), [group.neurons for group in groups]
+            )  # (U, b, d)
+            outputs = torch.baddbmm(bias, inputs, weight).unflatten(-1, (width, -1))  # (U, b, G, C)
+            targets = labels[:, block][task_of].transpose(1, 2)  # (U, b, G)
+            found = statistic(outputs, targets)
+            total = found if total is None else total + found
     assert total is not None
     return total

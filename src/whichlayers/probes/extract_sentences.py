@@ -1,14 +1,14 @@
-"""The pooled states of every layer of a frozen model, from one pass over the examples, kept in a file.
+"""Extracts the pooled hidden states of every layer of a frozen model in one forward pass, and caches them in a file.
 
-    table = extract(encoder, split, pad_id, cache=folder, key=cache_key(...))    # (n, depth + 1, H)
+    states = extract(encoder, split, pad_id, cache=folder, key=cache_key(...))    # (n, depth + 1, H)
 
-The encoder runs in eval mode: no dropout, so a state is a function of its text alone and is computed once.
-Place 0 holds the embeddings, place k the output of layer k, as transformers gives them (`hidden_states`). A
-caveat on ModernBERT: its layers add to a stream that is normalised only after the last one, so its top place
-holds the stream after the final norm, as its task heads read it, and all others the stream before any.
+The encoder runs in eval mode, without dropout, so the hidden states of a text are deterministic and computed once.
+Index 0 is the embeddings and index k the output of layer k, as in `hidden_states` of transformers. ModernBERT is an
+exception: its layers add to a residual stream that is normalized only after the last layer. Its top index is the
+stream after the final norm, as its task heads read it; all others are the stream before the norm.
 
-The file is memory-mapped: neither making nor reading it takes memory that grows with the data. It carries a
-checksum; one that is damaged is made again. Two processes that want the same one make it once.
+The file is memory-mapped: neither writing nor reading it takes memory proportional to the data. It has a checksum, and
+a corrupted file is computed again. Processes that need the same file compute it once.
 """
 
 from __future__ import annotations
@@ -32,19 +32,24 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from whichlayers.data.batches import pad
-from whichlayers.data.tokenize import TokenisedSplit
+from whichlayers.data.tokenize import TokenizedSplit
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.anatomy import Anatomy
-from whichlayers.models.head import mean_states, summary_states, takes_token_types
+from whichlayers.models.head import cls_states, mean_states, takes_token_types
 from whichlayers.trial import Pooling
 
-FORMAT = 1  # raise it when the file's contents change
-TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 16384}  # padded tokens in a batch; all its layers are held at once
+FORMAT = 1  # increase when the contents of the file change
+TOKENS_PER_BATCH = {
+    "cpu": 2048,
+    "cuda": 16384,
+}  # including padding; all layers of a batch are in memory at once
 CHECKSUM_BYTES = 4  # after the array
 CHUNK_BYTES = 1 << 24
 
 Precision = Literal["float32", "float16"]
-OnRows = Callable[[int], None]  # how many more examples have gone through the encoder
+OnRows = Callable[
+    [int], None
+]  # called with the number of examples that went through the encoder since the last call
 
 
 def cache_key(
@@ -54,21 +59,21 @@ def cache_key(
     pooling: Pooling = "mean",
     precision: Precision = "float32",
 ) -> str:
-    """A name for the features of a model on a task: a hash of all that decides them."""
+    """File name of the hidden states of a model on a task: a hash of everything that determines them."""
     import transformers
 
     parts = [FORMAT, model_fingerprint, task_fingerprint, max_length, pooling, precision]
-    return name_of([*parts, transformers.__version__])
+    return hash_key([*parts, transformers.__version__])
 
 
-def name_of(parts: list[Any]) -> str:
-    """A file's name: a hash of all that decides what is in it."""
+def hash_key(parts: list[Any]) -> str:
+    """A file name of 24 hex digits: a hash of JSON values that determine the file's contents."""
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
 
 
 def extract(
     encoder: PreTrainedModel,
-    split: TokenisedSplit,
+    split: TokenizedSplit,
     pad_id: int,
     *,
     pooling: Pooling = "mean",
@@ -77,66 +82,69 @@ def extract(
     cache: Path | None = None,
     key: str = "",
     on_rows: OnRows | None = None,
-    tokens_at_once: int | None = None,
+    tokens_per_batch: int | None = None,
 ) -> np.ndarray:
-    """(n, depth + 1, H), memory-mapped: read from the cache's file `key`, or computed and put there.
+    """Pooled hidden states of all examples, (n, depth + 1, H), memory-mapped.
 
-    Without a cache it lies in a temporary file, which goes when the array does.
+    They are read from the file `key` in the folder `cache`, or computed and written there. Without a cache they are
+    stored in a temporary file, which is deleted together with the array.
     """
     shape = (len(split), Anatomy(encoder).depth + 1, encoder.config.hidden_size)
 
     def compute(target: np.ndarray) -> None:
         device_type = torch.device(device).type
-        budget = tokens_at_once or TOKENS_AT_ONCE.get(device_type, TOKENS_AT_ONCE["cpu"])
+        budget = tokens_per_batch or TOKENS_PER_BATCH.get(device_type, TOKENS_PER_BATCH["cpu"])
         for rows, states in _batches(encoder, split, pad_id, pooling, torch.device(device), budget):
-            target[rows] = finite(states.to(getattr(torch, precision)).cpu().numpy(), states)
+            target[rows] = check_finite(states.to(getattr(torch, precision)).cpu().numpy(), states)
             if on_rows is not None:
                 on_rows(len(rows))
 
-    states, fresh = kept(shape, precision, compute, cache, key)
-    if not fresh and on_rows is not None:
+    states, computed = cached_array(shape, precision, compute, cache, key)
+    if not computed and on_rows is not None:
         on_rows(len(split))
     return states
 
 
-def restricted(split: TokenisedSplit, rows: np.ndarray) -> TokenisedSplit:
-    """The split with these rows alone, in this order."""
+def select_rows(split: TokenizedSplit, rows: np.ndarray) -> TokenizedSplit:
+    """A split with only these rows, in this order."""
     spans = [np.arange(split.offsets[r], split.offsets[r + 1]) for r in rows]
     tokens = np.concatenate(spans) if spans else np.zeros(0, np.int64)
     offsets = np.concatenate([[0], np.cumsum([len(span) for span in spans])]).astype(np.int64)
     types = None if split.type_ids is None else split.type_ids[tokens]
-    return TokenisedSplit(split.ids[tokens], types, offsets, split.labels[rows])
+    return TokenizedSplit(split.ids[tokens], types, offsets, split.labels[rows])
 
 
-# --- the pass ---
+# --- forward pass ---
 
 
-def by_length(lengths: np.ndarray, tokens_at_once: int) -> Iterator[np.ndarray]:
-    """Rows in batches of like length, each of at most so many tokens with its padding; the longest first,
-    so that what does not fit into memory fails at once."""
+def batches_by_length(lengths: np.ndarray, tokens_per_batch: int) -> Iterator[np.ndarray]:
+    """Yields row indices in batches of similar length, each with at most `tokens_per_batch` tokens including padding.
+
+    The longest rows come first, so that a batch too large for memory fails at the start.
+    """
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
-        size = max(1, tokens_at_once // int(lengths[order[start]]))
+        size = max(1, tokens_per_batch // int(lengths[order[start]]))
         yield order[start : start + size]
         start += size
 
 
 def _batches(
     encoder: PreTrainedModel,
-    split: TokenisedSplit,
+    split: TokenizedSplit,
     pad_id: int,
     pooling: Pooling,
     device: torch.device,
-    tokens_at_once: int,
+    tokens_per_batch: int,
 ) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """(rows, their pooled states (B, depth + 1, H)) until every row has been through the encoder once."""
+    """Yields (row indices (B,), pooled hidden states (B, depth + 1, H)), each row once."""
     anatomy, with_types = Anatomy(encoder), takes_token_types(encoder)
     encoder = encoder.to(device)  # type: ignore[arg-type]
     was_training = encoder.training
     encoder.eval()
     try:
-        for rows in by_length(np.diff(split.offsets), tokens_at_once):
+        for rows in batches_by_length(np.diff(split.offsets), tokens_per_batch):
             batch = pad(split, rows, pad_id)
             inputs: dict[str, Any] = {
                 "input_ids": torch.from_numpy(batch.input_ids).to(device),
@@ -148,64 +156,65 @@ def _batches(
                 hidden = encoder(**inputs, output_hidden_states=True).hidden_states  # each (B, L, H)
                 assert len(hidden) == anatomy.depth + 1
                 mask = inputs["attention_mask"]
-                states = torch.stack([_pooled(h, mask, pooling, anatomy) for h in hidden], 1)
+                states = torch.stack([_pool(h, mask, pooling, anatomy) for h in hidden], 1)
             yield rows, states
     finally:
         encoder.train(was_training)
 
 
-def _pooled(hidden: Tensor, mask: Tensor, pooling: Pooling, anatomy: Anatomy) -> Tensor:
+def _pool(hidden: Tensor, mask: Tensor, pooling: Pooling, anatomy: Anatomy) -> Tensor:
+    """Hidden states (B, L, H) and attention mask (B, L) -> (B, H)."""
     if pooling == "mean":
         return mean_states(hidden, mask)
-    return summary_states(hidden, mask, anatomy.family.summary_token)
+    return cls_states(hidden, mask, anatomy.family.cls_position)
 
 
-def finite(values: np.ndarray, states: Tensor) -> np.ndarray:
-    """The values as they are stored, once they are known to be numbers; `states`: what they were before."""
+def check_finite(values: np.ndarray, states: Tensor) -> np.ndarray:
+    """Returns `values` if all are finite, else raises; `states` are the same values before rounding."""
     if not np.isfinite(values).all():
-        raise not_finite(bool(torch.isfinite(states).all()))
+        raise not_finite_error(bool(torch.isfinite(states).all()))
     return values
 
 
-def not_finite(whole: bool) -> WhichlayersError:
-    """`whole`: the states were numbers before they were rounded."""
+def not_finite_error(finite_before_rounding: bool) -> WhichlayersError:
+    """The error for hidden states that are not finite, because of rounding to float16 or because of the model."""
     return WhichlayersError(
-        "a hidden state is too large for float16: keep the features as float32"
-        if whole
-        else "the model gives hidden states that are not finite numbers: are its weights whole?"
+        "a hidden state is too large for float16: store the hidden states in float32"
+        if finite_before_rounding
+        else "the model's hidden states are not finite numbers: check that its weights are not corrupted"
     )
 
 
-# --- the file ---
+# --- file ---
 
 
-def kept(
+def cached_array(
     shape: tuple[int, ...],
     precision: Precision,
     compute: Callable[[np.ndarray], None],
     cache: Path | None = None,
     key: str = "",
 ) -> tuple[np.ndarray, bool]:
-    """The array that `compute` fills, memory-mapped, and whether it was filled now or lay in the cache."""
+    """A memory-mapped array, read from the cache or filled by `compute`, and whether it was computed now."""
     if cache is None:
         with tempfile.TemporaryDirectory(prefix="whichlayers-") as folder:
             file = Path(folder) / "features.npy"
             _write(file, shape, precision, compute)
-            return _open(file, shape, precision), True  # the mapping outlives the file's name
+            return _open(file, shape, precision), True  # the mapping stays valid after the file is unlinked
     file = Path(cache) / f"{key}.npy"
     file.parent.mkdir(parents=True, exist_ok=True)
     with _locked(file):
-        fresh = not _is_whole(file, shape, precision)
-        if fresh:
+        computed = not _is_valid(file, shape, precision)
+        if computed:
             _write(file, shape, precision, compute)
-    return _open(file, shape, precision), fresh
+    return _open(file, shape, precision), computed
 
 
 def _write(
     file: Path, shape: tuple[int, ...], precision: Precision, compute: Callable[[np.ndarray], None]
 ) -> None:
-    """Written beside and moved into place: a reader sees a whole file or none."""
-    _check_room(file.parent, shape, precision)
+    """Write to a temporary name and move it into place, so that a reader never sees a partial file."""
+    _check_disk_space(file.parent, shape, precision)
     partial = file.with_name(f".{file.stem}.{uuid.uuid4().hex}.partial")
     try:
         target = np.lib.format.open_memmap(partial, "w+", np.dtype(precision), shape)
@@ -222,20 +231,21 @@ def _write(
 
 
 def _open(file: Path, shape: tuple[int, ...], precision: Precision) -> np.ndarray:
-    """Mapped so that writing to the array would leave the file as it is (torch asks for a writable one)."""
+    """Map the file copy-on-write: torch requires a writable array, and the file is never changed."""
     found = np.load(file, mmap_mode="c", allow_pickle=False)
     if found.shape != shape or found.dtype != np.dtype(precision):
-        raise ValueError(f"{file} holds {found.shape} {found.dtype}")
+        raise ValueError(f"{file} contains {found.shape} {found.dtype}")
     return found
 
 
-def _is_whole(file: Path, shape: tuple[int, ...], precision: Precision) -> bool:
+def _is_valid(file: Path, shape: tuple[int, ...], precision: Precision) -> bool:
+    """Whether the file exists, has this shape and dtype, and matches its checksum."""
     try:
         found = _open(file, shape, precision)
         with open(file, "rb") as handle:
             handle.seek(-CHECKSUM_BYTES, os.SEEK_END)
             return handle.read() == _checksum(found)
-    except (OSError, ValueError, EOFError):  # missing, cut short, or not an array of ours
+    except (OSError, ValueError, EOFError):  # missing, truncated, or not such an array
         return False
 
 
@@ -246,19 +256,19 @@ def _checksum(array: np.ndarray) -> bytes:
     return value.to_bytes(CHECKSUM_BYTES, "little")
 
 
-def _check_room(folder: Path, shape: tuple[int, ...], precision: Precision) -> None:
-    """A memory-mapped file on a full disk kills the process that writes to it, so it is asked before."""
-    need, free = int(np.prod(shape)) * np.dtype(precision).itemsize, shutil.disk_usage(folder).free
-    if need > free:
+def _check_disk_space(folder: Path, shape: tuple[int, ...], precision: Precision) -> None:
+    """Raise if the array does not fit: writing to a memory-mapped file on a full disk would kill the process."""
+    size, free = int(np.prod(shape)) * np.dtype(precision).itemsize, shutil.disk_usage(folder).free
+    if size > free:
         raise WhichlayersError(
-            f"the states of {shape[0]:,} examples in {shape[1]} layers take {need / 1e9:.1f} GB, and"
+            f"the hidden states of {shape[0]:,} examples in {shape[1]} layers take {size / 1e9:.1f} GB, but"
             f" {folder} has {free / 1e9:.1f} GB free: set WHICHLAYERS_CACHE to a folder on a larger disk"
         )
 
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """One process at a time makes the file; the system drops the lock when its holder dies."""
+    """Hold an exclusive lock on the file; the system releases it if the process dies."""
     descriptor = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,21 +1,21 @@
-"""Linear probes trained all at once: every layer, every seed, one batched problem of shape (P, H, C).
+"""Sentence-level linear probes, trained together: every layer and seed is one slice of a batched (P, H, C) problem.
 
-    fitted = fit(Table(features, device), labels, jobs, n_outputs=2)
+    fitted = fit(SentenceStates(states, device), labels, jobs, n_outputs=2)
 
-Each probe is a softmax (or least squares) regression with its own subset, order, starting values, learning
-rate and end: the part of its subset that is held out decides at which epoch it stops and which it keeps. All
-it draws depends on its seed alone, so its result does not depend on its neighbours, beyond rounding. Probes
-that have stopped leave the batch.
+Each probe is a softmax (or least squares) regression with its own training subset, order of examples, initial weights,
+learning rate and early stopping: the loss on a held-out part of its subset decides when it stops and which epoch is
+kept. All randomness depends only on the probe's seed, so the result of a probe does not depend on the other probes,
+except for rounding. Probes that have stopped are removed from the batch.
 
-The states are read as they are unless `standardize` asks for each feature to have mean 0 and sd 1 on the
-probe's training part: that suits features of unequal scale, which plain Adam learns slowly, but is not what
-the papers describe.
+By default hidden states are used unchanged. With `standardize` each feature is scaled to mean 0 and standard deviation
+1 on the probe's training part. This helps with features of very different scale, which plain Adam learns slowly, but
+the papers do not do it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,20 +27,19 @@ from whichlayers import rng
 from whichlayers.data.batches import epoch_order
 from whichlayers.data.tasks import Kind
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.head import CLASSIFIER_SD
-from whichlayers.probes.cuda_graphs import Replay
+from whichlayers.models.head import CLASSIFIER_STD
+from whichlayers.probes.cuda_graphs import GraphedStep
+from whichlayers.probes.steps import OnProgress
 from whichlayers.trial import Probe
 
 BETAS, EPS = (0.9, 0.999), 1e-8
-GATHERED_BYTES = 1 << 26  # of states that are evaluated at once
-SHARE_OF_DEVICE = 0.5  # of a GPU's free memory that a table may take; a larger one stays with the host
-
-OnEpoch = Callable[[int], None]  # how many probes went through one more epoch, or will not need it
+BLOCK_BYTES = 1 << 26  # of states that are evaluated at once
+MAX_DEVICE_FRACTION = 0.5  # of a GPU's free memory, for the states of a split; larger ones stay on the host
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """One probe to train, and the rows of the table that are its training subset."""
+class ProbeJob:
+    """One probe to train, and the rows of its training subset."""
 
     probe: Probe
     seed: int
@@ -48,114 +47,131 @@ class Job:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
-    """A probe at the epoch that is kept. The weights are for states as they are in the table."""
+class FittedSentenceProbe:
+    """A trained probe at its best epoch. The weights apply to hidden states that are not standardized."""
 
     weight: Tensor  # (H, C)
     bias: Tensor  # (C,)
     epoch: int  # from 1
     epochs_run: int
     train_loss: float  # mean over the epoch's steps
-    held_loss: float  # NaN where nothing was held out
+    held_out_loss: float  # NaN if nothing was held out
     error: str | None = None
 
 
-class Table:
-    """States (n, layers, H) that rows are taken from, on the device if they fit there."""
+class SentenceStates:
+    """Pooled hidden states (n, layers, H) of the examples of a split, on the device if they fit."""
 
     def __init__(self, states: np.ndarray | Tensor, device: str | torch.device = "cpu"):
         whole = torch.from_numpy(states) if isinstance(states, np.ndarray) else states
-        self.n, self.layers, self.hidden = whole.shape
+        self.n_examples, self.n_layers, self.hidden_size = whole.shape
         self.device = torch.device(device)
-        flat = whole.reshape(-1, self.hidden)
+        flat = whole.reshape(-1, self.hidden_size)
         if self.device.type == "cuda":
             free = torch.cuda.mem_get_info(self.device)[0]
-            if flat.numel() * flat.element_size() < SHARE_OF_DEVICE * free:
+            if flat.numel() * flat.element_size() < MAX_DEVICE_FRACTION * free:
                 flat = flat.to(self.device)
         self.flat = flat  # (n * layers, H)
 
     def take(self, rows: Tensor, layers: Tensor) -> Tensor:
-        """(P, B) rows and (P,) layers -> (P, B, H) float32 on the device."""
-        index = (rows * self.layers + layers[:, None]).to(self.flat.device)
+        """Rows (P, B) of layers (P,) as (P, B, H) float32 on the device."""
+        index = (rows * self.n_layers + layers[:, None]).to(self.flat.device)
         found = self.flat.index_select(0, index.flatten())
-        return found.to(self.device, torch.float32).view(*rows.shape, self.hidden)
+        return found.to(self.device, torch.float32).view(*rows.shape, self.hidden_size)
 
 
-def held_out_count(size: int, share: float) -> int:
-    """How many of a subset's examples are held out: at least one where any are wanted."""
-    return max(1, round(share * size)) if share else 0
+def held_out_count(size: int, fraction: float) -> int:
+    """Number of held-out examples of a subset: at least 1 unless the fraction is 0."""
+    return max(1, round(fraction * size)) if fraction else 0
 
 
 def fit(
-    table: Table,
+    states: SentenceStates,
     labels: np.ndarray,
-    jobs: Sequence[Job],
+    jobs: Sequence[ProbeJob],
     n_outputs: int,
     kind: Kind = "classification",
-    on_epoch: OnEpoch | None = None,
-) -> list[Fitted]:
-    """Train all jobs, which must agree in size, batch_size and held_out."""
-    batch, held = _shared(jobs)
-    run = _Batch(table, labels, jobs, n_outputs, kind, held)
-    longest = max(job.probe.max_epochs for job in jobs)
-    for epoch in range(1, longest + 1):
-        run.train(epoch, batch)
-        run.judge(epoch)
-        alive = len(run.alive)
-        run.dismiss(epoch)
-        if on_epoch is not None:
-            left = sum(jobs[p].probe.max_epochs - epoch for p in run.dismissed)
-            on_epoch(alive + left)
-        if not run.alive:
+    on_progress: OnProgress | None = None,
+) -> list[FittedSentenceProbe]:
+    """Train all probes together.
+
+    Args:
+        states: Hidden states of n examples.
+        labels: (n,) class indices, or targets of a regression.
+        jobs: The probes to train. They must agree in size, batch_size and held_out.
+        n_outputs: Number of classes, C; 1 for regression.
+        kind: Type of the task, which determines the loss.
+        on_progress: Called with the number of probe epochs that were run, or skipped because a probe stopped early.
+
+    Returns:
+        One fitted probe per job, in the same order.
+    """
+    batch_size, held_out = _shared_settings(jobs)
+    trainer = _SentenceProbeTrainer(states, labels, jobs, n_outputs, kind, held_out)
+    max_epochs = max(job.probe.max_epochs for job in jobs)
+    for epoch in range(1, max_epochs + 1):
+        trainer.train(epoch, batch_size)
+        trainer.update_best(epoch)
+        trained = len(trainer.active)
+        trainer.remove_finished(epoch)
+        if on_progress is not None:
+            skipped = sum(jobs[p].probe.max_epochs - epoch for p in trainer.finished)
+            on_progress(trained + skipped)
+        if not trainer.active:
             break
-    return [run.results[p] for p in range(len(jobs))]
+    return [trainer.results[p] for p in range(len(jobs))]
 
 
-def predict(table: Table, fitted: Sequence[Fitted], layers: Sequence[int]) -> Tensor:
-    """(P, n, C) outputs of every probe for every row of a table, on the host."""
-    theta = torch.stack([torch.cat([f.weight, f.bias[None]]) for f in fitted]).to(table.device)
-    at = torch.tensor(layers, device=table.device)
-    rows = torch.arange(table.n, device=table.device).expand(len(fitted), -1)
-    return torch.cat([_outputs(theta, table.take(part, at)).cpu() for part in _parts(rows, table)], 1)
+def predict(states: SentenceStates, fitted: Sequence[FittedSentenceProbe], layers: Sequence[int]) -> Tensor:
+    """Outputs of every probe for every example, (P, n, C), on the host; `layers`: the layer of each probe."""
+    theta = torch.stack([torch.cat([f.weight, f.bias[None]]) for f in fitted]).to(states.device)
+    layer_of = torch.tensor(layers, device=states.device)
+    rows = torch.arange(states.n_examples, device=states.device).expand(len(fitted), -1)
+    return torch.cat(
+        [_outputs(theta, states.take(block, layer_of)).cpu() for block in _row_blocks(rows, states)], 1
+    )
 
 
 def losses(outputs: Tensor, labels: Tensor, kind: Kind) -> Tensor:
-    """(..., n, C) outputs and (..., n) labels -> (..., n)."""
+    """Loss of each example: outputs (..., n, C) and labels (..., n) -> (..., n)."""
     if kind == "regression":
         return (outputs.squeeze(-1) - labels) ** 2
     flat = F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), reduction="none")
     return flat.view(labels.shape)
 
 
-class _Batch:
-    """The probes that still train. `theta` is (P, H + 1, C): weights, and the bias as the last row."""
+class _SentenceProbeTrainer:
+    """Trains P probes; `theta` (P, H + 1, C) holds the weights of the active ones, with the bias as the last row."""
 
     def __init__(
         self,
-        table: Table,
+        states: SentenceStates,
         labels: np.ndarray,
-        jobs: Sequence[Job],
+        jobs: Sequence[ProbeJob],
         n_outputs: int,
         kind: Kind,
-        held: int,
+        n_held_out: int,
     ):
-        self.table, self.jobs, self.kind, self.held = table, jobs, kind, held
-        self.alive, self.dismissed = list(range(len(jobs))), list[int]()
-        self.results: dict[int, Fitted] = {}
-        device = table.device
+        self.states, self.jobs, self.kind, self.n_held_out = states, jobs, kind, n_held_out
+        self.active, self.finished = list(range(len(jobs))), list[int]()
+        self.results: dict[int, FittedSentenceProbe] = {}
+        device = states.device
         dtype = np.float32 if kind == "regression" else np.int64
         self.labels = torch.from_numpy(labels.astype(dtype)).to(device)
-        self.held_rows, self.train_rows = zip(*map(self._parts_of, jobs), strict=True)
-        start = [_starting_values(job.seed, table.hidden, n_outputs) for job in jobs]
-        self.theta = torch.stack(start).to(device)
-        self.first, self.second = torch.zeros_like(self.theta), torch.zeros_like(self.theta)  # Adam's moments
+        self.held_out_rows, self.train_rows = zip(*map(self._split_rows, jobs), strict=True)
+        initial = [_initial_parameters(job.seed, states.hidden_size, n_outputs) for job in jobs]
+        self.theta = torch.stack(initial).to(device)
+        self.exp_avg, self.exp_avg_sq = (
+            torch.zeros_like(self.theta),
+            torch.zeros_like(self.theta),
+        )  # Adam's moments
         self.steps = 0
 
-        def each(values: list[float]) -> Tensor:
+        def per_probe(values: list[float]) -> Tensor:
             return torch.tensor(values, device=device).view(-1, 1, 1)
 
-        self.lr = each([job.probe.lr for job in jobs])
-        self.decay = each([job.probe.lr * job.probe.weight_decay for job in jobs])
+        self.lr = per_probe([job.probe.lr for job in jobs])
+        self.decay = per_probe([job.probe.lr * job.probe.weight_decay for job in jobs])
         self.layers = torch.tensor([job.probe.layer for job in jobs], device=device)
         scale = [self._scale(p) for p in range(len(jobs))]
         self.mean = torch.stack([mean for mean, _ in scale])[:, None].to(device)  # (P, 1, H)
@@ -165,177 +181,191 @@ class _Batch:
         self.best_loss = torch.full((len(jobs),), math.inf)
         self.best_train = torch.full((len(jobs),), math.nan)
         self.best_epoch = torch.zeros(len(jobs), dtype=torch.long)
-        self.broken = torch.zeros(len(jobs), dtype=torch.bool)
+        self.diverged = torch.zeros(len(jobs), dtype=torch.bool)
 
-    def _parts_of(self, job: Job) -> tuple[np.ndarray, np.ndarray]:
-        """(held out, trained on), by the job's seed."""
-        if not self.held:
+    def _split_rows(self, job: ProbeJob) -> tuple[np.ndarray, np.ndarray]:
+        """(held-out rows, training rows), determined by the job's seed."""
+        if not self.n_held_out:
             return job.rows[:0], job.rows
         order = rng.permutation(job.seed, "held out", len(job.rows))
-        return job.rows[order[: self.held]], job.rows[np.sort(order[self.held :])]
+        return job.rows[order[: self.n_held_out]], job.rows[np.sort(order[self.n_held_out :])]
 
     def _scale(self, p: int) -> tuple[Tensor, Tensor]:
-        """Mean and sd (H,) of the features on the probe's training part."""
+        """Mean and standard deviation (H,) of the features on the probe's training rows; 0 and 1 if unscaled."""
         if not self.jobs[p].probe.standardize:
-            return torch.zeros(self.table.hidden), torch.ones(self.table.hidden)
-        rows = torch.from_numpy(self.train_rows[p]).to(self.table.device)[None]
-        total, square = torch.zeros(2, self.table.hidden, dtype=torch.float64)
-        parts = list(_parts(rows, self.table))
-        for part in parts:
-            total += self._states(part, p).sum(0).cpu()
+            return torch.zeros(self.states.hidden_size), torch.ones(self.states.hidden_size)
+        rows = torch.from_numpy(self.train_rows[p]).to(self.states.device)[None]
+        total, square = torch.zeros(2, self.states.hidden_size, dtype=torch.float64)
+        blocks = list(_row_blocks(rows, self.states))
+        for block in blocks:
+            total += self._states_of(block, p).sum(0).cpu()
         mean = total / rows.shape[1]
-        for part in parts:
-            square += (self._states(part, p) - mean.to(self.table.device)).square().sum(0).cpu()
+        for block in blocks:
+            square += (self._states_of(block, p) - mean.to(self.states.device)).square().sum(0).cpu()
         sd = (square / rows.shape[1]).sqrt()
         return mean.float(), torch.where(sd > 0, sd, 1.0).float()
 
-    def _states(self, rows: Tensor, p: int) -> Tensor:
-        return self.table.take(rows, self.layers[p : p + 1])[0].double()  # (B, H)
+    def _states_of(self, rows: Tensor, p: int) -> Tensor:
+        return self.states.take(rows, self.layers[p : p + 1])[0].double()  # (B, H)
 
     def _take(self, rows: Tensor) -> Tensor:
-        states = self.table.take(rows, self.layers)
+        """Inputs (P, B, H) of the active probes for rows (P, B), standardized if any probe asks for it."""
+        states = self.states.take(rows, self.layers)
         return (states - self.mean) / self.sd if self.standardized else states
 
-    def train(self, epoch: int, batch: int) -> None:
-        """One epoch of every probe that is left."""
-        orders: dict[tuple[int, int], np.ndarray] = {}  # probes of one seed and subset share theirs
-        for p in self.alive:
+    def train(self, epoch: int, batch_size: int) -> None:
+        """Train every active probe for one epoch."""
+        orders: dict[tuple[int, int], np.ndarray] = {}  # shared by probes of the same seed and subset
+        for p in self.active:
             key = (self.jobs[p].seed, id(self.jobs[p].rows))
             if key not in orders:
                 rows = self.train_rows[p]
                 orders[key] = rows[epoch_order(len(rows), self.jobs[p].seed, epoch - 1)]
-        place = {key: i for i, key in enumerate(orders)}
-        device = self.table.device
-        of_probe = torch.tensor(
-            [place[self.jobs[p].seed, id(self.jobs[p].rows)] for p in self.alive], device=device
+        index = {key: i for i, key in enumerate(orders)}
+        device = self.states.device
+        order_of = torch.tensor(
+            [index[self.jobs[p].seed, id(self.jobs[p].rows)] for p in self.active], device=device
         )
         order = torch.from_numpy(np.stack(list(orders.values()))).to(device)  # (seeds, n)
-        total = torch.zeros(len(self.alive), device=device)
-        start = self._replayed(order, of_probe, total, batch) if self.table.flat.is_cuda else 0
-        for first in range(start, order.shape[1], batch):
-            rows = order[:, first : first + batch][of_probe]  # (P, B)
+        total = torch.zeros(len(self.active), device=device)
+        start = self._run_full_batches(order, order_of, total, batch_size) if self.states.flat.is_cuda else 0
+        for first in range(start, order.shape[1], batch_size):
+            rows = order[:, first : first + batch_size][order_of]  # (P, B)
             self.steps += 1
-            parts = 1 - BETAS[0] ** self.steps, math.sqrt(1 - BETAS[1] ** self.steps)
-            total += self._step(self._take(rows), self.labels[rows], *parts)
-        self.train_loss = (total / math.ceil(order.shape[1] / batch)).cpu()  # (P,)
+            corrections = 1 - BETAS[0] ** self.steps, math.sqrt(1 - BETAS[1] ** self.steps)
+            total += self._step(self._take(rows), self.labels[rows], *corrections)
+        self.train_loss = (total / math.ceil(order.shape[1] / batch_size)).cpu()  # (P,)
 
-    def _replayed(self, order: Tensor, of_probe: Tensor, total: Tensor, batch: int) -> int:
-        """All full batches of the epoch; returns where they end."""
-        steps, offsets = order.shape[1] // batch, torch.arange(batch, device=order.device)
+    def _run_full_batches(self, order: Tensor, order_of: Tensor, total: Tensor, batch_size: int) -> int:
+        """Run the steps of all full batches of the epoch with a CUDA graph; returns the index of the next row.
 
-        def step(place: Tensor, number: Tensor) -> None:
-            rows = order.index_select(1, place + offsets)[of_probe]
-            parts = (1 - BETAS[0] ** number).float(), (1 - BETAS[1] ** number).sqrt().float()
-            total.add_(self._step(self._take(rows), self.labels[rows], *parts))
+        Losses are added to `total` (P,).
+        """
+        steps, offsets = order.shape[1] // batch_size, torch.arange(batch_size, device=order.device)
 
-        Replay(step, batch, order.device, of=steps, done=self.steps).run(steps)
+        def step(offset: Tensor, number: Tensor) -> None:
+            rows = order.index_select(1, offset + offsets)[order_of]
+            corrections = (1 - BETAS[0] ** number).float(), (1 - BETAS[1] ** number).sqrt().float()
+            total.add_(self._step(self._take(rows), self.labels[rows], *corrections))
+
+        GraphedStep(step, batch_size, order.device, total_steps=steps, steps_done=self.steps).run(steps)
         self.steps += steps
-        return steps * batch
+        return steps * batch_size
 
     def _step(
-        self, states: Tensor, labels: Tensor, first_part: float | Tensor, second_part: float | Tensor
+        self,
+        states: Tensor,
+        labels: Tensor,
+        first_correction: float | Tensor,
+        second_correction: float | Tensor,
     ) -> Tensor:
-        """AdamW on the mean loss of each probe's batch; gives those losses (P,).
+        """One AdamW step on states (P, B, H) and labels (P, B); returns the mean loss of each probe, (P,).
 
-        The parts are how much of its moments Adam has seen: 1 - beta1^t, and the root of 1 - beta2^t.
+        The corrections are Adam's bias corrections: 1 - beta1^t, and the square root of 1 - beta2^t.
         """
         outputs = _outputs(self.theta, states)  # (P, B, C)
         batch_losses = losses(outputs, labels, self.kind).mean(1)
         if self.kind == "regression":
-            slope = 2 * (outputs - labels[..., None])
+            output_grad = 2 * (outputs - labels[..., None])
         else:
-            slope = outputs.softmax(-1) - F.one_hot(labels, outputs.shape[-1])
-        slope = slope / labels.shape[1]
-        gradient = torch.cat([states.transpose(1, 2) @ slope, slope.sum(1, keepdim=True)], 1)  # as theta
-        self.first.lerp_(gradient, 1 - BETAS[0])
-        self.second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-        spread = self.second.sqrt().div_(second_part).add_(EPS)
-        self.theta[:, :-1].mul_(1 - self.decay)  # the bias is not decayed
-        self.theta.sub_(self.first.div(spread).mul_(self.lr / first_part))
+            output_grad = outputs.softmax(-1) - F.one_hot(labels, outputs.shape[-1])
+        output_grad = output_grad / labels.shape[1]
+        gradient = torch.cat(
+            [states.transpose(1, 2) @ output_grad, output_grad.sum(1, keepdim=True)], 1
+        )  # (P, H + 1, C)
+        self.exp_avg.lerp_(gradient, 1 - BETAS[0])
+        self.exp_avg_sq.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+        denominator = self.exp_avg_sq.sqrt().div_(second_correction).add_(EPS)
+        self.theta[:, :-1].mul_(1 - self.decay)  # no weight decay for the bias
+        self.theta.sub_(self.exp_avg.div(denominator).mul_(self.lr / first_correction))
         return batch_losses
 
-    def judge(self, epoch: int) -> None:
-        """Keep the weights of every probe that did better on its held-out part than ever before."""
-        held = self._held_losses() if self.held else None
-        watched = self.train_loss if held is None else held
-        now = torch.tensor(self.alive)
-        better = torch.isfinite(watched) if held is None else watched < self.best_loss[now]
-        self.broken[now] = ~(torch.isfinite(self.train_loss) & torch.isfinite(watched))
-        chosen = now[better]
-        self.best[chosen.to(self.best.device)] = self.theta[better.to(self.theta.device)]
-        self.best_train[chosen], self.best_epoch[chosen] = self.train_loss[better], epoch
-        if held is not None:
-            self.best_loss[chosen] = held[better]
+    def update_best(self, epoch: int) -> None:
+        """Keep the weights of every active probe whose held-out loss is its lowest so far."""
+        held_out = self._held_out_losses() if self.n_held_out else None
+        monitored = self.train_loss if held_out is None else held_out
+        active = torch.tensor(self.active)
+        better = torch.isfinite(monitored) if held_out is None else monitored < self.best_loss[active]
+        self.diverged[active] = ~(torch.isfinite(self.train_loss) & torch.isfinite(monitored))
+        improved = active[better]
+        self.best[improved.to(self.best.device)] = self.theta[better.to(self.theta.device)]
+        self.best_train[improved], self.best_epoch[improved] = self.train_loss[better], epoch
+        if held_out is not None:
+            self.best_loss[improved] = held_out[better]
 
-    def _held_losses(self) -> Tensor:
-        rows = torch.from_numpy(np.stack([self.held_rows[p] for p in self.alive])).to(self.table.device)
-        total = torch.zeros(len(self.alive), device=self.table.device)
-        for part in _parts(rows, self.table):
-            outputs = _outputs(self.theta, self._take(part))
-            total += losses(outputs, self.labels[part], self.kind).sum(1)
+    def _held_out_losses(self) -> Tensor:
+        """Mean held-out loss of every active probe, (P,), on the host."""
+        rows = torch.from_numpy(np.stack([self.held_out_rows[p] for p in self.active])).to(self.states.device)
+        total = torch.zeros(len(self.active), device=self.states.device)
+        for block in _row_blocks(rows, self.states):
+            outputs = _outputs(self.theta, self._take(block))
+            total += losses(outputs, self.labels[block], self.kind).sum(1)
         return (total / rows.shape[1]).cpu()
 
-    def dismiss(self, epoch: int) -> None:
-        """Probes that are at their end leave the batch."""
-        over = []
-        for p in self.alive:
+    def remove_finished(self, epoch: int) -> None:
+        """Store the results of probes that ran all epochs, stopped early or diverged, and remove them."""
+        ended = []
+        for p in self.active:
             probe, best = self.jobs[p].probe, int(self.best_epoch[p])
-            impatient = bool(self.held) and epoch - best >= probe.patience
-            over.append(epoch == probe.max_epochs or impatient or bool(self.broken[p]))
-        self.dismissed = [p for p, ends in zip(self.alive, over, strict=True) if ends]
-        for p in self.dismissed:
+            stops_early = bool(self.n_held_out) and epoch - best >= probe.patience
+            ended.append(epoch == probe.max_epochs or stops_early or bool(self.diverged[p]))
+        self.finished = [p for p, ends in zip(self.active, ended, strict=True) if ends]
+        for p in self.finished:
             self.results[p] = self._result(p, epoch)
-        if not self.dismissed:
+        if not self.finished:
             return
-        stays = torch.tensor([not ends for ends in over], device=self.theta.device)
-        self.alive = [p for p, ends in zip(self.alive, over, strict=True) if not ends]
-        for name in ("theta", "first", "second", "lr", "decay", "layers", "mean", "sd"):
+        stays = torch.tensor([not ends for ends in ended], device=self.theta.device)
+        self.active = [p for p, ends in zip(self.active, ended, strict=True) if not ends]
+        for name in ("theta", "exp_avg", "exp_avg_sq", "lr", "decay", "layers", "mean", "sd"):
             setattr(self, name, getattr(self, name)[stays])
 
-    def _result(self, p: int, epoch: int) -> Fitted:
-        place = self.alive.index(p)
-        sd, mean = self.sd[place, 0], self.mean[place, 0]  # (H,)
+    def _result(self, p: int, epoch: int) -> FittedSentenceProbe:
+        index = self.active.index(p)
+        sd, mean = self.sd[index, 0], self.mean[index, 0]  # (H,)
         weight = self.best[p, :-1] / sd[:, None]
         bias = self.best[p, -1] - mean @ weight
         error = None
-        if self.broken[p]:
+        if self.diverged[p]:
             error = (
                 f"the loss was not a finite number in epoch {epoch}: try a smaller lr "
                 f"(now {self.jobs[p].probe.lr:g}), or standardize"
             )
-        held = float(self.best_loss[p]) if self.held else math.nan
+        held_out = float(self.best_loss[p]) if self.n_held_out else math.nan
         best = int(self.best_epoch[p])
-        return Fitted(weight.cpu(), bias.cpu(), best, epoch, float(self.best_train[p]), held, error)
+        return FittedSentenceProbe(
+            weight.cpu(), bias.cpu(), best, epoch, float(self.best_train[p]), held_out, error
+        )
 
 
-def _shared(jobs: Sequence[Job]) -> tuple[int, int]:
-    """(batch size, number held out) of all jobs."""
+def _shared_settings(jobs: Sequence[ProbeJob]) -> tuple[int, int]:
+    """(batch size, number of held-out examples) of all jobs."""
     if not jobs:
         raise WhichlayersError("there must be at least one probe to train, got none")
     found = {(len(job.rows), job.probe.batch_size, job.probe.held_out) for job in jobs}
     if len(found) > 1:
         raise WhichlayersError("probes that train together must agree in train_size, batch_size and held_out")
-    size, batch, share = found.pop()
-    held = held_out_count(size, share)
-    if held >= size:
+    size, batch_size, fraction = found.pop()
+    n_held_out = held_out_count(size, fraction)
+    if n_held_out >= size:
         raise WhichlayersError(
-            f"train_size = {size} with held_out = {share:g} leaves no example to train the probe on:"
-            " give it more examples, or held_out = 0"
+            f"train_size = {size} with held_out = {fraction:g} leaves no example to train the probe on:"
+            " increase train_size or set held_out = 0"
         )
-    return batch, held
+    return batch_size, n_held_out
 
 
-def _starting_values(seed: int, hidden: int, outputs: int) -> Tensor:
-    """(H + 1, C): those of the classifier that the same seed is finetuned with."""
-    weight = rng.normal(seed, "classifier.weight", (outputs, hidden), CLASSIFIER_SD)
-    return torch.cat([weight.T, torch.zeros(1, outputs)])
+def _initial_parameters(seed: int, hidden_size: int, n_outputs: int) -> Tensor:
+    """(H + 1, C): the same initial weights as the classifier of a finetuned model with this seed; zero bias."""
+    weight = rng.normal(seed, "classifier.weight", (n_outputs, hidden_size), CLASSIFIER_STD)
+    return torch.cat([weight.T, torch.zeros(1, n_outputs)])
 
 
 def _outputs(theta: Tensor, states: Tensor) -> Tensor:
-    return torch.baddbmm(theta[:, -1:], states, theta[:, :-1])  # (P, B, C)
+    """Parameters (P, H + 1, C) and states (P, B, H) -> (P, B, C)."""
+    return torch.baddbmm(theta[:, -1:], states, theta[:, :-1])
 
 
-def _parts(rows: Tensor, table: Table) -> tuple[Tensor, ...]:
-    """(P, n) rows in pieces whose states may be held at once."""
-    size = max(1, GATHERED_BYTES // (4 * table.hidden * len(rows)))
+def _row_blocks(rows: Tensor, states: SentenceStates) -> tuple[Tensor, ...]:
+    """Split rows (P, n) into blocks whose states fit into BLOCK_BYTES."""
+    size = max(1, BLOCK_BYTES // (4 * states.hidden_size * len(rows)))
     return rows.split(size, 1)

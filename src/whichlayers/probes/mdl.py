@@ -1,9 +1,9 @@
-"""How many bits the tags cost to someone who has the states: the online code of Voita & Titov (2020).
+"""Description length of tags given hidden states: the online code of Voita & Titov (2020).
 
-The words, in a random order, are sent in portions. The first portion's tags are sent with a uniform code. Each
-later one is sent with the code of a probe that was trained on all portions before it. What a good representation
-saves, it saves early: with few examples. A second answer to the question that control tasks ask, and one number
-for both how well and how easily tags can be read.
+The words, in random order, are divided into portions. The tags of the first portion are encoded with a uniform code,
+those of every later portion with a probe trained on all portions before it. The sum of the code lengths measures both
+how accurately a probe predicts the tags and how few examples it needs. It complements the selectivity of control
+tasks.
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ import numpy as np
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.elastic_net import OnStep, ProbeTraining, Problem, code_lengths, fit_probes
-from whichlayers.probes.word_table import WordTable
+from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, code_lengths, fit_probes
+from whichlayers.probes.steps import OnProgress
+from whichlayers.probes.word_table import WordStates
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
-LEAST_STEPS = 100  # a probe that has seen few words goes over them more often than `epochs` says
+MIN_STEPS = 100  # minimum number of training steps; `epochs` is increased for small portions
 
 
 @dataclass(frozen=True)
 class CodeLength:
+    """Online code length of the tags of a corpus."""
+
     bits: float
-    uniform_bits: float  # without the states: log2 of the number of tags for every word
+    uniform_bits: float  # without a probe: log2(n_tags) per word
     blocks: tuple[float, ...]  # bits of each portion
 
     @property
     def compression(self) -> float:
+        """Uniform code length divided by online code length."""
         return self.uniform_bits / self.bits
 
     @property
@@ -41,44 +45,54 @@ class CodeLength:
 
 
 def online_code(
-    table: WordTable,
+    states: WordStates,
     labels: np.ndarray,
     n_tags: int,
-    problems: Sequence[Problem],
+    specs: Sequence[ProbeSpec],
     *,
     portions: Sequence[float] = PORTIONS,
     training: ProbeTraining | None = None,
-    on_step: OnStep | None = None,
+    on_progress: OnProgress | None = None,
 ) -> list[CodeLength]:
-    """The code length of the table's labels for every problem. `portions`: where each ends, as a share of the
-    words. The order of the words depends on a problem's seed; `on_step` counts probes trained, one a portion."""
+    """The online code length of the labels for every probe.
+
+    Args:
+        states: Hidden states of n words.
+        labels: (n,) or (tasks, n), each 0 to n_tags - 1.
+        n_tags: Number of tags.
+        specs: The probes. The order of the words depends on a probe's seed.
+        portions: Where each portion ends, as a fraction of the words.
+        training: Settings shared by all probes.
+        on_progress: Called with the number of trained probes after each portion.
+    """
     training = training or ProbeTraining()
     if n_tags < 2:
-        raise WhichlayersError(f"a code for {n_tags} tags costs nothing: there must be two or more")
-    ends = _ends(portions, table.n)
-    orders = {p.seed: rng.permutation(p.seed, "online code", table.n) for p in problems}
-    blocks: list[list[float]] = [[ends[0] * math.log2(n_tags)] for _ in problems]
+        raise WhichlayersError(f"n_tags = {n_tags}: an online code needs at least 2 tags")
+    ends = _portion_ends(portions, states.n_words)
+    orders = {s.seed: rng.permutation(s.seed, "online code", states.n_words) for s in specs}
+    blocks: list[list[float]] = [[ends[0] * math.log2(n_tags)] for _ in specs]
     for start, end in itertools.pairwise(ends):
         seen = {seed: order[:start] for seed, order in orders.items()}
-        probes = fit_probes(table, labels, n_tags, problems, _longer(training, start), rows=seen)
+        probes = fit_probes(states, labels, n_tags, specs, _with_min_steps(training, start), rows=seen)
         for seed, order in orders.items():
-            places = [p for p, problem in enumerate(problems) if problem.seed == seed]
-            nats = code_lengths(table, labels, [probes[p] for p in places], order[start:end])
-            for p, value in zip(places, nats.tolist(), strict=True):
+            indices = [p for p, spec in enumerate(specs) if spec.seed == seed]
+            nats = code_lengths(states, labels, [probes[p] for p in indices], order[start:end])
+            for p, value in zip(indices, nats.tolist(), strict=True):
                 blocks[p].append(value / math.log(2))
-        if on_step is not None:
-            on_step(len(problems))
-    uniform = table.n * math.log2(n_tags)
-    return [CodeLength(sum(mine), uniform, tuple(mine)) for mine in blocks]
+        if on_progress is not None:
+            on_progress(len(specs))
+    uniform = states.n_words * math.log2(n_tags)
+    return [CodeLength(sum(bits), uniform, tuple(bits)) for bits in blocks]
 
 
-def _ends(portions: Sequence[float], n: int) -> list[int]:
-    """How many words each portion ends at; portions that would be empty are left out."""
+def _portion_ends(portions: Sequence[float], n: int) -> list[int]:
+    """Number of words up to the end of each portion; empty portions are dropped."""
     if not portions or portions[-1] != 1 or portions[0] <= 0 or list(portions) != sorted(set(portions)):
-        raise WhichlayersError(f"portions must rise from above 0 to 1, got {list(portions)}")
-    return sorted({max(1, round(share * n)) for share in portions})
+        raise WhichlayersError(f"portions must increase from a value above 0 to 1, got {list(portions)}")
+    return sorted({max(1, round(fraction * n)) for fraction in portions})
 
 
-def _longer(training: ProbeTraining, n: int) -> ProbeTraining:
+def _with_min_steps(training: ProbeTraining, n: int) -> ProbeTraining:
+    """The settings with as many epochs as MIN_STEPS steps on n words require."""
     steps = math.ceil(n / training.batch_size)
-    return dataclasses.replace(training, epochs=max(training.epochs, math.ceil(LEAST_STEPS / steps)))
+    return dataclasses.replace(training, epochs=max(training.epochs, math.ceil(MIN_STEPS / steps)))

@@ -1,11 +1,12 @@
-"""From a ranking to a set of neurons: the search for l1 and l2, the smallest set that suffices, sets retrained.
+"""Neuron selection: grid search for l1 and l2, minimal sets of neurons, and probes retrained on a set.
 
-[grid] = search_lambdas(train, train_tags, dev, dev_tags, n_tags)
+[grid] = search_lambdas(train, train_labels, dev, dev_labels, n_tags)
 order = grid.ranking.order
-sets = [Problem(top(order, 499), seed=s) for s in (0, 1, 2)]
-retrained(train, train_tags, test, test_tags, n_tags, sets)    # (3,) accuracies
-for found in minimal_sets(train, train_tags, dev, dev_tags, n_tags, [Candidate(order, grid.best.l1, grid.best.l2)]):
-    found[0].count    # of neurons
+specs = [ProbeSpec(top_neurons(order, 499), seed=s) for s in (0, 1, 2)]
+retrained_accuracies(train, train_labels, test, test_labels, n_tags, specs)    # (3,)
+search = MinimalSetSearch(order, grid.best.l1, grid.best.l2)
+for found in minimal_sets(train, train_labels, dev, dev_labels, n_tags, [search]):
+    found[0].count    # number of neurons
 """
 
 from __future__ import annotations
@@ -20,180 +21,195 @@ import numpy as np
 import torch
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.elastic_net import FittedProbe, OnStep, ProbeTraining, Problem, accuracies, fit_probes
-from whichlayers.probes.neuron_ranking import Ranking, count_of, rank_by_weight, top
-from whichlayers.probes.word_table import WordTable
+from whichlayers.probes.elastic_net import FittedProbe, ProbeSpec, ProbeTraining, accuracies, fit_probes
+from whichlayers.probes.neuron_ranking import NeuronRanking, neuron_count, rank_by_weight, top_neurons
+from whichlayers.probes.steps import OnProgress
+from whichlayers.probes.word_table import WordStates
 
 LAMBDAS = (0.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
-SHARES = tuple(percent / 100 for percent in range(1, 101))
+FRACTIONS = tuple(percent / 100 for percent in range(1, 101))
 
 
 @dataclass(frozen=True)
 class GridPoint:
+    """One pair of l1 and l2, and its dev accuracies."""
+
     l1: float
     l2: float
     accuracy: float  # with all neurons
-    top: float  # with all but the most salient masked, without training again: what pairs are chosen by
+    top_accuracy: float  # with all but the top neurons ablated, without retraining: the selection criterion
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class LambdaGrid:
+    """Result of a grid search for one seed."""
+
     points: list[GridPoint]
     best: GridPoint
-    probe: FittedProbe  # the best one
-    ranking: Ranking  # by its weights
+    probe: FittedProbe  # of the best point
+    ranking: NeuronRanking  # by its weights
 
 
 def search_lambdas(
-    train: WordTable,
+    train: WordStates,
     train_labels: np.ndarray,
-    dev: WordTable,
+    dev: WordStates,
     dev_labels: np.ndarray,
     n_tags: int,
     *,
     l1: Sequence[float] = LAMBDAS,
     l2: Sequence[float] = LAMBDAS,
-    share: float = 0.2,
+    fraction: float = 0.2,
     seeds: Sequence[int] = (0,),
     training: ProbeTraining | None = None,
-    on_step: OnStep | None = None,
-) -> list[Grid]:
-    """Probes on all neurons for every pair of l1 and l2, trained together; for each seed the best pair.
+    on_progress: OnProgress | None = None,
+) -> list[LambdaGrid]:
+    """Grid search: train a probe on all neurons for every pair of l1 and l2, and select the best pair of each seed.
 
-    That is the pair whose most salient neurons (`share` of all) are the most accurate by themselves: too small a
-    penalty spreads what is known over all neurons, too large a one costs accuracy. Of equal pairs the one named
-    first is taken. A pair whose probe diverges is not chosen.
+    The best pair has the highest dev accuracy with only its top neurons (`fraction` of all): too small a penalty
+    spreads the information over all neurons, too large a one costs accuracy. Of equal pairs the first is selected. A
+    pair whose probe diverges is never selected.
 
-    What the least salient neurons reach by themselves has no say. It is chance, masked as they are and not trained
-    again: a score that rewards pairs for a low one took l1 = 0.01 for semantic tags in a small BERT, at a cost of
-    14 points of accuracy, where l1 = 1e-4 gives the better ranking for 0.4.
+    The accuracy with only the bottom neurons plays no part. Ablated and not retrained they are at chance level: a score
+    that rewards a low bottom accuracy selected l1 = 0.01 for semantic tags in a small BERT, which cost 14 points of
+    accuracy, where l1 = 1e-4 gives the better ranking at a cost of 0.4 points.
     """
     pairs = [(one, two) for one in l1 for two in l2]
     if not pairs:
         raise WhichlayersError("the search needs at least one value of l1 and one of l2")
-    everything = train.everything()
-    problems = [Problem(everything, *pair, seed) for seed in seeds for pair in pairs]
-    probes = fit_probes(train, train_labels, n_tags, problems, training, on_step)
+    neurons = train.all_neurons()
+    specs = [ProbeSpec(neurons, *pair, seed) for seed in seeds for pair in pairs]
+    probes = fit_probes(train, train_labels, n_tags, specs, training, on_progress)
     by_seed = [probes[first : first + len(pairs)] for first in range(0, len(probes), len(pairs))]
-    return [_best_of(mine, dev, dev_labels, share) for mine in by_seed]
+    return [_evaluate_grid(seed_probes, dev, dev_labels, fraction) for seed_probes in by_seed]
 
 
-def _best_of(probes: Sequence[FittedProbe], dev: WordTable, dev_labels: np.ndarray, share: float) -> Grid:
-    everything = probes[0].problem.neurons
-    count = count_of(share, len(everything))
-    with ThreadPoolExecutor() as pool:  # sorting leaves Python's lock alone
+def _evaluate_grid(
+    probes: Sequence[FittedProbe], dev: WordStates, dev_labels: np.ndarray, fraction: float
+) -> LambdaGrid:
+    neurons = probes[0].spec.neurons
+    count = neuron_count(fraction, len(neurons))
+    with ThreadPoolExecutor() as pool:  # sorting releases the GIL
         rankings = list(pool.map(lambda p: None if p.error else rank_by_weight(p.weight), probes))
-    masked = [
-        keep_only(probe, top(ranking.order if ranking else everything, count))
+    ablated = [
+        keep_neurons(probe, top_neurons(ranking.order if ranking else neurons, count))
         for probe, ranking in zip(probes, rankings, strict=True)
     ]
-    found = accuracies(dev, dev_labels, [*probes, *masked]).reshape(2, -1)  # all neurons, the most salient
+    found = accuracies(dev, dev_labels, [*probes, *ablated]).reshape(2, -1)  # all neurons, top neurons
     if np.isnan(found[1]).all():
-        raise WhichlayersError("no probe of the search gave finite numbers: try a smaller lr")
+        raise WhichlayersError("all probes of the grid search diverged: try a smaller lr")
     points = [
-        GridPoint(probe.problem.l1, probe.problem.l2, float(whole), float(alone))
-        for probe, whole, alone in zip(probes, *found, strict=True)
+        GridPoint(probe.spec.l1, probe.spec.l2, float(accuracy), float(top_accuracy))
+        for probe, accuracy, top_accuracy in zip(probes, *found, strict=True)
     ]
     best = int(np.nanargmax(found[1]))
     ranking = rankings[best]
-    assert ranking is not None  # only a probe that failed has none, and its accuracy is NaN
-    return Grid(points, points[best], probes[best], ranking)
+    assert ranking is not None  # only a diverged probe has no ranking, and its accuracy is NaN
+    return LambdaGrid(points, points[best], probes[best], ranking)
 
 
-def keep_only(probe: FittedProbe, places: np.ndarray) -> FittedProbe:
-    """The same probe with the weights of all other neurons at 0; places in the list of neurons it reads."""
+def keep_neurons(probe: FittedProbe, indices: np.ndarray) -> FittedProbe:
+    """Ablate all other neurons: the same probe with their weights set to 0. `indices` are into the probe's neurons."""
     weight = torch.zeros_like(probe.weight)
-    weight[places] = probe.weight[places]
+    weight[indices] = probe.weight[indices]
     return dataclasses.replace(probe, weight=weight)
 
 
-def retrained(
-    train: WordTable,
+def retrained_accuracies(
+    train: WordStates,
     train_labels: np.ndarray,
-    test: WordTable,
+    test: WordStates,
     test_labels: np.ndarray,
     n_tags: int,
-    problems: Sequence[Problem],
+    specs: Sequence[ProbeSpec],
     training: ProbeTraining | None = None,
-    on_step: OnStep | None = None,
+    on_progress: OnProgress | None = None,
 ) -> np.ndarray:
-    """(P,): the accuracy of probes that are trained on their neurons alone, all together; NaN for one that failed."""
-    if not problems:
+    """Test accuracies of probes trained only on the neurons of their spec, (P,); NaN for a probe that diverged."""
+    if not specs:
         return np.zeros(0)
-    return accuracies(test, test_labels, fit_probes(train, train_labels, n_tags, problems, training, on_step))
+    probes = fit_probes(train, train_labels, n_tags, specs, training, on_progress)
+    return accuracies(test, test_labels, probes)
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
-    """An order of neurons whose smallest sufficient set is looked for."""
+class MinimalSetSearch:
+    """Search for the smallest set of top neurons that is about as accurate as all neurons."""
 
-    order: np.ndarray  # names neurons of the table, the most salient first
+    order: np.ndarray  # neuron ordering, most important first
     l1: float = 0.0
     l2: float = 0.0
     seed: int = 0
-    delta: float = 0.005
-    oracle: float | None = None  # the accuracy with all neurons, if it is known
+    delta: float = 0.005  # accuracy that the set may lose
+    oracle: float | None = None  # accuracy with all neurons; None: it is computed
 
-    def problem(self, neurons: np.ndarray) -> Problem:
-        return Problem(neurons, self.l1, self.l2, self.seed)
+    def spec(self, neurons: np.ndarray) -> ProbeSpec:
+        return ProbeSpec(neurons, self.l1, self.l2, self.seed)
 
 
 @dataclass(frozen=True, eq=False)
 class MinimalSet:
+    """Result of a MinimalSetSearch."""
+
     oracle: float  # accuracy with all neurons
     accuracy: float  # with the set
     count: int
-    share: float
+    fraction: float
     neurons: np.ndarray  # (count,)
     tried: tuple[tuple[int, float], ...]  # (count, accuracy) of every set that was tried, in order
 
 
 def minimal_sets(
-    train: WordTable,
+    train: WordStates,
     train_labels: np.ndarray,
-    dev: WordTable,
+    dev: WordStates,
     dev_labels: np.ndarray,
     n_tags: int,
-    candidates: Sequence[Candidate],
+    searches: Sequence[MinimalSetSearch],
     *,
-    shares: Sequence[float] = SHARES,
+    fractions: Sequence[float] = FRACTIONS,
     training: ProbeTraining | None = None,
-    on_step: OnStep | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Iterator[dict[int, MinimalSet]]:
-    """For each candidate the smallest of the sets at the top of its order whose probe, trained on it alone, comes
-    within delta of the accuracy of a probe on all neurons.
+    """For each search, find the smallest set of top neurons whose probe, trained only on the set, has a dev accuracy
+    within delta of a probe on all neurons.
 
-    All candidates try a share together, then those that are left the next one; what they come to is given as it
-    is found, by the candidate's place.
+    All searches try a fraction together, then those that are left the next one.
+
+    Yields:
+        Results by index of the search, as soon as they are found. If no set is accurate enough, the largest is
+        returned; if the probe on all neurons diverged, an empty set with a NaN oracle.
     """
-    if not shares or list(shares) != sorted(set(shares)):
-        raise WhichlayersError(f"shares of neurons must rise, got {list(shares)}")
+    if not fractions or list(fractions) != sorted(set(fractions)):
+        raise WhichlayersError(f"fractions of neurons must increase, got {list(fractions)}")
 
-    def accuracies_of(problems: Sequence[Problem]) -> list[float]:
+    def accuracies_of(specs: Sequence[ProbeSpec]) -> list[float]:
         data = (train, train_labels, dev, dev_labels, n_tags)
-        return retrained(*data, problems, training, on_step).tolist()
+        return retrained_accuracies(*data, specs, training, on_progress).tolist()
 
-    oracles = {c: candidate.oracle for c, candidate in enumerate(candidates) if candidate.oracle is not None}
-    unknown = [c for c in range(len(candidates)) if c not in oracles]
-    whole = accuracies_of([candidates[c].problem(np.sort(candidates[c].order)) for c in unknown])
-    oracles |= dict(zip(unknown, whole, strict=True))
-    failed = [c for c, oracle in oracles.items() if math.isnan(oracle)]
+    oracles = {i: search.oracle for i, search in enumerate(searches) if search.oracle is not None}
+    unknown = [i for i in range(len(searches)) if i not in oracles]
+    computed = accuracies_of([searches[i].spec(np.sort(searches[i].order)) for i in unknown])
+    oracles |= dict(zip(unknown, computed, strict=True))
+    failed = [i for i, oracle in oracles.items() if math.isnan(oracle)]
     if failed:
-        yield {c: MinimalSet(math.nan, math.nan, 0, math.nan, np.zeros(0, np.int64), ()) for c in failed}
-    left = [c for c in range(len(candidates)) if c not in failed]
-    tried: dict[int, list[tuple[int, float]]] = {c: [] for c in left}
-    for share in shares:
-        sets = {c: top(candidates[c].order, count_of(share, len(candidates[c].order))) for c in left}
+        yield {i: MinimalSet(math.nan, math.nan, 0, math.nan, np.zeros(0, np.int64), ()) for i in failed}
+    left = [i for i in range(len(searches)) if i not in failed]
+    tried: dict[int, list[tuple[int, float]]] = {i: [] for i in left}
+    for fraction in fractions:
+        sets = {
+            i: top_neurons(searches[i].order, neuron_count(fraction, len(searches[i].order))) for i in left
+        }
         done = {}
-        found = accuracies_of([candidates[c].problem(sets[c]) for c in left])
-        for c, accuracy in zip(left, found, strict=True):
-            neurons, order = sets[c], candidates[c].order
-            tried[c].append((len(neurons), accuracy))
-            if accuracy >= oracles[c] - candidates[c].delta or share == shares[-1]:
-                part = len(neurons) / len(order)
-                done[c] = MinimalSet(oracles[c], accuracy, len(neurons), part, neurons, tuple(tried[c]))
+        found = accuracies_of([searches[i].spec(sets[i]) for i in left])
+        for i, accuracy in zip(left, found, strict=True):
+            neurons, order = sets[i], searches[i].order
+            tried[i].append((len(neurons), accuracy))
+            if accuracy >= oracles[i] - searches[i].delta or fraction == fractions[-1]:
+                actual = len(neurons) / len(order)
+                done[i] = MinimalSet(oracles[i], accuracy, len(neurons), actual, neurons, tuple(tried[i]))
         if done:
             yield done
-        left = [c for c in left if c not in done]
+        left = [i for i in left if i not in done]
         if not left:
             return

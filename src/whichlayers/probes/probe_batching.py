@@ -1,4 +1,4 @@
-"""What there is to train: a probe a problem, and which of them share a matrix product and fit into memory together."""
+"""Specifications of word probes, and how they are grouped into batched matrix products that fit into memory."""
 
 from __future__ import annotations
 
@@ -11,55 +11,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whichlayers.probes.word_table import WordTable
+from whichlayers.probes.word_table import WordStates
 from whichlayers.trial import Norm
 
-MEMORY = 1 << 30  # bytes that one group may take, on a CPU
-SHARE_OF_DEVICE = 0.3  # and of a GPU's free memory
+MAX_BYTES = 1 << 30  # that one list of groups may take, on a CPU
+MAX_DEVICE_FRACTION = 0.3  # of a GPU's free memory, likewise
 
 
 @dataclass(frozen=True)
 class ProbeTraining:
-    """How all probes of a call are trained. The defaults are those of Durrani et al. 2021."""
+    """Training settings shared by all probes of a call. The defaults are those of Durrani et al. 2021."""
 
     epochs: int = 10
     batch_size: int = 512
     lr: float = 1e-3
-    norm: Norm = "squared"  # of the L2 term
-    precision: Literal["tf32", "float32"] = "tf32"  # of matrix products on a GPU; a CPU has float32 alone
+    norm: Norm = "squared"  # of the L2 penalty
+    precision: Literal["tf32", "float32"] = "tf32"  # of matrix products on a GPU; a CPU always uses float32
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class ProbeSpec:
     """One probe to train."""
 
-    neurons: np.ndarray  # (d,) int64, which columns of the table it reads
+    neurons: np.ndarray  # (d,) int64, its input: columns of WordStates
     l1: float = 0.0
     l2: float = 0.0
-    seed: int = 0  # decides starting values and order
-    task: int = 0  # which row of the labels
+    seed: int = 0  # determines initial weights and the order of examples
+    task: int = 0  # row of the labels
 
 
 @dataclass(frozen=True, eq=False)
 class FittedProbe:
-    problem: Problem
+    """A trained word probe."""
+
+    spec: ProbeSpec
     weight: Tensor = field(repr=False)  # (d, C) float32, on the host
     bias: Tensor = field(repr=False)  # (C,)
     train_loss: float  # mean cross-entropy over the last epoch's batches, without the penalty
     error: str | None = None
 
 
-def layer_problems(
-    table: WordTable,
+def layer_specs(
+    states: WordStates,
     seeds: Sequence[int] = (0,),
     l1: Sequence[float] = (0.0,),
     l2: Sequence[float] = (0.0,),
     tasks: Sequence[int] = (0,),
-) -> list[Problem]:
-    """A problem for every layer (outermost), l1, l2, seed and task (innermost)."""
-    layers = [table.layer(k) for k in range(table.layers)]
+) -> list[ProbeSpec]:
+    """A spec for every combination of layer (outermost), l1, l2, seed and task (innermost)."""
+    layers = [states.layer_neurons(k) for k in range(states.n_layers)]
     return [
-        Problem(neurons, one, two, seed, task)
+        ProbeSpec(neurons, one, two, seed, task)
         for neurons in layers
         for one in l1
         for two in l2
@@ -69,39 +71,42 @@ def layer_problems(
 
 
 @dataclass(frozen=True, eq=False)
-class Bundle:
-    """Problems that read the same neurons of the same batches: columns of one matrix."""
+class ProbeGroup:
+    """Probes that read the same neurons of the same batches, as columns of one weight matrix."""
 
     seed: int
     neurons: np.ndarray  # (d,)
-    places: tuple[int, ...]  # in the list of problems
+    indices: tuple[int, ...]  # in the list of specs
 
 
-def bundled(
-    problems: Sequence[Problem], n_tags: int, batch: int, device: torch.device, by_seed: bool
-) -> Iterator[list[Bundle]]:
-    """Groups of bundles of one shape. `by_seed`: problems of two seeds read different batches."""
-    limit = MEMORY
+def group_probes(
+    specs: Sequence[ProbeSpec], n_tags: int, batch_size: int, device: torch.device, by_seed: bool
+) -> Iterator[list[ProbeGroup]]:
+    """Group probes with the same input, and yield lists of equally shaped groups that fit into memory together.
+
+    `by_seed`: probes of different seeds read different batches and cannot share a group.
+    """
+    limit = MAX_BYTES
     if device.type == "cuda":
-        limit = int(SHARE_OF_DEVICE * torch.cuda.mem_get_info(device)[0])
-    found: dict[tuple[int, bytes], list[int]] = defaultdict(list)
-    for p, problem in enumerate(problems):
-        found[problem.seed if by_seed else 0, problem.neurons.tobytes()].append(p)
-    alike: dict[tuple[int, int], list[Bundle]] = defaultdict(list)  # by (d, G)
-    for (seed, _), places in found.items():
-        neurons = problems[places[0]].neurons
-        most = max(1, limit // _bytes(len(neurons), 1, n_tags, batch))
-        for start in range(0, len(places), most):
-            part = tuple(places[start : start + most])
-            alike[len(neurons), len(part)].append(Bundle(seed, neurons, part))
-    for (d, width), bundles in alike.items():
-        size = max(1, limit // _bytes(d, width, n_tags, batch))
-        for start in range(0, len(bundles), size):
-            yield bundles[start : start + size]
+        limit = int(MAX_DEVICE_FRACTION * torch.cuda.mem_get_info(device)[0])
+    by_input: dict[tuple[int, bytes], list[int]] = defaultdict(list)
+    for p, spec in enumerate(specs):
+        by_input[spec.seed if by_seed else 0, spec.neurons.tobytes()].append(p)
+    by_shape: dict[tuple[int, int], list[ProbeGroup]] = defaultdict(list)  # by (d, G)
+    for (seed, _), indices in by_input.items():
+        neurons = specs[indices[0]].neurons
+        most = max(1, limit // _group_bytes(len(neurons), 1, n_tags, batch_size))
+        for start in range(0, len(indices), most):
+            part = tuple(indices[start : start + most])
+            by_shape[len(neurons), len(part)].append(ProbeGroup(seed, neurons, part))
+    for (d, width), groups in by_shape.items():
+        size = max(1, limit // _group_bytes(d, width, n_tags, batch_size))
+        for start in range(0, len(groups), size):
+            yield groups[start : start + size]
 
 
-def _bytes(d: int, width: int, n_tags: int, batch: int) -> int:
-    """Of one bundle: weights, gradient, Adam's two moments and a sign, a captured step's as well; a batch's states,
-    outputs and slopes."""
+def _group_bytes(d: int, width: int, n_tags: int, batch_size: int) -> int:
+    """Memory of one group of `width` probes: weights, gradient, Adam's two moments, a sign and the temporaries of a
+    captured step; states, outputs and output gradients of a batch."""
     columns = width * n_tags
-    return 4 * (6 * (d + 1) * columns + batch * (2 * d + 4 * columns))
+    return 4 * (6 * (d + 1) * columns + batch_size * (2 * d + 4 * columns))

@@ -1,7 +1,7 @@
-"""A corpus as one model sees it, and what its neurons are worth: the answers to questions about words.
+"""A corpus as hidden states of one model with labels, and the measures of word probes on it.
 
-Lambdas are chosen, and smallest sets found, on the corpus's dev sentences, or on the last tenth of its training
-sentences where it has none; what is reported is the accuracy on its test sentences.
+Lambdas and minimal sets of neurons are selected on the corpus' dev sentences, or on the last tenth of its training
+sentences if it has none; accuracies are reported on its test sentences.
 """
 
 from __future__ import annotations
@@ -18,196 +18,212 @@ from transformers import PreTrainedModel
 from whichlayers.data.conll import TaggedCorpus
 from whichlayers.data.corpora import Corpus
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.activations import Shelf
-from whichlayers.probes.control_task import control_ids
-from whichlayers.probes.elastic_net import ProbeTraining, Problem, accuracies, fit_probes
+from whichlayers.probes.activations import ActivationStore
+from whichlayers.probes.control_task import control_labels
+from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, accuracies, fit_probes
 from whichlayers.probes.extract_words import OnWords
 from whichlayers.probes.mdl import online_code
 from whichlayers.probes.neuron_ranking import (
-    bottom,
-    count_of,
-    random_set,
-    rank_by_means,
+    bottom_neurons,
+    neuron_count,
+    neurons_per_layer,
+    random_neurons,
     rank_by_weight,
-    spread,
-    top,
+    rank_probeless,
+    top_neurons,
 )
-from whichlayers.probes.neuron_selection import Candidate, minimal_sets, retrained
+from whichlayers.probes.neuron_selection import MinimalSetSearch, minimal_sets, retrained_accuracies
 from whichlayers.probes.tags import tag_frequencies, tag_ids, training_tags
-from whichlayers.probes.word_table import WordTable
+from whichlayers.probes.word_table import WordStates
 from whichlayers.trial import Trial, WordProbe
 
-HELD_OUT = 0.1  # of the training sentences, where a corpus has no dev sentences
+HELD_OUT_FRACTION = 0.1  # of the training sentences, if a corpus has no dev sentences
 
-Answer = dict[str, float]  # by metric; the first is what was asked for
+Metrics = dict[str, float]  # by name; the first is the measure of the trial
 
 
 @dataclass(frozen=True)
-class Studied:
-    """A corpus as a model sees it: the vectors of its words, and their tags as numbers."""
+class ProbingDataset:
+    """Hidden states of a corpus' words in one model, and their tags as labels."""
 
     corpus: Corpus
     tags: tuple[str, ...]
-    train: WordTable
-    test: WordTable
-    dev: WordTable | None  # of a corpus that has dev sentences
-    labels: dict[str, np.ndarray]  # by the names of the tables
+    train: WordStates
+    test: WordStates
+    dev: WordStates | None  # None if the corpus has no dev sentences
+    labels: dict[str, np.ndarray]  # (words,) by split: train, test, dev
 
     @staticmethod
-    def of(
+    def from_encoder(
         encoder: PreTrainedModel,
         tokenizer: Any,
         corpus: Corpus,
-        words: WordProbe,
-        shelf: Shelf,
+        word_probe: WordProbe,
+        store: ActivationStore,
         on_words: OnWords,
-    ) -> Studied:
-        """`words`: how a word becomes a vector, as any of its questions says it."""
+    ) -> ProbingDataset:
+        """Extract the hidden states of all splits; `word_probe` determines pooling and standardization."""
         splits = corpus.splits
         tags = training_tags(corpus.train)
-        states = shelf.states(encoder, tokenizer, splits, words.vector, on_words)
+        hidden_states = store.hidden_states(encoder, tokenizer, splits, word_probe.vector, on_words)
         labels = {name: tag_ids(split, tags) for name, split in splits.items()}
-        tables = {name: WordTable(states[name], shelf.place) for name in splits}
-        if words.standardize:
-            scale = tables["train"].measured()
-            tables = {name: table.scaled(scale) for name, table in tables.items()}
-        return Studied(corpus, tags, tables["train"], tables["test"], tables.get("dev"), labels)
+        states = {name: WordStates(hidden_states[name], store.torch_device) for name in splits}
+        if word_probe.standardize:
+            scale = states["train"].compute_scale()
+            states = {name: split.standardize(scale) for name, split in states.items()}
+        return ProbingDataset(corpus, tags, states["train"], states["test"], states.get("dev"), labels)
 
     @cached_property
-    def to_choose(self) -> tuple[WordTable, np.ndarray, WordTable, np.ndarray]:
-        """What lambdas and sets are chosen with, and what they are chosen by, each with its labels."""
+    def selection_splits(self) -> tuple[WordStates, np.ndarray, WordStates, np.ndarray]:
+        """(train states, train labels, dev states, dev labels) for the selection of lambdas and minimal sets."""
         train, labels = self.train, self.labels
         if self.dev is not None:
             return train, labels["train"], self.dev, labels["dev"]
-        words = words_before(self.corpus.train, 1 - HELD_OUT)
+        n_words = count_leading_words(self.corpus.train, 1 - HELD_OUT_FRACTION)
         return (
-            *(train.part(slice(words)), labels["train"][:words]),
-            *(train.part(slice(words, None)), labels["train"][words:]),
+            *(train.slice_rows(slice(n_words)), labels["train"][:n_words]),
+            *(train.slice_rows(slice(n_words, None)), labels["train"][n_words:]),
         )
 
-    def layers(self, trials: Sequence[Trial], training: ProbeTraining) -> dict[str, Answer]:
-        problems = []
+    def layer_accuracies(self, trials: Sequence[Trial], training: ProbeTraining) -> dict[str, Metrics]:
+        """Test accuracies of probes on single layers, by trial id."""
+        specs = []
         for trial in trials:
-            words = word_probe_of(trial)
-            assert words.layer is not None
-            l1, l2 = words.lambdas or (0.0, 0.0)
-            problems.append(Problem(self.train.layer(words.layer), l1, l2, trial.seed))
-        probes = fit_probes(self.train, self.labels["train"], len(self.tags), problems, training)
+            word_probe = get_word_probe(trial)
+            assert word_probe.layer is not None
+            l1, l2 = word_probe.lambdas or (0.0, 0.0)
+            specs.append(ProbeSpec(self.train.layer_neurons(word_probe.layer), l1, l2, trial.seed))
+        probes = fit_probes(self.train, self.labels["train"], len(self.tags), specs, training)
         found = accuracies(self.test, self.labels["test"], probes)
         return {trial.id: {"accuracy": float(value)} for trial, value in zip(trials, found, strict=True)}
 
 
 @dataclass
-class Ranked:
-    """The neurons of all layers in order, and what follows from it, for some seeds and one way of training.
+class RankedNeurons:
+    """Neuron rankings of a dataset and the measures that depend on them, for some seeds and one training setting.
 
-    What all seeds ask is trained together.
+    The probes of all seeds are trained together. Methods that return a dict return metrics by trial id.
     """
 
-    studied: Studied
+    dataset: ProbingDataset
     training: ProbeTraining
     lambdas: tuple[float, float]  # L1 and L2
     seeds: Sequence[int]
 
     @cached_property
-    def by_weight(self) -> dict[int, np.ndarray]:
-        """All neurons by Linguistic Correlation Analysis, for each seed."""
-        s = self.studied
-        problems = [Problem(s.train.everything(), *self.lambdas, seed) for seed in self.seeds]
-        probes = fit_probes(s.train, s.labels["train"], len(s.tags), problems, self.training)
+    def lca_orders(self) -> dict[int, np.ndarray]:
+        """The ordering of all neurons by Linguistic Correlation Analysis, (neurons,) for each seed."""
+        d = self.dataset
+        specs = [ProbeSpec(d.train.all_neurons(), *self.lambdas, seed) for seed in self.seeds]
+        probes = fit_probes(d.train, d.labels["train"], len(d.tags), specs, self.training)
         orders = [rank_by_weight(probe.weight).order for probe in probes]
         return dict(zip(self.seeds, orders, strict=True))
 
     @cached_property
-    def by_means(self) -> np.ndarray:
-        s = self.studied
-        return rank_by_means(s.train, s.labels["train"], len(s.tags))
+    def probeless_order(self) -> np.ndarray:
+        """The probeless ordering of all neurons, (neurons,)."""
+        d = self.dataset
+        return rank_probeless(d.train, d.labels["train"], len(d.tags))
 
     def order(self, trial: Trial) -> np.ndarray:
-        return self.by_weight[trial.seed] if word_probe_of(trial).ranking == "lca" else self.by_means
+        """The neuron ordering that the trial asks for."""
+        return self.lca_orders[trial.seed] if get_word_probe(trial).ranking == "lca" else self.probeless_order
 
     def neurons(self, trial: Trial) -> np.ndarray:
-        table, words = self.studied.train, word_probe_of(trial)
-        if words.neurons == "all":
-            return table.everything()
-        count = count_of(words.share or 1.0, table.neurons)
-        if words.neurons == "random":
-            return random_set(table.everything(), count, trial.seed)
-        return (top if words.neurons == "top" else bottom)(self.order(trial), count)
+        """The set of neurons that the trial's probe reads."""
+        states, word_probe = self.dataset.train, get_word_probe(trial)
+        if word_probe.neurons == "all":
+            return states.all_neurons()
+        count = neuron_count(word_probe.share or 1.0, states.n_neurons)
+        if word_probe.neurons == "random":
+            return random_neurons(states.all_neurons(), count, trial.seed)
+        return (top_neurons if word_probe.neurons == "top" else bottom_neurons)(self.order(trial), count)
 
-    def problem(self, trial: Trial, neurons: np.ndarray | None = None, task: int = 0) -> Problem:
-        mine = self.neurons(trial) if neurons is None else neurons
-        return Problem(mine, *self.lambdas, trial.seed, task)
+    def spec(self, trial: Trial, neurons: np.ndarray | None = None, task: int = 0) -> ProbeSpec:
+        """The probe of a trial, by default on the trial's own set of neurons."""
+        selected = self.neurons(trial) if neurons is None else neurons
+        return ProbeSpec(selected, *self.lambdas, trial.seed, task)
 
-    def tested(self, problems: Sequence[Problem]) -> list[float]:
-        """Accuracies of probes trained anew on each set of neurons alone."""
-        s = self.studied
-        data = (s.train, s.labels["train"], s.test, s.labels["test"], len(s.tags))
-        return retrained(*data, problems, self.training).tolist()
+    def test_accuracies(self, specs: Sequence[ProbeSpec]) -> list[float]:
+        """Test accuracies of probes trained only on the neurons of their spec."""
+        d = self.dataset
+        data = (d.train, d.labels["train"], d.test, d.labels["test"], len(d.tags))
+        return retrained_accuracies(*data, specs, self.training).tolist()
 
-    def accuracies(self, trials: Sequence[Trial]) -> dict[str, Answer]:
-        problems = [self.problem(trial) for trial in trials]
+    def accuracy(self, trials: Sequence[Trial]) -> dict[str, Metrics]:
+        """Test accuracy with the trial's set of neurons."""
+        specs = [self.spec(trial) for trial in trials]
         return {
-            trial.id: {"accuracy": accuracy, "neurons_used": float(len(problem.neurons))}
-            for trial, problem, accuracy in zip(trials, problems, self.tested(problems), strict=True)
+            trial.id: {"accuracy": accuracy, "neurons_used": float(len(spec.neurons))}
+            for trial, spec, accuracy in zip(trials, specs, self.test_accuracies(specs), strict=True)
         }
 
-    def spread(self, trial: Trial) -> Answer:
-        table, neurons, layer = self.studied.train, self.neurons(trial), word_probe_of(trial).layer
+    def spread(self, trial: Trial) -> Metrics:
+        """Fraction of the trial's neurons that lie in its layer."""
+        states, neurons, layer = self.dataset.train, self.neurons(trial), get_word_probe(trial).layer
         assert layer is not None
-        count = int(spread(neurons, table.layers, table.hidden)[layer])
+        count = int(neurons_per_layer(neurons, states.n_layers, states.hidden_size)[layer])
         return {"spread": count / len(neurons), "neurons_in_layer": float(count)}
 
-    def smallest(self, trials: Sequence[Trial]) -> Iterator[dict[str, Answer]]:
-        s = self.studied
-        candidates = [
-            Candidate(self.order(trial), *self.lambdas, trial.seed, word_probe_of(trial).delta)
+    def minimal_sets(self, trials: Sequence[Trial]) -> Iterator[dict[str, Metrics]]:
+        """Size and test accuracy of the minimal sets, as they are found; NaN if the probe on all neurons diverged."""
+        d = self.dataset
+        searches = [
+            MinimalSetSearch(self.order(trial), *self.lambdas, trial.seed, get_word_probe(trial).delta)
             for trial in trials
         ]
-        for found in minimal_sets(*s.to_choose, len(s.tags), candidates, training=self.training):
-            sets = {trials[c]: least for c, least in found.items() if not math.isnan(least.oracle)}
-            answers = {trials[c].id: {"neurons": math.nan} for c in found}
-            tested = self.tested([self.problem(t, least.neurons) for t, least in sets.items()])
-            for (trial, least), accuracy in zip(sets.items(), tested, strict=True):
-                answers[trial.id] = {
-                    "neurons": least.count / s.train.neurons,
-                    "neurons_used": float(least.count),
+        for found in minimal_sets(*d.selection_splits, len(d.tags), searches, training=self.training):
+            sets = {trials[i]: minimal for i, minimal in found.items() if not math.isnan(minimal.oracle)}
+            metrics = {trials[i].id: {"neurons": math.nan} for i in found}
+            tested = self.test_accuracies([self.spec(t, minimal.neurons) for t, minimal in sets.items()])
+            for (trial, minimal), accuracy in zip(sets.items(), tested, strict=True):
+                metrics[trial.id] = {
+                    "neurons": minimal.count / d.train.n_neurons,
+                    "neurons_used": float(minimal.count),
                     "accuracy": accuracy,
-                    "dev_accuracy": least.accuracy,
-                    "dev_oracle": least.oracle,
+                    "dev_accuracy": minimal.accuracy,
+                    "dev_oracle": minimal.oracle,
                 }
-            yield answers
+            yield metrics
 
     @cached_property
-    def control(self) -> dict[str, np.ndarray]:
-        """(1 + seeds, n) for train and test: the tags, and those of each seed's control task."""
-        s = self.studied
-        frequencies = tag_frequencies(s.labels["train"], len(s.tags))
-        splits = {"train": s.corpus.train, "test": s.corpus.test}
+    def labels_with_control(self) -> dict[str, np.ndarray]:
+        """Labels (1 + seeds, words) of train and test: row 0 the tags, then the control task of each seed."""
+        d = self.dataset
+        frequencies = tag_frequencies(d.labels["train"], len(d.tags))
+        splits = {"train": d.corpus.train, "test": d.corpus.test}
         return {
-            name: np.stack([s.labels[name], *(control_ids(split, frequencies, seed) for seed in self.seeds)])
+            name: np.stack(
+                [d.labels[name], *(control_labels(split, frequencies, seed) for seed in self.seeds)]
+            )
             for name, split in splits.items()
         }
 
-    def _both(self, trials: Sequence[Trial]) -> list[Problem]:
-        """Of every trial the tags and, next, its control task."""
+    def _specs_with_control(self, trials: Sequence[Trial]) -> list[ProbeSpec]:
+        """Two probes per trial: on the tags, and on its control task."""
         tasks = {seed: 1 + i for i, seed in enumerate(self.seeds)}
-        return [self.problem(trial, task=task) for trial in trials for task in (0, tasks[trial.seed])]
+        return [self.spec(trial, task=task) for trial in trials for task in (0, tasks[trial.seed])]
 
-    def selectivity(self, trials: Sequence[Trial]) -> dict[str, Answer]:
-        s = self.studied
-        problems = self._both(trials)
-        probes = fit_probes(s.train, self.control["train"], len(s.tags), problems, self.training)
-        found = accuracies(s.test, self.control["test"], probes).reshape(-1, 2).tolist()
+    def selectivity(self, trials: Sequence[Trial]) -> dict[str, Metrics]:
+        """Test accuracy on the tags minus test accuracy on the control task."""
+        d = self.dataset
+        specs = self._specs_with_control(trials)
+        probes = fit_probes(d.train, self.labels_with_control["train"], len(d.tags), specs, self.training)
+        found = accuracies(d.test, self.labels_with_control["test"], probes).reshape(-1, 2).tolist()
         return {
             trial.id: {"selectivity": real - control, "accuracy": real, "control_accuracy": control}
             for trial, (real, control) in zip(trials, found, strict=True)
         }
 
-    def compression(self, trials: Sequence[Trial]) -> dict[str, Answer]:
-        s = self.studied
+    def compression(self, trials: Sequence[Trial]) -> dict[str, Metrics]:
+        """Compression and description length of the tags and of the control task."""
+        d = self.dataset
         codes = online_code(
-            s.train, self.control["train"], len(s.tags), self._both(trials), training=self.training
+            d.train,
+            self.labels_with_control["train"],
+            len(d.tags),
+            self._specs_with_control(trials),
+            training=self.training,
         )
         return {
             trial.id: {
@@ -220,23 +236,28 @@ class Ranked:
         }
 
 
-def words_before(corpus: TaggedCorpus, share: float) -> int:
-    """How many words the first share of the sentences has; some on either side."""
+def count_leading_words(corpus: TaggedCorpus, fraction: float) -> int:
+    """Number of words in the first fraction of the sentences, with at least one sentence on either side."""
     sentences = corpus.sentences
     if len(sentences) < 2:
         raise WhichlayersError(
-            f"corpus {corpus.name}: one sentence is too few to hold any out; give it a dev file"
+            f"corpus {corpus.name}: cannot hold out a dev split of a corpus with fewer than 2 sentences; "
+            "add a dev file or more training sentences"
         )
-    first = min(max(1, round(share * len(sentences))), len(sentences) - 1)
+    first = min(max(1, round(fraction * len(sentences))), len(sentences) - 1)
     return sum(len(sentence.words) for sentence in sentences[:first])
 
 
-def word_probe_of(trial: Trial) -> WordProbe:
+def get_word_probe(trial: Trial) -> WordProbe:
+    """The word probe of a trial; raises if it has none."""
     if trial.word_probe is None:
-        raise WhichlayersError(f"trial {trial.id} asks nothing about words")
+        raise WhichlayersError(f"trial {trial.id} is not a word probe")
     return trial.word_probe
 
 
-def training_of(trial: Trial) -> ProbeTraining:
-    words = word_probe_of(trial)
-    return ProbeTraining(epochs=words.epochs, batch_size=words.batch_size, lr=words.lr, norm=words.norm)
+def training_settings(trial: Trial) -> ProbeTraining:
+    """The training settings of a trial's word probe."""
+    word_probe = get_word_probe(trial)
+    return ProbeTraining(
+        epochs=word_probe.epochs, batch_size=word_probe.batch_size, lr=word_probe.lr, norm=word_probe.norm
+    )

@@ -1,9 +1,9 @@
-"""L1 and L2 of the probes that rank neurons: one pair for a model and a corpus, searched for once.
+"""Selects L1 and L2 of the probes that rank neurons: one grid search per pretrained model and corpus.
 
-The search reads the model as it was pretrained. Every seed and every finetuned version of it is then asked with the
-same pair, as in Table 8 of Durrani et al. 2021: were each to search for its own, what differs between them would
-be the penalty as much as the model. A pair is judged by its mean over three seeds. What was found is kept in a
-file, for other workers and later runs.
+The search uses the pretrained model. All seeds and all finetuned versions of the model are then probed with the same
+pair, as in Table 8 of Durrani et al. 2021: with a search for each, differences between models could be due to the
+penalty. The score of a pair is its mean over three seeds. The result is saved to a file for other workers and later
+runs.
 """
 
 from __future__ import annotations
@@ -17,80 +17,102 @@ from pathlib import Path
 import numpy as np
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.extract_sentences import name_of
+from whichlayers.probes.extract_sentences import hash_key
 from whichlayers.probes.neuron_selection import LAMBDAS, search_lambdas
-from whichlayers.probes.probing_dataset import Studied, training_of, word_probe_of
+from whichlayers.probes.probing_dataset import ProbingDataset, get_word_probe, training_settings
 from whichlayers.trial import Trial
 
-OnShare = Callable[[float], None]
+OnFraction = Callable[[float], None]  # called with the completed fraction of a search, 0 to 1
 
-SEEDS = (0, 1, 2)  # of the probes of the search, whatever the seeds of those that ask
+SEEDS = (0, 1, 2)  # of the probes of a search, independent of the seeds of the trials
 PROBES = len(LAMBDAS) ** 2 * len(SEEDS)  # that a search trains
 FORMAT = 2
 
 
 @dataclass
-class Penalties:
-    """`pretrained`: the trial's corpus as its model saw it before it was finetuned; None: the model that is asked was
-    not. `folder`: None keeps no files."""
+class LambdaSearch:
+    """Looks up or searches the L1 and L2 penalties of trials.
 
-    pretrained: Callable[[Trial], Studied] | None = None
+    Args:
+        pretrained: Returns the probing dataset of a trial's corpus for the pretrained model. None if the model that is
+            probed is not finetuned.
+        folder: Where results are saved. None: no files.
+        known: Results of this process, by `search_key`.
+    """
+
+    pretrained: Callable[[Trial], ProbingDataset] | None = None
     folder: Path | None = None
     known: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def of(self, trial: Trial, here: Studied, on_share: OnShare | None = None) -> tuple[float, float]:
-        """(L1, L2): those that the trial names, or those that the search finds. `here`: what the model that is asked
-        sees; `on_share` is told which share of a search is done."""
-        words = word_probe_of(trial)
-        if words.lambdas is not None:
-            return words.lambdas
-        key = key_of(trial)
+    def lambdas(
+        self, trial: Trial, dataset: ProbingDataset, on_fraction: OnFraction | None = None
+    ) -> tuple[float, float]:
+        """(L1, L2) of a trial: those of its settings, else the result of the search.
+
+        Args:
+            trial: A word probe trial.
+            dataset: The dataset of the model that is probed; searched if there is no `pretrained`.
+            on_fraction: Progress callback of a search.
+        """
+        word_probe = get_word_probe(trial)
+        if word_probe.lambdas is not None:
+            return word_probe.lambdas
+        key = search_key(trial)
         if key not in self.known:
-            self.known[key] = self._kept(key) or self._search(trial, here, on_share)
+            self.known[key] = self._load(key) or self._search(trial, dataset, on_fraction)
         return self.known[key]
 
-    def _kept(self, key: str) -> tuple[float, float] | None:
+    def _load(self, key: str) -> tuple[float, float] | None:
         file = self.folder and self.folder / f"{key}.json"
         if file is None or not file.exists():
             return None
         l1, l2 = json.loads(file.read_text())
         return l1, l2
 
-    def _search(self, trial: Trial, here: Studied, on_share: OnShare | None) -> tuple[float, float]:
-        studied, training = here if self.pretrained is None else self.pretrained(trial), training_of(trial)
+    def _search(
+        self, trial: Trial, dataset: ProbingDataset, on_fraction: OnFraction | None
+    ) -> tuple[float, float]:
+        if self.pretrained is not None:
+            dataset = self.pretrained(trial)
+        training = training_settings(trial)
         done, epochs = 0, PROBES * training.epochs
 
-        def on_step(trained: int) -> None:
+        def on_progress(trained: int) -> None:
             nonlocal done
             done += trained
-            if on_share is not None:
-                on_share(done / epochs)
+            if on_fraction is not None:
+                on_fraction(done / epochs)
 
-        on_step(0)
+        on_progress(0)
         grids = search_lambdas(
-            *studied.to_choose, len(studied.tags), seeds=SEEDS, training=training, on_step=on_step
+            *dataset.selection_splits,
+            len(dataset.tags),
+            seeds=SEEDS,
+            training=training,
+            on_progress=on_progress,
         )
-        alone = np.mean([[point.top for point in grid.points] for grid in grids], 0)
-        if np.isnan(alone).all():
+        scores = np.mean([[point.top_accuracy for point in grid.points] for grid in grids], 0)
+        if np.isnan(scores).all():
             raise WhichlayersError(
-                "every pair of L1 and L2 has a probe that diverged: try a smaller probe_lr"
+                "for every pair of L1 and L2 at least one probe diverged: try a smaller probe_lr"
             )
-        best = grids[0].points[int(np.nanargmax(alone))]  # a pair that diverged for one seed is not taken
+        best = grids[0].points[int(np.nanargmax(scores))]  # a pair that diverged for one seed is not selected
         if self.folder is not None:
-            remember(self.folder, key_of(trial), (best.l1, best.l2))
+            save_lambdas(self.folder, search_key(trial), (best.l1, best.l2))
         return best.l1, best.l2
 
 
-def key_of(trial: Trial) -> str:
-    """Stands for all that decides what the search finds."""
-    words, training = word_probe_of(trial), training_of(trial)
-    how = [words.fingerprint, words.vector, words.standardize]
-    parts = [FORMAT, trial.model_fingerprint, *how, LAMBDAS, SEEDS]
-    return name_of([*parts, training.epochs, training.batch_size, training.lr, training.norm])
+def search_key(trial: Trial) -> str:
+    """A hash of everything that determines the result of the search for a trial."""
+    word_probe, training = get_word_probe(trial), training_settings(trial)
+    data = [word_probe.fingerprint, word_probe.vector, word_probe.standardize]
+    parts = [FORMAT, trial.model_fingerprint, *data, LAMBDAS, SEEDS]
+    return hash_key([*parts, training.epochs, training.batch_size, training.lr, training.norm])
 
 
-def remember(folder: Path, key: str, found: tuple[float, float]) -> None:
+def save_lambdas(folder: Path, key: str, lambdas: tuple[float, float]) -> None:
+    """Save the result of a search, atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    half = folder / f".{key}.{os.getpid()}"
-    half.write_text(json.dumps(found))
-    half.replace(folder / f"{key}.json")
+    partial = folder / f".{key}.{os.getpid()}"
+    partial.write_text(json.dumps(lambdas))
+    partial.replace(folder / f"{key}.json")

@@ -1,9 +1,9 @@
-"""Run a stack of probe trials: one pass of the encoder, then all layers and seeds at once.
+"""Runs a stack of sentence-level probe trials: one forward pass of the encoder, then all layers and seeds together.
 
-    outcomes = run(trials, encoder, data, device="cuda", cache=folder)
+    results = run_probes(trials, encoder, data, device="cuda", cache=folder)
 
-What comes back is what finetuning gives, with one record a trial: that of the epoch that was kept, with its
-metrics on the task's dev set, which plays no part in when a probe stops.
+Returns the same type of results as finetuning, with one record per trial: the best epoch, with its metrics on the
+task's dev set. The dev set is not used for early stopping.
 """
 
 from __future__ import annotations
@@ -21,19 +21,26 @@ from transformers import PreTrainedModel
 
 from whichlayers.data.batches import subset
 from whichlayers.data.metrics import score
-from whichlayers.data.tokenize import TokenisedSplit, TokenisedTask
-from whichlayers.engine.results import EpochRecord, OnEpoch, OnStep, Outcome
+from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
+from whichlayers.engine.results import EpochRecord, OnEpoch, OnStep, TrialResult
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.anatomy import Anatomy
-from whichlayers.probes.extract_sentences import Precision, cache_key, extract, restricted
-from whichlayers.probes.linear_probe import Fitted, Job, Table, fit, losses, predict
-from whichlayers.probes.steps import PASS_STEPS
+from whichlayers.probes.extract_sentences import Precision, cache_key, extract, select_rows
+from whichlayers.probes.linear_probe import (
+    FittedSentenceProbe,
+    ProbeJob,
+    SentenceStates,
+    fit,
+    losses,
+    predict,
+)
+from whichlayers.probes.steps import ENCODER_STEPS
 from whichlayers.trial import Probe, Surgery, Trial
 
 
 def stack_key(trial: Trial) -> Hashable:
     """What the probes of one stack must share; layer, seed, lr and patience may differ."""
-    probe = _probe_of(trial)
+    probe = _get_probe(trial)
     return (
         "probe",
         trial.model_fingerprint,
@@ -44,123 +51,134 @@ def stack_key(trial: Trial) -> Hashable:
     )
 
 
-def run(
+def run_probes(
     trials: Sequence[Trial],
     encoder: PreTrainedModel,
-    data: TokenisedTask,
+    data: TokenizedTask,
     *,
     device: str | torch.device = "cpu",
     cache: Path | None = None,
     precision: Precision = "float32",
     on_epoch: OnEpoch | None = None,
     on_step: OnStep | None = None,
-) -> list[Outcome]:
-    """Train all probes and score them on the dev set. `encoder` is frozen and stays as it is.
+) -> list[TrialResult]:
+    """Train all probes and evaluate them on the dev set.
 
-    `cache`: where the states are kept for the next stack of the same model and task. `on_step` counts as
-    `progress.steps_of` does.
+    Args:
+        trials: Probe trials with the same `stack_key`.
+        encoder: The frozen model. It is not changed.
+        data: The tokenized task.
+        device: Where the encoder and the probes run.
+        cache: Folder in which the hidden states are kept for later stacks of the same model and task.
+        precision: dtype of the stored hidden states.
+        on_epoch: Called with the trial id and the record of each trial.
+        on_step: Progress callback, in the unit of `steps.probe_steps`.
+
+    Returns:
+        One result per trial, in the same order.
     """
-    from whichlayers.engine.finetune import checked_device
+    from whichlayers.engine.finetune import resolve_device
 
     started = time.perf_counter()
-    _check(trials, encoder)
-    place, first = checked_device(device), trials[0]
-    pooling = _probe_of(first).pooling
+    _check_trials(trials, encoder)
+    torch_device, first = resolve_device(device), trials[0]
+    pooling = _get_probe(first).pooling
     rows = {seed: subset(len(data.train), first.train_size, seed) for seed in {t.seed for t in trials}}
     used = _used_rows(len(data.train), list(rows.values()))
-    train = data.train if used is None else restricted(data.train, used)
+    train = data.train if used is None else select_rows(data.train, used)
     if used is not None:
-        rows = {seed: np.searchsorted(used, mine) for seed, mine in rows.items()}
+        rows = {seed: np.searchsorted(used, seed_rows) for seed, seed_rows in rows.items()}
     key = cache_key(first.model_fingerprint, data.fingerprint, first.training.max_length, pooling, precision)
-    splits = {f"{key}.train{_name_of(used)}": train}
+    splits = {f"{key}.train{_rows_suffix(used)}": train}
     splits |= {f"{key}.dev{'-' + name if name else ''}": split for name, split in data.evals.items()}
-    on_rows = _share_of_pass(on_step, len(trials), sum(map(len, splits.values())))
+    on_rows = _encoder_progress(on_step, len(trials), sum(map(len, splits.values())))
 
-    def table_of(name: str, split: TokenisedSplit) -> Table:
+    def extract_split(file_key: str, split: TokenizedSplit) -> SentenceStates:
         states = extract(
             encoder,
             split,
             data.pad_id,
             pooling=pooling,
             precision=precision,
-            device=place,
+            device=torch_device,
             cache=cache,
-            key=name,
+            key=file_key,
             on_rows=on_rows,
         )
-        return Table(states, place)
+        return SentenceStates(states, torch_device)
 
-    tables = [table_of(name, split) for name, split in splits.items()]
-    jobs = [Job(_probe_of(trial), trial.seed, rows[trial.seed]) for trial in trials]
-    fitted = fit(tables[0], train.labels, jobs, data.n_outputs, data.kind, on_step)
+    states = [extract_split(file_key, split) for file_key, split in splits.items()]
+    jobs = [ProbeJob(_get_probe(trial), trial.seed, rows[trial.seed]) for trial in trials]
+    fitted = fit(states[0], train.labels, jobs, data.n_outputs, data.kind, on_step)
     layers = [job.probe.layer for job in jobs]
-    outputs = [predict(table, fitted, layers) for table in tables[1:]]
+    outputs = [predict(dev_states, fitted, layers) for dev_states in states[1:]]
     seconds = time.perf_counter() - started
     return [
-        _outcome(trial, fitted[t], [o[t] for o in outputs], data, seconds, on_epoch)
+        _trial_result(trial, fitted[t], [o[t] for o in outputs], data, seconds, on_epoch)
         for t, trial in enumerate(trials)
     ]
 
 
-def _outcome(
+def _trial_result(
     trial: Trial,
-    probe: Fitted,
+    probe: FittedSentenceProbe,
     outputs: list[Tensor],
-    data: TokenisedTask,
+    data: TokenizedTask,
     seconds: float,
     on_epoch: OnEpoch | None,
-) -> Outcome:
-    """`outputs`: (n, C) for each of the task's dev sets."""
+) -> TrialResult:
+    """Metrics of a probe from its outputs (n, C) on each of the task's dev sets."""
     if probe.error is not None:
-        return Outcome(trial.id, error=probe.error, seconds=seconds)
+        return TrialResult(trial.id, error=probe.error, seconds=seconds)
     metrics: dict[str, float] = {}
     dev_loss = math.nan
-    for (name, split), mine in zip(data.evals.items(), outputs, strict=True):
+    for (name, split), logits in zip(data.evals.items(), outputs, strict=True):
         labels = torch.from_numpy(split.labels)
         if not name:
-            dev_loss = float(losses(mine, labels, data.kind).mean())
-        chosen = mine[:, 0] if data.kind == "regression" else mine.argmax(-1)
-        scores = score(data.metrics, chosen.numpy(), split.labels)
+            dev_loss = float(losses(logits, labels, data.kind).mean())
+        predictions = logits[:, 0] if data.kind == "regression" else logits.argmax(-1)
+        scores = score(data.metrics, predictions.numpy(), split.labels)
         metrics |= {f"{m}_{name}" if name else m: value for m, value in scores.items()}
     record = EpochRecord(probe.epoch, probe.train_loss, dev_loss, metrics, seconds)
     if on_epoch is not None:
         on_epoch(trial.id, record)
-    return Outcome(trial.id, [record], seconds=seconds)
+    return TrialResult(trial.id, [record], seconds=seconds)
 
 
 def _used_rows(n: int, subsets: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The rows that any probe trains on, in order; None, for all, unless most of them can be left out."""
+    """The rows that any probe trains on, sorted; None for all rows if they are more than half of n."""
     used = np.unique(np.concatenate(subsets))
     return used if len(used) <= n / 2 else None
 
 
-def _name_of(used: np.ndarray | None) -> str:
+def _rows_suffix(used: np.ndarray | None) -> str:
+    """Suffix of the file name of a subset's hidden states."""
     return "" if used is None else "-" + hashlib.blake2b(used.tobytes(), digest_size=6).hexdigest()
 
 
-def _share_of_pass(on_step: OnStep | None, trials: int, total: int) -> Callable[[int], None] | None:
-    """Examples that went through the encoder, told as the trials' share of progress."""
+def _encoder_progress(on_step: OnStep | None, trials: int, total: int) -> Callable[[int], None] | None:
+    """A callback that converts examples through the encoder into ENCODER_STEPS progress steps per trial."""
     if on_step is None:
         return None
-    seen = told = 0
+    seen = reported = 0
 
-    def on_rows(more: int) -> None:
-        nonlocal seen, told
-        seen += more
-        now = PASS_STEPS * trials * seen // total
-        on_step(now - told)
-        told = now
+    def on_rows(count: int) -> None:
+        nonlocal seen, reported
+        seen += count
+        now = ENCODER_STEPS * trials * seen // total
+        on_step(now - reported)
+        reported = now
 
     return on_rows
 
 
-def _probe_of(trial: Trial) -> Probe:
+def _get_probe(trial: Trial) -> Probe:
     if trial.probe is None:
-        raise WhichlayersError(f"trial {trial.id} is no probe: it has to be finetuned")
+        raise WhichlayersError(f"trial {trial.id} is not a probe: it has to be finetuned")
     return trial.probe
 
 
-def _check(trials: Sequence[Trial], encoder: PreTrainedModel) -> None:
+def _check_trials(trials: Sequence[Trial], encoder: PreTrainedModel) -> None:
     if not trials:
         raise WhichlayersError("a stack needs at least one trial, got none")
     depth = Anatomy(encoder).depth
@@ -172,11 +190,11 @@ def _check(trials: Sequence[Trial], encoder: PreTrainedModel) -> None:
             )
         if trial.surgery.canonical() != Surgery():
             raise WhichlayersError(
-                f"trial {trial.id} asks for a probe of a model whose layers are re-initialised or moved: "
+                f"trial {trial.id} probes a model whose layers are re-initialized, permuted or dropped: "
                 "only the pretrained model can be probed"
             )
-        layer = _probe_of(trial).layer
+        layer = _get_probe(trial).layer
         if not 0 <= layer <= depth:
             raise WhichlayersError(
-                f"layer = {layer} cannot be probed: the layers are 1 to {depth}, 0 is the embeddings"
+                f"layer = {layer} cannot be probed: the layers are 1 to {depth}, and 0 is the embeddings"
             )

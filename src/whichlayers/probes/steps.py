@@ -1,13 +1,24 @@
-"""What a probe counts for in a run's progress. Imports no torch."""
+"""Progress units of probes: how many steps of a run's progress each counts for. Does not import torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from whichlayers.trial import Probe
 
-PASS_STEPS = 40  # for its share of the pass through the encoder, beside a step for each epoch
-WORD_STEPS = 20  # for a question about words
+ENCODER_STEPS = (
+    40  # of a sentence-level probe, for its part of the forward pass; each epoch counts for 1 more
+)
+WORD_PROBE_STEPS = 20  # of a word probe
+
+OnProgress = Callable[
+    [int], None
+]  # called with the number of units of work that were completed since the last call
 
 
-def steps_of(probe: Probe) -> int:
-    """Not its optimiser steps, which cost next to nothing beside those of finetuning."""
-    return PASS_STEPS + probe.max_epochs
+def probe_steps(probe: Probe) -> int:
+    """Progress steps of a sentence-level probe.
+
+    Not its optimizer steps, whose cost is negligible compared to those of finetuning.
+    """
+    return ENCODER_STEPS + probe.max_epochs

@@ -1,4 +1,4 @@
-"""A corpus' tags as numbers, and the accuracies that any probe should beat."""
+"""Tags of a corpus as integer labels, and majority baselines of tagging accuracy."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ import numpy as np
 from whichlayers.data.conll import TaggedCorpus
 from whichlayers.errors import WhichlayersError
 
-UNSEEN = -1  # a tag that training never saw: no probe can give it, so it counts as an error
+UNSEEN = (
+    -1
+)  # label of a tag that does not occur in training: no probe can predict it, so it counts as an error
 
 
 def training_tags(corpus: TaggedCorpus) -> tuple[str, ...]:
-    """The tags a probe that trains on this corpus can give, in order."""
+    """The tag set of a training corpus, in the order of their labels."""
     tags = corpus.tag_names
     if len(tags) < 2:
         raise WhichlayersError(
-            f"{corpus.name}: a probe needs at least two different tags to tell apart, found "
+            f"{corpus.name}: a probe needs at least two different tags, found "
             f"{', '.join(map(repr, tags)) or 'none'}"
         )
     return tags
 
 
 def tag_ids(corpus: TaggedCorpus, tags: Sequence[str]) -> np.ndarray:
-    """(words,) int64: the place of each word's tag in `tags`, -1 where it is not among them."""
-    place = {tag: i for i, tag in enumerate(tags)}
-    found = (place.get(tag, UNSEEN) for sentence in corpus.sentences for tag in sentence.tags)
+    """The label of each word, (words,) int64: the index of its tag in `tags`, -1 if it is not in `tags`."""
+    index = {tag: i for i, tag in enumerate(tags)}
+    found = (index.get(tag, UNSEEN) for sentence in corpus.sentences for tag in sentence.tags)
     return np.fromiter(found, np.int64)
 
 
 def tag_frequencies(labels: np.ndarray, n_tags: int) -> np.ndarray:
-    """(n_tags,): the share of words that have each tag; words of an unseen tag are left out."""
+    """The fraction of words with each tag, (n_tags,); words with an unseen tag are ignored."""
     counts = np.bincount(labels[labels != UNSEEN], minlength=n_tags)
     return counts / counts.sum()
 
 
 def majority_accuracy(train_labels: np.ndarray, labels: np.ndarray, n_tags: int) -> float:
-    """Of always giving the most frequent tag of training."""
+    """Accuracy of always predicting the most frequent training tag."""
     return float((labels == tag_frequencies(train_labels, n_tags).argmax()).mean())
 
 
 def word_majority_accuracy(train: TaggedCorpus, test: TaggedCorpus) -> float:
-    """Of giving each word its own most frequent tag of training; to a new word, the most frequent of all."""
+    """Accuracy of predicting the most frequent training tag of each word; of all words, for an unseen word."""
     by_word: dict[str, Counter[str]] = defaultdict(Counter)
     overall: Counter[str] = Counter()
     for sentence in train.sentences:

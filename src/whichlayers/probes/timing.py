@@ -1,4 +1,4 @@
-"""How long a stack of probes takes: some rows through the encoder, one epoch of all its probes on them."""
+"""Estimates how long a stack of probes takes, from a sample of examples and one epoch of all its probes."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ import torch
 from transformers import PreTrainedModel
 
 from whichlayers.data.batches import subset
-from whichlayers.data.tokenize import TokenisedSplit, TokenisedTask
-from whichlayers.engine.cost import Pace
-from whichlayers.probes.extract_sentences import extract, restricted
-from whichlayers.probes.linear_probe import Job, Table, fit
+from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
+from whichlayers.engine.cost import StackTiming
+from whichlayers.probes.extract_sentences import extract, select_rows
+from whichlayers.probes.linear_probe import ProbeJob, SentenceStates, fit
 from whichlayers.trial import Trial
 
-SAMPLE = 96  # rows, spread over the lengths that occur
+SAMPLE_SIZE = 96  # examples
 
 
-def measure_pace(
-    trials: Sequence[Trial], encoder: PreTrainedModel, data: TokenisedTask, device: str | torch.device
-) -> Pace:
-    """`build` is the pass through the encoder; a step is an epoch of all probes."""
+def measure_probe_timing(
+    trials: Sequence[Trial], encoder: PreTrainedModel, data: TokenizedTask, device: str | torch.device
+) -> StackTiming:
+    """The timing of a stack: `setup` is the forward pass of the encoder, and a step is one epoch of all probes."""
     first = trials[0]
     assert first.probe is not None
     seeds = {trial.seed for trial in trials}
     used = np.unique(np.concatenate([subset(len(data.train), first.train_size, seed) for seed in seeds]))
-    sample = restricted(data.train, _spread(data.train, used))
-    extract(encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device)  # to warm up
-    began = time.perf_counter()
-    states = extract(encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device)
-    passed = time.perf_counter() - began
-    table = Table(states, device)
+    sample = select_rows(data.train, _sample_lengths(data.train, used))
+    extract(encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device)  # warm-up
+    started = time.perf_counter()
+    hidden_states = extract(encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device)
+    encoder_seconds = time.perf_counter() - started
+    states = SentenceStates(hidden_states, device)
     rows = np.arange(min(len(sample), first.train_size))
     probes = [dataclasses.replace(trial.probe, max_epochs=1) for trial in trials if trial.probe is not None]
-    jobs = [Job(probe, trial.seed, rows) for probe, trial in zip(probes, trials, strict=True)]
-    fit(table, sample.labels, jobs, data.n_outputs, data.kind)
-    began = time.perf_counter()
-    fit(table, sample.labels, jobs, data.n_outputs, data.kind)
-    epoch = (time.perf_counter() - began) * first.train_size / len(rows)
-    dev = sum(int(split.offsets[-1]) for split in data.evals.values())
-    tokens = int(np.diff(data.train.offsets)[used].sum()) + dev
-    whole = passed * tokens / int(sample.offsets[-1])
-    return Pace(
+    jobs = [ProbeJob(probe, trial.seed, rows) for probe, trial in zip(probes, trials, strict=True)]
+    fit(states, sample.labels, jobs, data.n_outputs, data.kind)  # warm-up
+    started = time.perf_counter()
+    fit(states, sample.labels, jobs, data.n_outputs, data.kind)
+    epoch_seconds = (time.perf_counter() - started) * first.train_size / len(rows)
+    dev_tokens = sum(int(split.offsets[-1]) for split in data.evals.values())
+    tokens = int(np.diff(data.train.offsets)[used].sum()) + dev_tokens
+    all_seconds = encoder_seconds * tokens / int(sample.offsets[-1])
+    return StackTiming(
         trials=len(trials),
-        build=whole,
-        compiling=0.0,
-        capturing=0.0,
-        step=epoch,
+        setup=all_seconds,
+        compile=0.0,
+        capture=0.0,
+        step=epoch_seconds,
         error=0.1,
         evaluation=0.0,
-        ending=0.0,
+        finish=0.0,
     )
 
 
-def _spread(split: TokenisedSplit, rows: np.ndarray) -> np.ndarray:
-    """Some of the rows, short and long ones in their proportion."""
+def _sample_lengths(split: TokenizedSplit, rows: np.ndarray) -> np.ndarray:
+    """A sample of the rows with the same distribution of lengths."""
     by_length = rows[np.argsort(np.diff(split.offsets)[rows], kind="stable")]
-    return by_length[np.unique(np.linspace(0, len(rows) - 1, SAMPLE).round().astype(int))]
+    return by_length[np.unique(np.linspace(0, len(rows) - 1, SAMPLE_SIZE).round().astype(int))]

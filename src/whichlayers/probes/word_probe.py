@@ -1,10 +1,10 @@
-"""Answer questions about the words of one corpus, asked of one model: one pass, then all probes.
+"""Runs the word probe trials of one model on one corpus: one forward pass, then all probes.
 
-    shelf = Shelf("cuda", folder)
-    for outcomes in ask(trials, encoder, tokenizer, corpus, shelf):
-        ...    # some at a time, as they are known
+    store = ActivationStore("cuda", folder)
+    for results in run_word_probes(trials, encoder, tokenizer, corpus, store):
+        ...    # some trials at a time, as they finish
 
-Questions that need the same thing (a ranking of the neurons, say) share it.
+Trials that need the same intermediate result, such as a neuron ranking, share it.
 """
 
 from __future__ import annotations
@@ -17,130 +17,164 @@ from typing import Any, get_args
 from transformers import PreTrainedModel
 
 from whichlayers.data.corpora import Corpus
-from whichlayers.engine.results import EpochRecord, OnStep, Outcome
-from whichlayers.probes.activations import Shelf
-from whichlayers.probes.probing_dataset import Answer, Ranked, Studied, training_of, word_probe_of
-from whichlayers.probes.regularization import OnShare, Penalties
-from whichlayers.probes.steps import WORD_STEPS
+from whichlayers.engine.results import EpochRecord, OnStep, TrialResult
+from whichlayers.probes.activations import ActivationStore
+from whichlayers.probes.probing_dataset import (
+    Metrics,
+    ProbingDataset,
+    RankedNeurons,
+    get_word_probe,
+    training_settings,
+)
+from whichlayers.probes.regularization import LambdaSearch, OnFraction
+from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.probes.tags import majority_accuracy, tag_ids, training_tags, word_majority_accuracy
 from whichlayers.trial import Measure, Trial
 
-SHARE_OF_PASS = 0.4  # of the progress
-SEEDS_TOGETHER_ON = {"cuda"}  # kinds of device
+ENCODER_FRACTION = 0.4  # of the progress, for the forward pass
+JOINT_SEED_DEVICES = {"cuda"}  # device types with enough memory to train the probes of all seeds together
 
 
-def ask(
+def run_word_probes(
     trials: Sequence[Trial],
     encoder: PreTrainedModel,
     tokenizer: Any,
     corpus: Corpus,
-    shelf: Shelf,
+    store: ActivationStore,
     on_step: OnStep | None = None,
-    penalties: Penalties | None = None,
-) -> Iterator[list[Outcome]]:
-    """One outcome a trial, given as soon as it is known, some at a time; their seconds are those since the last.
+    lambda_search: LambdaSearch | None = None,
+) -> Iterator[list[TrialResult]]:
+    """Run word probe trials of one model on one corpus.
 
-    `encoder` is asked as it is; `shelf`: where its word vectors lie meanwhile.
+    Args:
+        trials: Word probe trials.
+        encoder: The frozen model, pretrained or finetuned. It is not changed.
+        tokenizer: Its fast tokenizer.
+        corpus: The tagged corpus.
+        store: Holds the hidden states of the corpus' words.
+        on_step: Progress callback: WORD_PROBE_STEPS steps per trial.
+        lambda_search: Provides L1 and L2 of trials that do not set them. Default: search with this encoder.
 
-    `penalties`: where L1 and L2 come from that no trial names; without them this encoder is searched.
+    Yields:
+        Results of some trials, as soon as they are known; their seconds are those since the previous results.
     """
     last = time.perf_counter()
-    progress = _Progress(on_step, len(trials) * WORD_STEPS, corpus.n_words)
+    progress = _Progress(on_step, len(trials) * WORD_PROBE_STEPS, corpus.n_words)
     baselines = _baselines(corpus)
-    answered = 0
-    for _, mine in _grouped(trials, lambda t: (word_probe_of(t).vector, word_probe_of(t).standardize)):
-        studied = Studied.of(encoder, tokenizer, corpus, word_probe_of(mine[0]), shelf, progress.passed)
-        for done in _answers(mine, studied, penalties or Penalties(), progress.searched):
-            answered += len(done)
-            progress.answered(answered / len(trials))
+    finished = 0
+    for _, group in _group_by(trials, lambda t: (get_word_probe(t).vector, get_word_probe(t).standardize)):
+        dataset = ProbingDataset.from_encoder(
+            encoder, tokenizer, corpus, get_word_probe(group[0]), store, progress.add_words
+        )
+        for metrics in _compute_metrics(
+            group, dataset, lambda_search or LambdaSearch(), progress.set_search_fraction
+        ):
+            finished += len(metrics)
+            progress.set_finished_fraction(finished / len(trials))
             seconds, last = time.perf_counter() - last, time.perf_counter()
-            yield [_outcome(t, done[t.id], baselines, seconds) for t in mine if t.id in done]
+            yield [_trial_result(t, metrics[t.id], baselines, seconds) for t in group if t.id in metrics]
     progress.finish()
 
 
-def _outcome(trial: Trial, answer: Answer, baselines: Answer, seconds: float) -> Outcome:
-    asked = next(iter(answer))  # what was asked for comes first
-    if not math.isfinite(answer[asked]):
-        lr = word_probe_of(trial).lr
-        error = f"{asked} is not a finite number: a probe diverged; try a smaller probe_lr (now {lr:g})"
-        return Outcome(trial.id, error=error, seconds=seconds)
-    nan = math.nan
-    return Outcome(trial.id, [EpochRecord(1, nan, nan, {**answer, **baselines}, seconds)], seconds=seconds)
+def _trial_result(trial: Trial, metrics: Metrics, baselines: Metrics, seconds: float) -> TrialResult:
+    measure = next(iter(metrics))  # the measure of the trial comes first
+    if not math.isfinite(metrics[measure]):
+        lr = get_word_probe(trial).lr
+        error = f"{measure} is not a finite number: a probe diverged; try a smaller probe_lr (now {lr:g})"
+        return TrialResult(trial.id, error=error, seconds=seconds)
+    record = EpochRecord(1, math.nan, math.nan, {**metrics, **baselines}, seconds)
+    return TrialResult(trial.id, [record], seconds=seconds)
 
 
-def _answers(
-    trials: Sequence[Trial], studied: Studied, penalties: Penalties, on_search: OnShare
-) -> Iterator[dict[str, Answer]]:
-    """Layers all at once; then by way of training what needs a ranking: on a GPU, which has room for more than one
-    seed's probes, of all seeds together, elsewhere seed by seed, so that answers come sooner."""
-    layers = [trial for trial in trials if word_probe_of(trial).neurons == "layer"]
-    for training, mine in _grouped(layers, training_of):
-        yield studied.layers(mine, training)
-    others = [trial for trial in trials if word_probe_of(trial).neurons != "layer"]
-    together = studied.train.device.type in SEEDS_TOGETHER_ON
-    for (training, lambdas, _), mine in _grouped(
-        others, lambda t: (training_of(t), penalties.of(t, studied, on_search), None if together else t.seed)
-    ):
-        seeds = list(dict.fromkeys(trial.seed for trial in mine))
-        used = dict(zip(("l1", "l2"), lambdas, strict=True))
-        for found in _ranked_answers(Ranked(studied, training, lambdas, seeds), mine):
-            yield {trial_id: {**answer, **used} for trial_id, answer in found.items()}
+def _compute_metrics(
+    trials: Sequence[Trial], dataset: ProbingDataset, lambda_search: LambdaSearch, on_search: OnFraction
+) -> Iterator[dict[str, Metrics]]:
+    """Yields metrics by trial id.
+
+    Probes on single layers come first. Trials that need a ranking follow by training settings: for all seeds together
+    on devices with enough memory, otherwise seed by seed, so that results are available earlier.
+    """
+    layer_trials = [trial for trial in trials if get_word_probe(trial).neurons == "layer"]
+    for training, group in _group_by(layer_trials, training_settings):
+        yield dataset.layer_accuracies(group, training)
+    ranked_trials = [trial for trial in trials if get_word_probe(trial).neurons != "layer"]
+    joint_seeds = dataset.train.device.type in JOINT_SEED_DEVICES
+
+    def settings(trial: Trial) -> tuple[Any, ...]:
+        lambdas = lambda_search.lambdas(trial, dataset, on_search)
+        return training_settings(trial), lambdas, None if joint_seeds else trial.seed
+
+    for (training, lambdas, _), group in _group_by(ranked_trials, settings):
+        seeds = list(dict.fromkeys(trial.seed for trial in group))
+        penalties = dict(zip(("l1", "l2"), lambdas, strict=True))
+        for found in _ranked_metrics(RankedNeurons(dataset, training, lambdas, seeds), group):
+            yield {trial_id: {**metrics, **penalties} for trial_id, metrics in found.items()}
 
 
-def _ranked_answers(ranked: Ranked, trials: Sequence[Trial]) -> Iterator[dict[str, Answer]]:
-    asking = {
-        ask: [trial for trial in trials if word_probe_of(trial).measure == ask] for ask in get_args(Measure)
+def _ranked_metrics(ranked: RankedNeurons, trials: Sequence[Trial]) -> Iterator[dict[str, Metrics]]:
+    """Yields metrics by trial id, measure by measure."""
+    by_measure = {
+        measure: [trial for trial in trials if get_word_probe(trial).measure == measure]
+        for measure in get_args(Measure)
     }
-    if asking["accuracy"]:
-        yield ranked.accuracies(asking["accuracy"])
-    for trial in asking["spread"]:
+    if by_measure["accuracy"]:
+        yield ranked.accuracy(by_measure["accuracy"])
+    for trial in by_measure["spread"]:
         yield {trial.id: ranked.spread(trial)}
-    if asking["neurons"]:
-        yield from ranked.smallest(asking["neurons"])
-    if asking["selectivity"]:
-        yield ranked.selectivity(asking["selectivity"])
-    if asking["compression"]:
-        yield ranked.compression(asking["compression"])
+    if by_measure["neurons"]:
+        yield from ranked.minimal_sets(by_measure["neurons"])
+    if by_measure["selectivity"]:
+        yield ranked.selectivity(by_measure["selectivity"])
+    if by_measure["compression"]:
+        yield ranked.compression(by_measure["compression"])
 
 
 class _Progress:
-    """Tells of steps: a share for the pass, the rest as questions are answered; a search for L1 and L2 has half of
-    the way that is left when it begins."""
+    """Converts progress into steps: a fraction for the forward pass, the rest as trials finish.
+
+    A search for L1 and L2 gets half of what is left when it starts.
+    """
 
     def __init__(self, on_step: OnStep | None, steps: int, words: int):
         self.on_step, self.steps, self.words = on_step, steps, words
-        self.seen, self.told = 0, 0
-        self.share, self.before = 0.0, SHARE_OF_PASS  # before: where questions, or the search, set out
-        self.searching = 1.0  # what is done of the last search
+        self.words_seen, self.steps_reported = 0, 0
+        self.fraction, self.start = (
+            0.0,
+            ENCODER_FRACTION,
+        )  # start: fraction at which the trials, or a search, started
+        self.search_fraction = 1.0  # of the last search
 
-    def passed(self, words: int) -> None:
-        self.seen += words
-        self._tell(SHARE_OF_PASS * min(1.0, self.seen / self.words))
+    def add_words(self, words: int) -> None:
+        """More words went through the encoder."""
+        self.words_seen += words
+        self._report(ENCODER_FRACTION * min(1.0, self.words_seen / self.words))
 
-    def searched(self, share: float) -> None:
-        if share < self.searching:  # another one
-            self.before = self.share
-        self.searching = share
-        self._tell(self.before + share * (1 - self.before) / 2)
-        if share == 1:
-            self.before = self.share
+    def set_search_fraction(self, fraction: float) -> None:
+        """This fraction of a search for L1 and L2 is done."""
+        if fraction < self.search_fraction:  # a new search
+            self.start = self.fraction
+        self.search_fraction = fraction
+        self._report(self.start + fraction * (1 - self.start) / 2)
+        if fraction == 1:
+            self.start = self.fraction
 
-    def answered(self, share: float) -> None:
-        self._tell(self.before + (1 - self.before) * share)
+    def set_finished_fraction(self, fraction: float) -> None:
+        """This fraction of the trials is finished."""
+        self._report(self.start + (1 - self.start) * fraction)
 
     def finish(self) -> None:
-        self._tell(1.0)
+        self._report(1.0)
 
-    def _tell(self, share: float) -> None:
-        self.share = max(self.share, share)
-        now = round(self.steps * self.share)
-        if self.on_step is not None and now > self.told:
-            self.on_step(now - self.told)
-        self.told = now
+    def _report(self, fraction: float) -> None:
+        self.fraction = max(self.fraction, fraction)
+        now = round(self.steps * self.fraction)
+        if self.on_step is not None and now > self.steps_reported:
+            self.on_step(now - self.steps_reported)
+        self.steps_reported = now
 
 
-def _baselines(corpus: Corpus) -> Answer:
-    """What needs no model: always the commonest tag, and each word type's commonest."""
+def _baselines(corpus: Corpus) -> Metrics:
+    """Baselines without a model: the most frequent tag, and the most frequent tag of each word type."""
     tags = training_tags(corpus.train)
     train, test = tag_ids(corpus.train, tags), tag_ids(corpus.test, tags)
     return {
@@ -149,7 +183,8 @@ def _baselines(corpus: Corpus) -> Answer:
     }
 
 
-def _grouped(trials: Sequence[Trial], key: Callable[[Trial], Any]) -> list[tuple[Any, list[Trial]]]:
+def _group_by(trials: Sequence[Trial], key: Callable[[Trial], Any]) -> list[tuple[Any, list[Trial]]]:
+    """(key, trials) in the order in which the keys first occur."""
     found: dict[Any, list[Trial]] = {}
     for trial in trials:
         found.setdefault(key(trial), []).append(trial)

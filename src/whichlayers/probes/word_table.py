@@ -1,8 +1,8 @@
-"""A table of words x neurons that probes are trained on.
+"""Hidden states of words as a matrix (words, neurons), the input of word probes.
 
-A neuron is one unit of one layer, numbered layer * hidden + unit; layer 0 is the embeddings. So a model with 12
-layers of 768 has 13 * 768 = 9,984 of them. The table lies on the device where it fits; a larger one stays with
-the host, in its file, and its rows travel in blocks.
+A neuron is one unit of one layer, with index layer * hidden_size + unit; layer 0 is the embeddings. A model with 12
+layers of hidden size 768 has 13 * 768 = 9,984 neurons. The matrix is on the GPU if it fits; otherwise it stays on the
+host, in its file, and rows are copied in blocks.
 """
 
 from __future__ import annotations
@@ -17,99 +17,106 @@ from torch import Tensor
 
 from whichlayers.errors import WhichlayersError
 
-SHARE_OF_DEVICE = 0.5  # of a GPU's free memory that a table may take
-CHUNK_BYTES = 1 << 26  # read at once where some columns of all rows are copied
+MAX_DEVICE_FRACTION = 0.5  # of a GPU's free memory, for one matrix
+CHUNK_BYTES = 1 << 26  # read at once when some columns of all rows are copied
 
 
 @dataclass(frozen=True, eq=False)
-class Scale:
-    """Of every neuron, (D,) in float32."""
+class NeuronScale:
+    """Mean and standard deviation of every neuron, (neurons,) float32."""
 
     mean: Tensor
-    deviation: Tensor  # 1 for a neuron that is the same for all words
+    deviation: Tensor  # 1 for a neuron that is constant
 
-    def of(self, neurons: Tensor) -> Scale:
-        at = neurons.to(self.mean.device)
-        return Scale(self.mean[at], self.deviation[at])
+    def select(self, neurons: Tensor) -> NeuronScale:
+        """The scale of these neurons, in this order."""
+        index = neurons.to(self.mean.device)
+        return NeuronScale(self.mean[index], self.deviation[index])
 
 
-class WordTable:
-    """States (n, layers, H) as `extract_words` gives them, or (n, D) for features that have no layers.
+class WordStates:
+    """Hidden states of n words as a matrix (n, neurons).
 
-    `scale`: rows are given less its mean, by its deviation; what lies in memory stays as it is.
+    Args:
+        states: (n, layers, H) as `extract_words` returns them, or (n, D) for features without layers.
+        device: Where rows are returned.
+        scale: If given, rows are standardized with it when they are read; the stored values are not changed.
     """
 
     def __init__(
-        self, states: np.ndarray | Tensor, device: str | torch.device = "cpu", scale: Scale | None = None
+        self,
+        states: np.ndarray | Tensor,
+        device: str | torch.device = "cpu",
+        scale: NeuronScale | None = None,
     ):
         whole = torch.from_numpy(states) if isinstance(states, np.ndarray) else states
         if whole.dim() == 2:
             whole = whole[:, None]
-        self.n, self.layers, self.hidden = whole.shape
+        self.n_words, self.n_layers, self.hidden_size = whole.shape
         self.device = torch.device(device)
-        flat = whole.reshape(self.n, -1)
+        flat = whole.reshape(self.n_words, -1)
         if self.device.type == "cuda" and not flat.is_cuda:
             free = torch.cuda.mem_get_info(self.device)[0]
-            if flat.numel() * flat.element_size() < SHARE_OF_DEVICE * free:
+            if flat.numel() * flat.element_size() < MAX_DEVICE_FRACTION * free:
                 flat = flat.to(self.device)
-        self.flat = flat  # (n, layers * H), in the precision it was given in
+        self.flat = flat  # (n, layers * H), in its original dtype
         self.scale = scale
 
     @property
-    def neurons(self) -> int:
-        return self.layers * self.hidden
+    def n_neurons(self) -> int:
+        return self.n_layers * self.hidden_size
 
-    def everything(self) -> np.ndarray:
-        """All neurons."""
-        return np.arange(self.neurons)
+    def all_neurons(self) -> np.ndarray:
+        """The indices of all neurons, (neurons,)."""
+        return np.arange(self.n_neurons)
 
-    def layer(self, layer: int) -> np.ndarray:
-        """The neurons of a layer; 0 is the embeddings."""
-        if not 0 <= layer < self.layers:
+    def layer_neurons(self, layer: int) -> np.ndarray:
+        """The indices of the neurons of a layer, (H,); layer 0 is the embeddings."""
+        if not 0 <= layer < self.n_layers:
             raise WhichlayersError(
-                f"layer = {layer} cannot be probed: the layers are 1 to {self.layers - 1}, 0 is the embeddings"
+                f"layer = {layer} cannot be probed: the layers are 1 to {self.n_layers - 1}, and 0 is the embeddings"
             )
-        return np.arange(layer * self.hidden, (layer + 1) * self.hidden)
+        return np.arange(layer * self.hidden_size, (layer + 1) * self.hidden_size)
 
-    def checked(self, neurons: np.ndarray) -> np.ndarray:
-        """The same neurons, once they are known to be the model's, each named once."""
+    def check_neurons(self, neurons: np.ndarray) -> np.ndarray:
+        """Returns the indices as a contiguous int64 array; raises if any is out of range or occurs twice."""
         found = np.ascontiguousarray(neurons, np.int64)
         if found.ndim != 1 or len(found) == 0:
-            raise WhichlayersError("a probe needs at least one neuron, in a list of their numbers")
-        if found.min() < 0 or found.max() >= self.neurons:
+            raise WhichlayersError("a probe needs a one-dimensional array of at least one neuron")
+        if found.min() < 0 or found.max() >= self.n_neurons:
             wrong = found.min() if found.min() < 0 else found.max()
             raise WhichlayersError(
-                f"there is no neuron {wrong}: this model has {self.neurons:,} ({self.layers} layers, embeddings "
-                f"included, of {self.hidden}), numbered from 0"
+                f"there is no neuron {wrong}: this model has neurons 0 to {self.n_neurons - 1} ({self.n_layers} layers "
+                f"of hidden size {self.hidden_size}, including the embeddings)"
             )
         if len(np.unique(found)) < len(found):
-            raise WhichlayersError("a neuron is named twice in the same set")
+            raise WhichlayersError("a set of neurons contains the same neuron twice")
         return found
 
-    def measured(self) -> Scale:
+    def compute_scale(self) -> NeuronScale:
         """Mean and standard deviation of every neuron over all words."""
-        total = torch.zeros(self.neurons, dtype=torch.float64, device=self.device)
+        total = torch.zeros(self.n_neurons, dtype=torch.float64, device=self.device)
         squares = torch.zeros_like(total)
-        first = self.rows(slice(1)).double()[0]  # less this, sums of squares lose nothing
-        for start in range(0, self.n, self._rows_at_once):
-            block = self.rows(slice(start, start + self._rows_at_once)).double() - first
+        first = self.rows(slice(1)).double()[0]  # subtracted for numerical stability
+        for start in range(0, self.n_words, self._rows_per_chunk):
+            block = self.rows(slice(start, start + self._rows_per_chunk)).double() - first
             total += block.sum(0)
             squares += block.square().sum(0)
-        away = total / self.n
-        mean, deviation = first + away, (squares / self.n - away.square()).clamp_min(0).sqrt()
-        same = deviation <= 1e-6 * mean.abs()
-        return Scale(mean.float(), torch.where(same, 1.0, deviation).float())
+        shift = total / self.n_words
+        mean, deviation = first + shift, (squares / self.n_words - shift.square()).clamp_min(0).sqrt()
+        constant = deviation <= 1e-6 * mean.abs()
+        return NeuronScale(mean.float(), torch.where(constant, 1.0, deviation).float())
 
-    def scaled(self, scale: Scale) -> WordTable:
-        """The same words in the same memory, every neuron less its mean, by its deviation."""
-        return WordTable(self.flat.view(-1, self.layers, self.hidden), self.device, scale)
+    def standardize(self, scale: NeuronScale) -> WordStates:
+        """A view of the same words whose rows are standardized: (x - mean) / deviation."""
+        return WordStates(self.flat.view(-1, self.n_layers, self.hidden_size), self.device, scale)
 
     @property
-    def _rows_at_once(self) -> int:
-        return max(1, CHUNK_BYTES // (self.neurons * self.flat.element_size()))
+    def _rows_per_chunk(self) -> int:
+        return max(1, CHUNK_BYTES // (self.n_neurons * self.flat.element_size()))
 
     def rows(self, which: Tensor | slice) -> Tensor:
-        """(b, D) on the device, in the precision of the table, or float32 where they are scaled."""
+        """Rows (b, neurons) on the device, in the stored dtype, or float32 if they are standardized."""
         found = (
             self.flat[which]
             if isinstance(which, slice)
@@ -120,23 +127,26 @@ class WordTable:
         found = found.to(self.device, non_blocking=True)
         return found if self.scale is None else (found.float() - self.scale.mean) / self.scale.deviation
 
-    def part(self, rows: slice) -> WordTable:
-        """A table of some rows, in the same memory."""
-        return WordTable(self.flat[rows].view(-1, self.layers, self.hidden), self.device, self.scale)
+    def slice_rows(self, rows: slice) -> WordStates:
+        """A view of some rows."""
+        return WordStates(self.flat[rows].view(-1, self.n_layers, self.hidden_size), self.device, self.scale)
 
-    def narrowed(self, neurons: np.ndarray) -> WordTable:
-        """A table of these neurons alone, in this order, numbered anew from 0."""
-        at = torch.from_numpy(self.checked(neurons)).to(self.flat.device)
-        few = torch.empty(self.n, len(at), dtype=self.flat.dtype, device=self.flat.device)
-        size = self._rows_at_once
-        for start in range(0, self.n, size):
-            few[start : start + size] = self.flat[start : start + size].index_select(1, at)
-        return WordTable(few, self.device, self.scale and self.scale.of(at))
+    def select_neurons(self, neurons: np.ndarray) -> WordStates:
+        """A copy with only these neurons, in this order, indexed from 0."""
+        index = torch.from_numpy(self.check_neurons(neurons)).to(self.flat.device)
+        selected = torch.empty(self.n_words, len(index), dtype=self.flat.dtype, device=self.flat.device)
+        size = self._rows_per_chunk
+        for start in range(0, self.n_words, size):
+            selected[start : start + size] = self.flat[start : start + size].index_select(1, index)
+        return WordStates(selected, self.device, self.scale and self.scale.select(index))
 
 
 @contextlib.contextmanager
-def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
-    """tf32: products of float32 matrices on a GPU round their factors to 11 bits, and add in float32."""
+def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """Set the precision of float32 matrix products on a GPU.
+
+    "tf32" rounds the factors to 11 bits and accumulates in float32; anything else computes in float32.
+    """
     if device.type != "cuda":
         yield
         return
@@ -148,14 +158,20 @@ def matrix_precision(precision: str, device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def gathered(rows: Sequence[Tensor], neurons: Sequence[np.ndarray], out: Tensor | None = None) -> Tensor:
-    """(U, b, d) float32: of each (b, D) the columns of its neurons; into the memory of `out` where it is given."""
+def gather_neurons(
+    rows: Sequence[Tensor], neurons: Sequence[np.ndarray], out: Tensor | None = None
+) -> Tensor:
+    """Select columns: of each of U matrices (b, D) the columns of its neurons (d,).
+
+    Returns:
+        (U, b, d) float32, written into the first b rows of `out` (U, >= b, d) if given.
+    """
     shape = (len(rows), len(rows[0]), len(neurons[0]))
-    room = torch.empty(shape, device=rows[0].device) if out is None else out[:, : shape[1]]
-    for place, states, mine in zip(room, rows, neurons, strict=True):
-        first, last = int(mine[0]), int(mine[-1])
-        if last - first == len(mine) - 1 and (np.diff(mine) == 1).all():
-            place.copy_(states[:, first : last + 1])
+    result = torch.empty(shape, device=rows[0].device) if out is None else out[:, : shape[1]]
+    for target, states, index in zip(result, rows, neurons, strict=True):
+        first, last = int(index[0]), int(index[-1])
+        if last - first == len(index) - 1 and (np.diff(index) == 1).all():
+            target.copy_(states[:, first : last + 1])
         else:
-            place.copy_(states.index_select(1, torch.from_numpy(mine).to(states.device)))
-    return room
+            target.copy_(states.index_select(1, torch.from_numpy(index).to(states.device)))
+    return result

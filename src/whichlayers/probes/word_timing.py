@@ -1,5 +1,8 @@
-"""How long the questions about words take that are asked of one model: a few sentences through it, one epoch of a
-probe of all neurons on them, and how many such epochs the questions come to."""
+"""Estimates how long the word probes of one model take.
+
+A few sentences go through the model, and a probe on all neurons is trained on them. The cost of each trial is expressed
+in epochs of such a probe.
+"""
 
 from __future__ import annotations
 
@@ -13,83 +16,90 @@ import torch
 from transformers import PreTrainedModel
 
 from whichlayers.data.corpora import Corpus
-from whichlayers.probes.elastic_net import ProbeTraining, Problem, fit_probes
+from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, fit_probes
 from whichlayers.probes.extract_words import corpus_fingerprint, extract_words
 from whichlayers.probes.regularization import PROBES, SEEDS
 from whichlayers.probes.tags import tag_ids, training_tags
-from whichlayers.probes.word_table import WordTable
+from whichlayers.probes.word_table import WordStates
 from whichlayers.trial import Trial, WordProbe
 
-SAMPLE = 64  # sentences
-GRID = PROBES + 2 * len(SEEDS)  # of a search over L1 and L2, the masked ones of a seed as two
-SMALLEST = 25  # of sets of 1%, 2% ... in all: a half of what looking through every set would take
-ONLINE = 2.0  # an online code trains on portions that add up to about twice the corpus
+SAMPLE_SIZE = 64  # sentences
+# costs in units of training one probe on all neurons
+GRID_SEARCH_COST = PROBES + 2 * len(SEEDS)  # the ablated probes of a seed count as 2
+MINIMAL_SET_COST = 25  # sets of 1%, 2%, ... of the neurons: half of the cost of trying every set
+ONLINE_CODE_COST = 2.0  # the portions of an online code add up to about twice the corpus
 
 
-def seconds_of_questions(
+def estimate_word_probe_seconds(
     trials: Sequence[Trial],
     encoder: PreTrainedModel,
     tokenizer: Any,
     corpus_of: Callable[[Trial], Corpus],
     device: str | torch.device,
 ) -> float:
-    """Of all questions that the trials ask of one model; the search for L1 and L2 is the pretrained one's."""
+    """Estimated seconds of all word probe trials of one model.
+
+    The grid search for L1 and L2 is counted only for trials of the pretrained model.
+    """
     by_corpus: dict[str, list[Trial]] = {}
     for trial in trials:
         assert trial.word_probe is not None
         by_corpus.setdefault(trial.word_probe.fingerprint, []).append(trial)
     seconds, seen = 0.0, set[str]()
-    for mine in by_corpus.values():
-        corpus = corpus_of(mine[0])
-        passing, probing = _a_sample(encoder, tokenizer, corpus, device)  # seconds a word
+    for corpus_trials in by_corpus.values():
+        corpus = corpus_of(corpus_trials[0])
+        encoder_seconds, probe_seconds = _measure_sample(encoder, tokenizer, corpus, device)  # per word
         for split in corpus.splits.values():
-            if (words := corpus_fingerprint(split)) not in seen:  # UPOS and XPOS share a pass
-                seen.add(words)
-                seconds += passing * split.n_words
-        layers = encoder.config.num_hidden_layers + 1
+            if (fingerprint := corpus_fingerprint(split)) not in seen:  # UPOS and XPOS share a forward pass
+                seen.add(fingerprint)
+                seconds += encoder_seconds * split.n_words
+        n_layers = encoder.config.num_hidden_layers + 1
         seconds += (
-            probing
+            probe_seconds
             * corpus.train.n_words
-            * sum(_epochs(trial.word_probe, layers) for trial in mine if trial.word_probe)
+            * sum(_equivalent_epochs(t.word_probe, n_layers) for t in corpus_trials if t.word_probe)
         )
-        searched = {
+        searches = {
             t.word_probe.epochs
-            for t in mine
+            for t in corpus_trials
             if t.word_probe and t.word_probe.lambdas is None and not t.train_size
         }
-        seconds += probing * corpus.train.n_words * sum(GRID * epochs for epochs in searched)
+        seconds += (
+            probe_seconds * corpus.train.n_words * sum(GRID_SEARCH_COST * epochs for epochs in searches)
+        )
     return seconds
 
 
-def _a_sample(
+def _measure_sample(
     encoder: PreTrainedModel, tokenizer: Any, corpus: Corpus, device: str | torch.device
 ) -> tuple[float, float]:
-    places = np.linspace(0, len(corpus.train.sentences) - 1, SAMPLE).round().astype(int)
-    chosen = [corpus.train.sentences[i] for i in dict.fromkeys(places.tolist())]
-    sample = dataclasses.replace(corpus.train, sentences=chosen)
-    warm = dataclasses.replace(sample, sentences=chosen[:1])
-    extract_words(encoder, tokenizer, warm, device=device)
-    began = time.perf_counter()
+    """Seconds per word of the forward pass, and of one epoch of a probe on all neurons."""
+    indices = np.linspace(0, len(corpus.train.sentences) - 1, SAMPLE_SIZE).round().astype(int)
+    sentences = [corpus.train.sentences[i] for i in dict.fromkeys(indices.tolist())]
+    sample = dataclasses.replace(corpus.train, sentences=sentences)
+    warm_up = dataclasses.replace(sample, sentences=sentences[:1])
+    extract_words(encoder, tokenizer, warm_up, device=device)
+    started = time.perf_counter()
     on_device = torch.device(device).type == "cuda"
-    states = extract_words(encoder, tokenizer, sample, device=device, on_device=on_device).states
-    passing = time.perf_counter() - began
+    hidden_states = extract_words(encoder, tokenizer, sample, device=device, on_device=on_device).states
+    encoder_seconds = time.perf_counter() - started
     tags = training_tags(corpus.train)
-    table = WordTable(states, device)
-    problem = Problem(table.everything())
-    began = time.perf_counter()
-    fit_probes(table, tag_ids(sample, tags), len(tags), [problem], ProbeTraining(epochs=2))
-    probing = (time.perf_counter() - began) / 2
-    return passing / sample.n_words, probing / sample.n_words
+    states = WordStates(hidden_states, device)
+    spec = ProbeSpec(states.all_neurons())
+    started = time.perf_counter()
+    fit_probes(states, tag_ids(sample, tags), len(tags), [spec], ProbeTraining(epochs=2))
+    probe_seconds = (time.perf_counter() - started) / 2
+    return encoder_seconds / sample.n_words, probe_seconds / sample.n_words
 
 
-def _epochs(words: WordProbe, layers: int) -> float:
-    """In epochs of a probe of all neurons."""
-    share = 1 / layers if words.neurons == "layer" else words.share or 1.0
-    times = {
+def _equivalent_epochs(word_probe: WordProbe, n_layers: int) -> float:
+    """The cost of a trial, in epochs of a probe on all neurons."""
+    fraction = 1 / n_layers if word_probe.neurons == "layer" else word_probe.share or 1.0
+    cost = {
         "accuracy": 1.0,
-        "neurons": SMALLEST,
+        "neurons": MINIMAL_SET_COST,
         "spread": 0.0,
         "selectivity": 2.0,
-        "compression": 2 * ONLINE,
+        "compression": 2 * ONLINE_CODE_COST,
     }
-    return words.epochs * share * times[words.measure]
+    return word_probe.epochs * fraction * cost[word_probe.measure]
