@@ -1,4 +1,4 @@
-"""D1 to D4 on simulated studies whose truth is known."""
+"""Claims D1 to D4 on simulated studies whose true effect is known."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import pytest
 from synthetic_results import prune, write_results
 from synthetic_words import forgetting, word_points
 
-from whichlayers.analysis.claims import Limits
+from whichlayers.analysis.claims import ClaimThresholds
 from whichlayers.analysis.claims.durrani2021 import d1, d2, d3, d4
 from whichlayers.results.frames import finished, load_points
 
 DEPTH = 6
-LIMITS = Limits()
-HOLDS, FAILS, OPEN, NOT_ASKED = "holds", "does not hold", "not enough data", "not asked for"
+THRESHOLDS = ClaimThresholds()
+HOLDS, FAILS, UNDECIDED, NOT_TESTED = "holds", "does not hold", "not enough data", "not asked for"
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     @functools.cache
-    def made(trials=5, models=("roberta-base",), tasks=("SST-2",), corpora=("UD-EWT:xpos",), **truth):
+    def build(trials=5, models=("roberta-base",), tasks=("SST-2",), corpora=("UD-EWT:xpos",), **effects):
         folder = tmp_path_factory.mktemp("study")
         points = word_points(models=models, tasks=tasks, corpora=corpora, trials=trials, depth=DEPTH)
-        return finished(load_points(write_results(folder, points, forgetting(DEPTH, **truth), depth=DEPTH)))
+        return finished(load_points(write_results(folder, points, forgetting(DEPTH, **effects), depth=DEPTH)))
 
-    return made
+    return build
 
 
-def test_d1_holds_where_the_upper_layers_forget_and_the_lower_ones_do_not(study):
-    found = d1(study(), LIMITS)
+def test_d1_holds_if_upper_layers_lose_accuracy_and_lower_ones_do_not(study):
+    found = d1(study(), THRESHOLDS)
     assert found.verdict == HOLDS
     upper, lower = found.tests
     assert upper.about == "UD-EWT:xpos after SST-2: upper quarter of the layers"
@@ -38,50 +38,50 @@ def test_d1_holds_where_the_upper_layers_forget_and_the_lower_ones_do_not(study)
     assert abs(lower.effect) < 0.01
 
 
-def test_d1_fails_where_nothing_is_forgotten_and_is_open_where_noise_hides_it(study):
-    nothing = d1(study(drop=0.0), LIMITS)
+def test_d1_fails_without_a_loss_and_is_undecided_with_noise(study):
+    nothing = d1(study(drop=0.0), THRESHOLDS)
     assert nothing.verdict == FAILS
-    noisy = d1(study(trials=3, drop=0.05, sd=0.04), LIMITS)
-    assert noisy.verdict == OPEN
+    noisy = d1(study(trials=3, drop=0.05, sd=0.04), THRESHOLDS)
+    assert noisy.verdict == UNDECIDED
     assert noisy.needed is None or noisy.needed > 3
 
 
-def test_d1_fails_where_the_lower_layers_forget_too(study):
+def test_d1_fails_if_lower_layers_lose_accuracy_too(study):
     points = study().copy()
     after = (points["experiment"] == "word_probing") & (points["finetuned_on"] != "")
     points.loc[after, "value"] -= 0.1
-    found = d1(points, LIMITS)
+    found = d1(points, THRESHOLDS)
     assert found.verdict == FAILS
     assert "lower half" in found.about
 
 
-def test_d2_measures_how_far_the_mean_layer_moves(study):
-    found = d2(study(), LIMITS)
+def test_d2_measures_the_shift_of_the_mean_layer(study):
+    found = d2(study(), THRESHOLDS)
     assert found.verdict == HOLDS
-    # layers 0 to 2 have 1.5 of an even share, 4 to 6 have 0.5: the mean layer moves from 3 to 15 / 7
+    # layers 0 to 2 have 1.5 times an even share, 4 to 6 half of it: the mean layer moves from 3 to 15 / 7
     assert found.effect == pytest.approx(15 / 7 - 3, abs=0.02)
     assert found.tests[0].unit == "layers"
-    assert d2(study(shift=0.0), LIMITS).verdict == FAILS
+    assert d2(study(shift=0.0), THRESHOLDS).verdict == FAILS
 
 
 def test_d3_compares_top_and_bottom_and_the_families(study):
-    alone = d3(study(), LIMITS)
+    alone = d3(study(), THRESHOLDS)
     assert alone.verdict == HOLDS
     assert alone.effect == pytest.approx(-0.3, abs=0.02)
     assert len(alone.tests) == 1
     both = study(models=("bert-base-uncased", "roberta-base"))
-    assert d3(both, LIMITS).verdict != HOLDS  # all lose alike: RoBERTa no more than BERT
+    assert d3(both, THRESHOLDS).verdict != HOLDS  # RoBERTa loses no more than BERT
     spared = both.copy()
     lost = (spared["neurons"] == "bottom") & (spared["finetuned_on"] != "") & (spared["family"] == "bert")
     spared.loc[lost, "value"] += 0.25
-    found = d3(spared, LIMITS)
+    found = d3(spared, THRESHOLDS)
     assert found.verdict == HOLDS
     assert any("against BERT's" in test.about for test in found.tests)
 
 
-def test_d4_pairs_the_two_ends_by_seed(tmp_path):
+def test_d4_pairs_top_and_bottom_by_seed(tmp_path):
     def score(bottom):
-        """Seeds differ by more than the two ends do, and the ends a little from seed to seed."""
+        """Seeds differ by more than top and bottom do, and that difference varies a little between seeds."""
         cost = {"bottom": bottom, "top": 0.02}
         return lambda p: (
             0.9 - cost.get(p.condition, 0) + p.trial.seed * (0.0502 if p.condition == "bottom" else 0.05)
@@ -89,19 +89,19 @@ def test_d4_pairs_the_two_ends_by_seed(tmp_path):
 
     rows = prune(depth=DEPTH, counts=(3,))
     worse = finished(load_points(write_results(tmp_path / "a", rows, score(0.2), depth=DEPTH)))
-    found = d4(worse, LIMITS)
+    found = d4(worse, THRESHOLDS)
     assert (found.verdict, found.effect) == (HOLDS, pytest.approx(-0.18, abs=0.001))
     assert found.about == "SST-2: bottom 3 against top 3 dropped"
     same = finished(load_points(write_results(tmp_path / "b", rows, score(0.02), depth=DEPTH)))
-    assert d4(same, LIMITS).verdict == FAILS
+    assert d4(same, THRESHOLDS).verdict == FAILS
 
 
-def test_one_trial_decides_nothing_and_what_was_not_asked_says_what_to_run(study):
+def test_one_trial_is_undecided_and_an_untested_claim_says_what_to_run(study):
     for test in (d1, d2, d3):
-        single = test(study(trials=1), LIMITS)
-        assert single.verdict == OPEN
+        single = test(study(trials=1), THRESHOLDS)
+        assert single.verdict == UNDECIDED
         assert "at least 3" in single.details
-        nothing = test(study().iloc[:0], LIMITS)
-        assert nothing.verdict == NOT_ASKED
+        nothing = test(study().iloc[:0], THRESHOLDS)
+        assert nothing.verdict == NOT_TESTED
         assert "run kind" in nothing.details
-    assert d4(study(), LIMITS).verdict == NOT_ASKED
+    assert d4(study(), THRESHOLDS).verdict == NOT_TESTED

@@ -1,23 +1,31 @@
-"""What a curve says in numbers, on curves whose answer is known."""
+"""Statistics of incremental curves and differences from baselines, on simulated scores with known effects."""
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from synthetic_results import incremental, localized, permutation, write_results
 
-from whichlayers.analysis.baseline_differences import against, permutation_cost
-from whichlayers.analysis.incremental_curves import curves, gains, layer_worth
+from whichlayers.analysis.baseline_differences import differences_from_baseline, permutation_effect
+from whichlayers.analysis.incremental_curves import (
+    curves,
+    early_gain_fractions,
+    gains,
+    incremental_steps,
+    small_ks,
+)
 from whichlayers.results.frames import finished, load_points
 
 
-def read(folder, made, score, depth=4):
-    return finished(load_points(write_results(folder, made, score, depth=depth)))
+def read(folder, points, score, depth=4):
+    return finished(load_points(write_results(folder, points, score, depth=depth)))
 
 
-def with_levels(levels, wobble=(0.0, 0.01, -0.01)):
-    """A score per k, an offset per seed that all k share, and a small one of the seed and k's own."""
-    return lambda p: levels[int(p.x)] + wobble[p.trial.seed] + 0.001 * ((p.trial.seed + int(p.x)) % 3)
+def with_levels(levels, offsets=(0.0, 0.01, -0.01)):
+    """A score: a level per k, an offset per seed, and a small offset per seed and k."""
+    return lambda p: levels[int(p.x)] + offsets[p.trial.seed] + 0.001 * ((p.trial.seed + int(p.x)) % 3)
 
 
 def test_gain_is_paired_and_the_smallest_k_is_found(tmp_path):
@@ -26,7 +34,7 @@ def test_gain_is_paired_and_the_smallest_k_is_found(tmp_path):
     assert curve.depth == 4
     assert curve.gain.mean == pytest.approx(0.3, abs=0.002)
     assert curve.gain.n == 3
-    assert curve.gain.half_width < 0.005  # the shared offset of a seed is gone
+    assert curve.gain.half_width < 0.005  # the offset of the seed cancels
     assert (curve.reaches, curve.falls_back) == (2, ())
     table = gains(points)
     assert table.loc[0, "reaches_90"] == 2
@@ -39,12 +47,12 @@ def test_a_curve_may_fall_again(tmp_path):
 
 
 @pytest.mark.parametrize("levels", [[0.5] * 5, [0.8, 0.7, 0.6, 0.5, 0.4]])
-def test_without_a_clear_gain_no_k_reaches_it(tmp_path, levels):
+def test_without_a_significant_gain_no_k_reaches_it(tmp_path, levels):
     points = read(tmp_path, incremental(depth=4), with_levels(levels))
     assert curves(points)[0].reaches is None
 
 
-def test_one_trial_gives_a_gain_and_no_claim(tmp_path):
+def test_one_trial_gives_a_gain_but_no_k_that_reaches_it(tmp_path):
     (curve,) = curves(read(tmp_path, incremental(depth=4, trials=1), with_levels([0.5, 0.6, 0.7, 0.8, 0.9])))
     assert curve.gain.mean == pytest.approx(0.4, abs=0.01)
     assert curve.reaches is None
@@ -56,8 +64,8 @@ def test_a_curve_without_its_ends_has_no_gain(tmp_path):
     assert gains(read(tmp_path / "b", incremental(depth=4, ks=(1, 2)), lambda p: 0.5))["gain"].isna().all()
 
 
-def test_share_is_measured_on_the_seeds_that_all_three_have(tmp_path):
-    """k = 2 lost its unlucky seed: by raw means it would seem to reach 90%, by shared seeds it does not."""
+def test_fraction_of_gain_uses_the_seeds_that_all_three_k_have(tmp_path):
+    """k = 2 lacks its lowest seed: by raw means it would reach 90% of the gain, by shared seeds it does not."""
 
     def score(p):
         if p.x == 2 and p.trial.seed == 0:
@@ -70,16 +78,16 @@ def test_share_is_measured_on_the_seeds_that_all_three_have(tmp_path):
     assert curve.reaches == 4
 
 
-def test_worth_of_each_layer_is_the_step_between_the_ks_that_were_run(tmp_path):
+def test_steps_are_differences_between_adjacent_k_that_were_run(tmp_path):
     points = read(tmp_path, incremental(depth=4, ks=(0, 1, 4)), with_levels([0.5, 0.6, 0, 0, 0.65]))
-    worth = layer_worth(points)
-    assert list(zip(worth.from_k, worth.to_k, strict=True)) == [(0, 1), (1, 4)]
-    assert worth["mean"].tolist() == pytest.approx([0.1, 0.05], abs=0.001)
-    assert worth.p_adjusted.isna().equals(worth.p.isna())
-    assert not (worth.p_adjusted < worth.p).any()
+    steps = incremental_steps(points)
+    assert list(zip(steps.from_k, steps.to_k, strict=True)) == [(0, 1), (1, 4)]
+    assert steps["mean"].tolist() == pytest.approx([0.1, 0.05], abs=0.001)
+    assert steps.p_adjusted.isna().equals(steps.p.isna())
+    assert not (steps.p_adjusted < steps.p).any()
 
 
-def test_each_block_is_compared_with_the_baseline_by_seed(tmp_path):
+def test_blocks_are_compared_with_the_baseline_by_seed(tmp_path):
     def score(p):
         cost = {"all pretrained": 0.0, "none pretrained": 0.4, "block preserved": 0.3}.get(p.condition)
         return (
@@ -90,11 +98,12 @@ def test_each_block_is_compared_with_the_baseline_by_seed(tmp_path):
         )
 
     points = read(tmp_path, localized(depth=4, block=2), score)
-    table = against(points)
+    table = differences_from_baseline(points)
     assert set(table.condition) == {"block reinitialized", "block preserved"}
     cost = table.query("condition == 'block reinitialized'").set_index("x")["mean"]
     assert cost.to_dict() == pytest.approx({1: -0.1, 2: -0.2, 3: -0.3}, abs=1e-3)
-    assert against(points, "none pretrained").query("condition == 'block preserved'")["mean"].min() > 0.09
+    gained = differences_from_baseline(points, "none pretrained").query("condition == 'block preserved'")
+    assert gained["mean"].min() > 0.09
 
 
 def test_a_permutation_counts_once_however_many_seeds_it_has(tmp_path):
@@ -102,21 +111,40 @@ def test_a_permutation_counts_once_however_many_seeds_it_has(tmp_path):
         return 0.9 + 0.002 * p.trial.seed if p.condition == "all pretrained" else 0.6 + 0.01 * p.x
 
     points = read(tmp_path, permutation(permutations=5, trials=3, depth=4), score)
-    cost = permutation_cost(points)
+    effect = permutation_effect(points)
     permuted, baseline = [0.61, 0.62, 0.63, 0.64, 0.65], [0.9, 0.902, 0.904]
     expected = stats.ttest_ind(permuted, baseline, equal_var=False).confidence_interval()
-    assert (cost.n, cost.mean) == (5, pytest.approx(0.63 - 0.902))
-    assert (cost.low, cost.high) == pytest.approx((expected.low, expected.high))
-    assert permutation_cost(points[points.condition == "permuted"]) is None
+    assert (effect.n, effect.mean) == (5, pytest.approx(0.63 - 0.902))
+    assert (effect.low, effect.high) == pytest.approx((expected.low, expected.high))
+    assert permutation_effect(points[points.condition == "permuted"]) is None
 
 
-def test_a_baseline_that_its_trials_leave_open_makes_the_cost_of_permuting_open_too(tmp_path):
+def test_a_noisy_baseline_widens_the_interval_of_the_permutation_effect(tmp_path):
     def score(p):
         return (0.62, 0.7, 0.66)[p.trial.seed] if p.condition == "all pretrained" else 0.6 + 0.01 * p.x
 
     points = read(tmp_path, permutation(permutations=5, trials=3, depth=4), score)
-    cost = permutation_cost(points)
-    assert cost.mean == pytest.approx(-0.03)
-    assert cost.low < 0 < cost.high
+    effect = permutation_effect(points)
+    assert effect.mean == pytest.approx(-0.03)
+    assert effect.low < 0 < effect.high
     one_trial = points[(points.condition == "permuted") | (points.seed == 0)]
-    assert permutation_cost(one_trial) is None
+    assert permutation_effect(one_trial) is None
+
+
+def test_early_gain_fraction_is_the_ratio_of_means():
+    assert small_ks(12) == [1, 2, 3, 4]
+    assert small_ks(2) == [1]
+    rng = np.random.default_rng(0)
+    rows = [
+        (seed, k, 12, 0.5 + 0.3 * min(1, k / 6) + 0.02 * seed + rng.normal(0, 0.003))
+        for seed in range(4)
+        for k in range(13)
+    ]
+    frame = pd.DataFrame(rows, columns=["seed", "x", "depth", "value"])
+    table = frame.pivot(index="seed", columns="x", values="value").mean()
+    expected = (table[[1, 2, 3, 4]].mean() - table[0]) / (table[12] - table[0])
+    assert early_gain_fractions(frame).mean() == pytest.approx(expected)
+    assert early_gain_fractions(frame[frame.x != 12]) is None
+    assert (
+        early_gain_fractions(frame.assign(value=np.random.default_rng(0).normal(0, 0.01, len(frame)))) is None
+    )

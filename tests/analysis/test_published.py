@@ -1,4 +1,4 @@
-"""The published numbers load, are whole, and stand beside the curves they belong to and no others."""
+"""The published results load completely and match curves of the same task, metric and train size only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from whichlayers.analysis.published import (
-    curves_beside,
+    matching_published_curves,
     published_correlations,
     published_curves,
     published_tables,
@@ -14,7 +14,7 @@ from whichlayers.analysis.published import (
 )
 
 
-def test_both_files_load_whole():
+def test_both_files_load_completely():
     curves, tables = published_curves(), published_tables()
     assert (len(curves), len(tables)) == (187, 195)
     assert (
@@ -24,18 +24,18 @@ def test_both_files_load_whole():
     assert not curves.duplicated(["source", "experiment", "task", "train_size", "x"]).any()
 
 
-def test_a_curve_stands_beside_the_same_task_metric_and_size():
-    (curve,) = curves_beside("incremental", "SST-2", "accuracy", 50000, 67349)
+def test_curves_match_by_task_metric_and_size():
+    (curve,) = matching_published_curves("incremental", "SST-2", "accuracy", 50000, 67349)
     assert curve.source == "Tamkin et al. 2020"
     assert list(curve.x) == list(range(13))
     assert curve.values[12] == 0.924
-    assert curves_beside("incremental", "SST-2", "mcc", 50000, 67349) == []
-    assert curves_beside("incremental", "builtin:sentiment", "accuracy", 500, 2000) == []
-    assert curves_beside("incremental", "SST-2", "accuracy", 400, 67349) == []
+    assert matching_published_curves("incremental", "SST-2", "mcc", 50000, 67349) == []
+    assert matching_published_curves("incremental", "builtin:sentiment", "accuracy", 500, 2000) == []
+    assert matching_published_curves("incremental", "SST-2", "accuracy", 400, 67349) == []
 
 
-def test_shares_of_the_training_set_are_sizes_too():
-    (tenth,) = curves_beside("incremental", "QNLI", "accuracy", 10474, 104743)
+def test_sizes_may_be_percentages_of_the_training_set():
+    (tenth,) = matching_published_curves("incremental", "QNLI", "accuracy", 10474, 104743)
     assert (tenth.source, tenth.size) == ("Singh & Giovanardi 2020", "10%")
     assert same_size("1%", 673, 67349)
     assert not same_size("1%", 800, 67349)
@@ -44,12 +44,12 @@ def test_shares_of_the_training_set_are_sizes_too():
 
 
 @pytest.mark.parametrize("depth", [6, 12, 24])
-def test_another_depth_is_mapped_by_share(depth):
-    (curve,) = curves_beside("incremental", "SST-2", "accuracy", 5000, 67349)
+def test_x_is_mapped_to_the_same_fraction_of_another_depth(depth):
+    (curve,) = matching_published_curves("incremental", "SST-2", "accuracy", 5000, 67349)
     assert curve.x_for(depth) == pytest.approx(np.linspace(0, depth, 13))
 
 
-def test_table_1():
+def test_published_correlations_are_those_of_table_1():
     found = published_correlations()
     assert len(found) == 6
     assert found[frozenset({"CoLA", "QNLI"}), "spearman"] == (0.83, "p=0.0, N=10")

@@ -1,1 +1,1 @@
-"""What the results mean: tidy frames, intervals, paired comparisons. Reads results.db and nothing else."""
+"""Statistics on the results of a study: intervals, paired tests, effects of layers, power, and the papers' claims."""

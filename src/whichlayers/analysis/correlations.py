@@ -1,7 +1,7 @@
-"""Correlations: of tasks over the same permutations (Table 1 of Tamkin et al.), of probing and re-initialisation.
+"""Correlations of tasks over permutations (Table 1 of Tamkin et al. 2020), and of probing with incremental curves.
 
-p values over permutations are exact permutation tests up to n = 7 and rest on 9,999 random pairings beyond;
-intervals over trials resample seeds.
+Over permutations, p values are those of exact permutation tests up to n = 7, and of 9,999 random pairings beyond.
+Over trials, intervals and p values come from a bootstrap of seeds.
 """
 
 from __future__ import annotations
@@ -15,52 +15,65 @@ import pandas as pd
 from scipy import stats
 
 from whichlayers.analysis.baseline_differences import BASELINES
-from whichlayers.analysis.frame_utils import each_group
+from whichlayers.results.frame_utils import each_group
 
-RESAMPLES = 9_999
-ENOUGH = 50  # resamples beyond a point, for their share to be taken; farther out they are taken for normal
-LEAST = 4  # pairs: with three, no order of them has a two-sided p below 1/3
+N_RESAMPLES = 9_999
+MIN_TAIL_RESAMPLES = (
+    50  # with fewer resamples in a tail, a normal approximation replaces their empirical quantile
+)
+MIN_PAIRS = 4  # with three pairs, no two-sided permutation p value is below 1/3
 
 
 @dataclass(frozen=True)
 class Correlation:
+    """A correlation coefficient over pairs of values."""
+
     r: float
-    low: float  # Fisher's interval, for ranks an approximation
+    low: float  # 95% interval by Fisher's z transform; approximate for ranks
     high: float
     p: float  # two-sided, of the permutation test
-    n: int
+    n: int  # pairs
 
 
 @dataclass(frozen=True)
 class CurveCorrelation:
-    """Of two curves over layers; the interval is over trials, the layers are what they are."""
+    """Pearson's r of two mean curves over layers; the interval is over trials, with the layers fixed."""
 
     r: float
     low: float
     high: float
-    resampled: np.ndarray
+    resampled: np.ndarray  # (N_RESAMPLES,) bootstrap values of r; empty with a single trial
     n: int  # trials of the curve that has fewer
-    layers: int
+    layers: int  # layers that both curves have
 
 
 def correlate(a: pd.Series, b: pd.Series, ranks: bool = False) -> Correlation | None:
-    """Pearson's r over what both are indexed by, or Spearman's: Pearson's of the ranks."""
+    """Pearson's r, or Spearman's rho if `ranks`, of two series over the index values that both have.
+
+    None with fewer than `MIN_PAIRS` pairs, or if one side is constant.
+    """
     both = pd.concat([a, b], axis=1, join="inner").dropna().to_numpy(dtype=float)
-    if len(both) < LEAST or min(np.ptp(both, axis=0)) == 0:
+    if len(both) < MIN_PAIRS or min(np.ptp(both, axis=0)) == 0:
         return None
     x, y = stats.rankdata(both, axis=0).T if ranks else both.T
-    found = stats.pearsonr(x, y, method=stats.PermutationMethod(RESAMPLES, rng=np.random.default_rng(0)))
+    found = stats.pearsonr(x, y, method=stats.PermutationMethod(N_RESAMPLES, rng=np.random.default_rng(0)))
     with np.errstate(all="ignore"):
         low, high = found.confidence_interval()
     return Correlation(float(found.statistic), float(low), float(high), float(found.pvalue), len(both))
 
 
 def task_correlations(points: pd.DataFrame) -> pd.DataFrame:
-    """Every pair of tasks over the permutations they share: model, variant, size, tasks, both coefficients."""
+    """Correlation of every pair of tasks over the permutations that both have.
+
+    Returns:
+        One row per model, train size, variant and pair of tasks: model, train_size, variant, task, other, n
+        (permutations), then r, p, low and high as spearman, spearman_p, spearman_low, spearman_high, and the same for
+        pearson.
+    """
     rows = points[(points["experiment"] == "permutation") & ~points["condition"].isin(BASELINES)]
     found = []
-    for (model, size, variant), mine in each_group(rows, ["model", "train_size", "variant"]):
-        means = {task: of.groupby("x")["value"].mean() for (task,), of in each_group(mine, ["task"])}
+    for (model, size, variant), group in each_group(rows, ["model", "train_size", "variant"]):
+        means = {task: of.groupby("x")["value"].mean() for (task,), of in each_group(group, ["task"])}
         for one, other in itertools.combinations(means, 2):
             spearman, pearson = (correlate(means[one], means[other], ranks) for ranks in (True, False))
             if spearman is not None and pearson is not None:
@@ -76,72 +89,95 @@ def task_correlations(points: pd.DataFrame) -> pd.DataFrame:
 def curve_correlation(
     probing: pd.DataFrame, curve: pd.DataFrame, level: float = 0.95
 ) -> CurveCorrelation | None:
-    """Pearson's r of the mean curves over the layers both have, with a bootstrap over the seeds of each.
+    """Pearson's r of two mean curves over the layers that both have, with a bootstrap over the seeds of each.
 
-    Seeds of a curve are drawn as wholes, because their trials share examples. The percentiles are widened as
-    for a t interval of so few trials (Hesterberg 2015); with a single trial there is no interval.
+    Seeds are resampled as a whole, because trials of one seed share their examples. The interval is an expanded
+    percentile interval (Hesterberg 2015).
+
+    Args:
+        probing: Points of one curve, with the columns seed, x (layer), value.
+        curve: The same for the other curve.
+        level: Confidence level.
+
+    Returns:
+        None if fewer than `MIN_PAIRS` layers are shared or no seed is complete; without an interval (NaN) if either
+        curve has a single complete seed.
     """
     tables = [rows.pivot_table(index="seed", columns="x", values="value") for rows in (probing, curve)]
     shared = sorted(set(tables[0].columns) & set(tables[1].columns))
-    if len(shared) < LEAST:
+    if len(shared) < MIN_PAIRS:
         return None
-    whole = [table[shared].dropna().to_numpy() for table in tables]  # (seeds, layers)
-    if min(len(table) for table in whole) == 0:
+    complete = [table[shared].dropna().to_numpy() for table in tables]  # (seeds, layers)
+    if min(len(table) for table in complete) == 0:
         return None
-    r = float(_pearson(whole[0].mean(axis=0), whole[1].mean(axis=0)))
-    n = min(len(table) for table in whole)
+    r = float(_pearson(complete[0].mean(axis=0), complete[1].mean(axis=0)))
+    n = min(len(table) for table in complete)
     if n < 2 or math.isnan(r):
         return CurveCorrelation(r, math.nan, math.nan, np.empty(0), n, len(shared))
     rng = np.random.default_rng(0)
-    drawn = [_means_of_resamples(table, rng) for table in whole]
-    resampled = _pearson(drawn[0], drawn[1])
-    low, high = widened_percentiles(resampled, n, level, of_r=True)
+    means = [_bootstrap_means(table, rng) for table in complete]
+    resampled = _pearson(means[0], means[1])
+    low, high = expanded_percentile_interval(resampled, n, level, is_correlation=True)
     return CurveCorrelation(r, low, high, resampled, n, len(shared))
 
 
-def widened_percentiles(
-    resampled: np.ndarray, n: int, level: float = 0.95, of_r: bool = False
+def expanded_percentile_interval(
+    resampled: np.ndarray, n: int, level: float = 0.95, is_correlation: bool = False
 ) -> tuple[float, float]:
-    """Percentiles whose normal quantile is √(n / (n - 1)) times that of the t distribution.
+    """Bootstrap percentile interval, expanded for small samples (Hesterberg 2015).
 
-    Of few trials they lie beyond what any resample reaches; there the resamples are taken for normal, if they are
-    correlations (`of_r`) on Fisher's scale.
+    The percentiles are Φ(±z) with z = t((1 + level) / 2, n - 1) · √(n / (n - 1)), which corrects for the narrowness of
+    the bootstrap distribution. With few trials they lie beyond all resamples; then the interval is mean ± z · sd of
+    the resamples, on Fisher's z scale if they are correlations.
+
+    Args:
+        resampled: (resamples,) bootstrap values of the statistic; NaN is ignored.
+        n: Size of the sample that was resampled.
+        level: Confidence level.
+        is_correlation: Whether the statistic is a correlation coefficient.
     """
     z = stats.t.ppf((1 + level) / 2, n - 1) * math.sqrt(n / (n - 1))
     known = resampled[~np.isnan(resampled)]
     tail = stats.norm.sf(z)
-    if tail * known.size >= ENOUGH:
+    if tail * known.size >= MIN_TAIL_RESAMPLES:
         low, high = np.quantile(known, [tail, 1 - tail])
         return float(low), float(high)
-    scaled = _fisher(known) if of_r else known
+    scaled = _fisher_z(known) if is_correlation else known
     ends = np.array([scaled.mean() - z * scaled.std(), scaled.mean() + z * scaled.std()])
-    low, high = np.tanh(ends) if of_r else ends
+    low, high = np.tanh(ends) if is_correlation else ends
     return float(low), float(high)
 
 
-def resampled_p_below(resampled: np.ndarray, threshold: float, n: int, of_r: bool = False) -> float:
-    """One-sided p of the claim that the truth lies below the threshold, which agrees with `widened_percentiles`: half
-    of the level at which they end there. NaN where resamples do not differ."""
+def bootstrap_p_below(resampled: np.ndarray, threshold: float, n: int, is_correlation: bool = False) -> float:
+    """One-sided bootstrap p value for the statistic being below `threshold`.
+
+    It inverts `expanded_percentile_interval`, whose arguments it shares: p is alpha if the upper end of the interval at
+    level 1 - 2·alpha is the threshold. NaN if all resamples are equal.
+    """
     known = resampled[~np.isnan(resampled)]
     beyond = int((known >= threshold).sum())
-    if ENOUGH <= beyond <= known.size - ENOUGH:
+    if MIN_TAIL_RESAMPLES <= beyond <= known.size - MIN_TAIL_RESAMPLES:
         z = stats.norm.ppf(beyond / known.size)
     else:
-        scaled = _fisher(np.append(known, threshold)) if of_r else np.append(known, threshold)
-        spread = scaled[:-1].std()
-        if not spread > 0:
+        values = np.append(known, threshold)
+        scaled = _fisher_z(values) if is_correlation else values
+        sd = scaled[:-1].std()
+        if not sd > 0:
             return math.nan
-        z = (scaled[:-1].mean() - scaled[-1]) / spread
+        z = (scaled[:-1].mean() - scaled[-1]) / sd
     return float(stats.t.cdf(z / math.sqrt(n / (n - 1)), n - 1))
 
 
-def spread_of_one(resampled: np.ndarray, n: int, of_r: bool = False) -> float:
-    """The standard deviation of a single trial that these resamples of a mean of n come from."""
+def single_trial_sd(resampled: np.ndarray, n: int, is_correlation: bool = False) -> float:
+    """Standard deviation of a single trial, from bootstrap values (resamples,) of a mean over n trials.
+
+    sd of the resamples · n / √(n - 1), on Fisher's z scale if they are correlations.
+    """
     known = resampled[~np.isnan(resampled)]
-    return float((_fisher(known) if of_r else known).std() * n / math.sqrt(n - 1))
+    return float((_fisher_z(known) if is_correlation else known).std() * n / math.sqrt(n - 1))
 
 
-def _fisher(r: np.ndarray) -> np.ndarray:
+def _fisher_z(r: np.ndarray) -> np.ndarray:
     return np.arctanh(np.clip(r, -1 + 1e-9, 1 - 1e-9))
 
 
@@ -149,13 +185,14 @@ def _numbers(c: Correlation) -> tuple[float, float, float, float]:
     return c.r, c.p, c.low, c.high
 
 
-def _means_of_resamples(table: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _bootstrap_means(table: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Mean curves of resampled seeds: (seeds, layers) -> (N_RESAMPLES, layers)."""
     n = len(table)
-    return rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) @ table / n  # (resamples, layers)
+    return rng.multinomial(n, np.full(n, 1 / n), size=N_RESAMPLES) @ table / n
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Over the last axis; NaN where a side is constant."""
+    """Pearson's r over the last axis, (..., layers) -> (...); NaN if either side is constant."""
     a, b = a - a.mean(axis=-1, keepdims=True), b - b.mean(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         return (a * b).sum(axis=-1) / np.sqrt((a**2).sum(axis=-1) * (b**2).sum(axis=-1))

@@ -1,7 +1,8 @@
-"""Tests that a difference is small: two one-sided tests (TOST) against a margin that has a name and a size.
+"""Equivalence tests: whether a mean difference is smaller than an equivalence margin.
 
-That a difference cannot be told from zero says that there were few trials, not that there is no difference.
-"It hardly matters" is shown by an interval that lies within the margin; TOST at 5% is the 90% interval within it.
+A difference that is not significantly different from zero may just rest on few trials. Two one-sided tests (TOST,
+Schuirmann 1987) show that a difference is small: at significance level alpha, TOST is significant exactly if the
+1 - 2·alpha confidence interval (90% at 5%) lies within ±margin.
 """
 
 from __future__ import annotations
@@ -17,46 +18,49 @@ from whichlayers.analysis.intervals import t_interval
 
 
 @dataclass(frozen=True)
-class Within:
-    """A mean difference held against (-margin, +margin), or against +margin alone."""
+class EquivalenceResult:
+    """A mean difference tested against an equivalence margin; p values are NaN without variance."""
 
     mean: float
-    low: float  # of the interval at 1 - 2 · alpha: 90% for tests at 5%
+    low: float  # confidence interval at level 1 - 2·alpha: 90% for tests at 5%
     high: float
     sd: float
     n: int
-    p_within: float  # of the claim that the difference is inside the margin
-    p_beyond: float  # of the claim that it is outside
+    p_within: float  # small if the difference is within the margin
+    p_beyond: float  # small if it is beyond the margin
 
 
-def within_margin(differences: np.ndarray, margin: float, alpha: float = 0.05) -> Within:
-    """TOST: is |mean| < margin? And the opposite: is |mean| > margin?"""
+def equivalence_test(differences: np.ndarray, margin: float, alpha: float = 0.05) -> EquivalenceResult:
+    """TOST of |mean| < margin on `differences` (n,), and the opposite test of |mean| > margin (two-sided)."""
     d = np.asarray(differences, dtype=float)
-    if (exact := _without_spread(d, alpha)) is not None:
-        return exact
+    if (result := _result_without_variance(d, alpha)) is not None:
+        return result
     described = DescrStatsW(d)
     p_within = float(described.ttost_mean(-margin, margin)[0])
     above = float(described.ttest_mean(margin, "larger")[1])
     below = float(described.ttest_mean(-margin, "smaller")[1])
-    return _with_p(d, alpha, p_within, min(1.0, 2 * min(above, below)))
+    return _result(d, alpha, p_within, min(1.0, 2 * min(above, below)))
 
 
-def below_margin(differences: np.ndarray, margin: float, alpha: float = 0.05) -> Within:
-    """One-sided: is mean < margin? That a thing does not help says nothing of how much it harms."""
+def non_superiority_test(differences: np.ndarray, margin: float, alpha: float = 0.05) -> EquivalenceResult:
+    """One-sided t tests of mean < margin, and of the opposite mean > margin, on `differences` (n,).
+
+    Used for "does not help", which a negative difference of any size satisfies.
+    """
     d = np.asarray(differences, dtype=float)
-    if (exact := _without_spread(d, alpha)) is not None:
-        return exact
+    if (result := _result_without_variance(d, alpha)) is not None:
+        return result
     p_within = float(stats.ttest_1samp(d, margin, alternative="less").pvalue)
-    return _with_p(d, alpha, p_within, float(stats.ttest_1samp(d, margin, alternative="greater").pvalue))
+    return _result(d, alpha, p_within, float(stats.ttest_1samp(d, margin, alternative="greater").pvalue))
 
 
-def _without_spread(d: np.ndarray, alpha: float) -> Within | None:
-    """One value, or equal ones: there is no t to be had, and p is NaN."""
+def _result_without_variance(d: np.ndarray, alpha: float) -> EquivalenceResult | None:
+    """The result for a single value or equal values, whose t statistic is undefined; None for all other samples."""
     if d.size > 1 and np.ptp(d) > 0:
         return None
-    return _with_p(d, alpha, math.nan, math.nan)
+    return _result(d, alpha, math.nan, math.nan)
 
 
-def _with_p(d: np.ndarray, alpha: float, p_within: float, p_beyond: float) -> Within:
+def _result(d: np.ndarray, alpha: float, p_within: float, p_beyond: float) -> EquivalenceResult:
     i = t_interval(d, 1 - 2 * alpha)
-    return Within(i.mean, i.low, i.high, i.sd, i.n, p_within, p_beyond)
+    return EquivalenceResult(i.mean, i.low, i.high, i.sd, i.n, p_within, p_beyond)

@@ -1,7 +1,8 @@
-"""What an incremental curve says in numbers: the gain of pretraining, where it is reached, what a layer adds.
+"""Statistics of incremental curves: the gain from pretraining, where it is reached, and the effect of each step in k.
 
-Every comparison is paired by seed, because trial i of every k has the same examples, order and head. A curve
-need not rise: nothing here assumes that one more pretrained layer helps.
+An incremental curve is the score of models whose first k layers are pretrained, for k from 0 to the depth. All
+comparisons are paired by seed: trials of one seed share examples, their order and the initial head at every k. Curves
+are not assumed to rise with k.
 """
 
 from __future__ import annotations
@@ -11,16 +12,22 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from whichlayers.analysis.frame_utils import each_group
-from whichlayers.analysis.intervals import PairedDifference, false_discovery, paired_difference
+from whichlayers.analysis.intervals import (
+    PairedDifference,
+    benjamini_yekutieli,
+    paired_difference,
+    t_interval,
+)
+from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
 
-SHARE = 0.9
+GAIN_FRACTION = 0.9  # of the gain from pretraining, which `Curve.reaches` refers to
+SMALL_K = 1 / 3  # of the depth: values of k up to this count as small
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One incremental curve: trials of one model, task, size and variant."""
+    """One incremental curve: the trials of one model, task, train size and variant."""
 
     model: str
     task: str
@@ -28,22 +35,25 @@ class Curve:
     variant: str
     metric: str
     depth: int
-    means: dict[int, float]  # k -> mean over all its trials
-    gain: PairedDifference | None  # all layers pretrained minus none; None where no seed has both
-    reaches: (
-        int | None
-    )  # smallest k whose mean has SHARE of the gain; None where the gain is not clearly above 0
-    falls_back: tuple[int, ...]  # larger k that lie below that share again
+    means: dict[int, float]  # k -> mean score over all its trials
+    gain: PairedDifference | None  # all layers pretrained minus none; None if no seed has both
+    reaches: int | None  # smallest k with GAIN_FRACTION of the gain; None if the gain's interval includes 0
+    falls_back: tuple[int, ...]  # larger k whose mean is below that fraction again
 
 
 def curves(points: pd.DataFrame) -> list[Curve]:
-    """Every incremental curve among finished points."""
+    """All incremental curves among finished points."""
     chosen = points[points["experiment"] == "incremental"]
     return [_curve(rows) for _, rows in each_group(chosen, CURVE)]
 
 
 def gains(points: pd.DataFrame) -> pd.DataFrame:
-    """`curves` as a table: the gain, its interval and the smallest k that reaches 90% of it."""
+    """`curves` as a table with one row per curve.
+
+    Returns:
+        model, task, train_size, variant, metric, none and all (mean scores at k = 0 and k = depth), gain, low, high
+        (95% interval), n (paired trials), p, reaches_90 (smallest k with 90% of the gain).
+    """
     rows = []
     for c in curves(points):
         g = c.gain
@@ -56,24 +66,65 @@ def gains(points: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def layer_worth(points: pd.DataFrame) -> pd.DataFrame:
-    """The paired difference of each k and the next smaller k that was run; p is adjusted within the curve."""
+def incremental_steps(points: pd.DataFrame) -> pd.DataFrame:
+    """Paired difference between each k and the next smaller k that was run.
+
+    Returns:
+        One row per step: the columns in `CURVE` without experiment, from_k, to_k, mean, low, high (95% interval), sd,
+        n (paired trials), p, and p_adjusted (Benjamini-Yekutieli within the curve).
+    """
     frames = []
     for key, rows in each_group(points[points["experiment"] == "incremental"], CURVE):
         by_k = _by_k(rows)
-        ks = sorted(by_k)
         steps = [
-            (low, high, paired_difference(by_k[high], by_k[low])) for low, high in itertools.pairwise(ks)
+            (low, high, paired_difference(by_k[high], by_k[low]))
+            for low, high in itertools.pairwise(sorted(by_k))
         ]
         table = pd.DataFrame(
             [(low, high, d.mean, d.low, d.high, d.sd, d.n, d.p) for low, high, d in steps if d is not None],
             columns=["from_k", "to_k", "mean", "low", "high", "sd", "n", "p"],
         )
-        table["p_adjusted"] = false_discovery(table["p"])
+        table["p_adjusted"] = benjamini_yekutieli(table["p"])
         for position, (name, value) in enumerate(zip(CURVE, key, strict=True)):
             table.insert(position, name, value)
         frames.append(table.drop(columns="experiment"))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def small_ks(depth: int) -> list[int]:
+    """The k from 1 up to a third of the depth, and at least k = 1."""
+    return [k for k in range(1, depth) if k <= max(1, round(SMALL_K * depth))]
+
+
+def early_gain_fractions(curve: pd.DataFrame) -> pd.Series | None:
+    """Fraction of the gain from pretraining that small k reach, linearized to one value per seed.
+
+    The estimate is the ratio of means R = mean(early) / mean(gain), where for each seed
+    early = (mean score over small k) - (score at k = 0) and gain = (score at k = depth) - (score at k = 0). Ratios of
+    single seeds vary wildly if gains are small, so each seed gets the delta-method value
+    R + (early - R · gain) / mean(gain): their mean is R, and the standard error of their mean is that of R.
+
+    Args:
+        curve: Points of one incremental curve, with the columns seed, x, depth, value.
+
+    Returns:
+        One value per seed, indexed by seed; None if k = 0, k = depth or all small k are missing, if there are fewer
+        than two complete seeds, or if the 95% interval of the gain does not lie above 0.
+    """
+    depth = int(curve["depth"].iloc[0])
+    table = curve.pivot_table(index="seed", columns="x", values="value")
+    small = [k for k in small_ks(depth) if k in table.columns]
+    if not small or not {0, depth} <= set(table.columns):
+        return None
+    table = table[[0, *small, depth]].dropna()
+    if len(table) < 2:
+        return None
+    gain = table[depth] - table[0]
+    early = table[small].mean(axis=1) - table[0]
+    if not t_interval(gain).low > 0:
+        return None
+    ratio = early.mean() / gain.mean()
+    return ratio + (early - ratio * gain) / gain.mean()
 
 
 def _curve(rows: pd.DataFrame) -> Curve:
@@ -81,11 +132,9 @@ def _curve(rows: pd.DataFrame) -> Curve:
     by_k = _by_k(rows)
     depth = int(first["depth"])
     gain = paired_difference(by_k[depth], by_k[0]) if {0, depth} <= set(by_k) else None
-    enough = (
-        [k for k in sorted(by_k) if k > 0 and _share(by_k, k, depth) >= SHARE]
-        if gain and gain.low > 0
-        else []
-    )
+    enough = []
+    if gain and gain.low > 0:
+        enough = [k for k in sorted(by_k) if k > 0 and _fraction_of_gain(by_k, k, depth) >= GAIN_FRACTION]
     reaches = enough[0] if enough else None
     falls_back = tuple(k for k in sorted(by_k) if reaches is not None and k > reaches and k not in enough)
     means = {k: float(values.mean()) for k, values in by_k.items()}
@@ -93,14 +142,15 @@ def _curve(rows: pd.DataFrame) -> Curve:
     return Curve(*name, depth, means, gain, reaches, falls_back)
 
 
-def _share(by_k: dict[int, pd.Series], k: int, depth: int) -> float:
-    """How much of the gain the first k layers bring, over the seeds that have all three trials."""
-    trio = pd.concat([by_k[0], by_k[k], by_k[depth]], axis=1, join="inner").to_numpy()
-    if len(trio) == 0:
+def _fraction_of_gain(by_k: dict[int, pd.Series], k: int, depth: int) -> float:
+    """(score at k - score at 0) / (score at depth - score at 0), means over the seeds that have all three; or NaN."""
+    scores = pd.concat([by_k[0], by_k[k], by_k[depth]], axis=1, join="inner").to_numpy()  # (seeds, 3)
+    if len(scores) == 0:
         return float("nan")
-    none, some, every = trio.mean(axis=0)
-    return float((some - none) / (every - none)) if every > none else float("nan")
+    at_0, at_k, at_depth = scores.mean(axis=0)
+    return float((at_k - at_0) / (at_depth - at_0)) if at_depth > at_0 else float("nan")
 
 
 def _by_k(rows: pd.DataFrame) -> dict[int, pd.Series]:
+    """k -> scores indexed by seed."""
     return {int(k): group.set_index("seed")["value"] for (k,), group in each_group(rows, ["x"])}

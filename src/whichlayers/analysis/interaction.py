@@ -1,14 +1,14 @@
-"""Whether two curves have the same shape: the interaction of x (layers kept, block) and a group (size, task).
+"""Interaction test: whether curves over x (layers kept, block) have the same shape in all groups (sizes, tasks).
 
-Trials of one seed and group share examples, order and head, so each (group, seed) is a unit with a level of its
-own. The model is a split-plot analysis of variance: value ~ unit + x + x:group, least squares with each group
-weighted by its own residual variance, because small data are noisier; the interaction is the F test between the
-models with and without x:group, with Satterthwaite's degrees of freedom. Robust (sandwich) covariances are of no
-use here: with three trials per cell they rest on two degrees of freedom each, and reject far too often. Its
-assumption is that within a group the noise is about as large at every x.
+Trials of one group and seed share examples, order and head, so each (group, seed) is a unit with its own mean. The
+test is a split-plot analysis of variance: weighted least squares of value ~ unit + x + x:group, where each group is
+weighted by the inverse of its residual variance, since small training sets give noisier scores. F compares the models
+with and without x:group; its denominator degrees of freedom are Satterthwaite's. Noise is assumed to be about equal
+at every x within a group. (Sandwich covariances are no alternative: with three trials per cell they rest on two
+degrees of freedom each and reject far too often.)
 
-The effect is the root mean square of the interaction, in points of the metric, with the interval that the
-noncentral F distribution gives.
+The effect size is the root mean square of the interaction in units of the metric, with the interval that follows from
+the noncentral F distribution (Steiger 2004).
 """
 
 from __future__ import annotations
@@ -23,132 +23,149 @@ import pandas as pd
 from scipy import stats
 from statsmodels.stats.oneway import confint_noncentrality
 
-from whichlayers.analysis.frame_utils import each_group
+from whichlayers.results.frame_utils import each_group
 
 
 @dataclass(frozen=True)
 class Interaction:
+    """Result of `interaction_test`."""
+
     f: float
-    df: float
-    df_left: float
+    df: float  # numerator degrees of freedom
+    df_denom: float  # Satterthwaite's
     p: float
-    effect: float  # root mean square over the cells, all alike; 0 where F is below what chance gives
-    low: float
+    effect: float  # root mean square over all (group, x) with equal weights; 0 if F <= 1
+    low: float  # confidence interval of the effect
     high: float
-    noncentrality: float
-    scale: float  # times a noncentrality: a mean square in points of the metric
-    n: int  # fewest units in a group
-    cells: int
+    noncentrality: float  # (F - 1) · df, at least 0
+    scale: float  # effect² = noncentrality · scale
+    n: int  # units in the smallest group
+    cells: int  # (group, x) pairs
 
     def p_smaller_than(self, effect: float) -> float:
-        """One-sided p of the claim that the interaction is smaller than this root mean square."""
-        return float(stats.ncf.cdf(self.f, self.df, self.df_left, effect**2 / self.scale))
+        """One-sided p value for the root mean square of the interaction being below `effect`."""
+        return float(stats.ncf.cdf(self.f, self.df, self.df_denom, effect**2 / self.scale))
 
 
-def interaction(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> Interaction | None:
-    """Of x and `group` on `value`, over the x that every group has; None where a group has too few trials.
+def interaction_test(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> Interaction | None:
+    """F test of the interaction of x and `group` on `value`, over the x that all groups have.
 
-    `frame` needs columns x, value, seed and the group's.
+    Args:
+        frame: Columns x, value, seed and `group`, one row per trial; missing cells are allowed.
+        group: The column whose values name the groups.
+        alpha: The interval of the effect has the confidence level 1 - alpha.
+
+    Returns:
+        None if there are fewer than two groups or shared x, if a group has no residual degrees of freedom (a single
+        trial), or if there is no residual variance.
     """
-    every = [set(rows["x"]) for _, rows in each_group(frame, [group])]
-    shared = set.intersection(*every) if every else set()
+    x_by_group = [set(rows["x"]) for _, rows in each_group(frame, [group])]
+    shared = set.intersection(*x_by_group) if x_by_group else set()
     rows = frame[frame["x"].isin(shared)].reset_index(drop=True)
     groups = list(dict.fromkeys(rows[group]))
     if len(shared) < 2 or len(groups) < 2:
         return None
     unit = pd.factorize(rows[group].astype(str) + "/" + rows["seed"].astype(str))[0]
-    column, place = pd.factorize(rows[group])[0], pd.factorize(rows["x"], sort=True)[0]
+    group_index, x_index = pd.factorize(rows[group])[0], pd.factorize(rows["x"], sort=True)[0]
     value = rows["value"].to_numpy(dtype=float)
     ones = np.ones(len(value))
-    alone = [
-        _fit(value[mine], unit[mine], place[mine], ones[mine])
-        for mine in (column == g for g in range(len(groups)))
+    fits = [
+        _fit(value[chosen], unit[chosen], x_index[chosen], ones[chosen])
+        for chosen in (group_index == g for g in range(len(groups)))
     ]
-    if any(fit.df_left < 1 for fit in alone):
+    if any(fit.df_resid < 1 for fit in fits):
         return None
-    variances = [fit.squares / fit.df_left for fit in alone]
-    smallest = max(max(variances) * 1e-6, 1e-12)  # equal values have no noise, and not all the weight
-    weights = 1 / np.clip(variances, smallest, None)[column]
-    without = _fit(value, unit, place, weights)
-    full = _fit(value, unit, place + column * len(shared), weights, each=len(shared))
-    df = without.df_left - full.df_left
-    if df < 1 or full.df_left < 2:
+    variances = [fit.sum_of_squares / fit.df_resid for fit in fits]
+    smallest = max(max(variances) * 1e-6, 1e-12)  # a group without variance must not get all the weight
+    weights = 1 / np.clip(variances, smallest, None)[group_index]
+    reduced = _fit(value, unit, x_index, weights)
+    full = _fit(value, unit, x_index + group_index * len(shared), weights, cells_per_group=len(shared))
+    df = reduced.df_resid - full.df_resid
+    if df < 1 or full.df_resid < 2:
         return None
-    noise = full.squares / full.df_left
-    if noise <= 1e-9:  # in units of the noise: the values are equal, and there is nothing to test
+    noise = full.sum_of_squares / full.df_resid
+    if noise <= 1e-9:  # relative to the group variances: values are equal, and F is undefined
         return None
-    f = max(0.0, (without.squares - full.squares) / df / noise)
+    f = max(0.0, (reduced.sum_of_squares - full.sum_of_squares) / df / noise)
     sizes = [rows.loc[rows[group] == g, "seed"].nunique() for g in groups]
-    left = _satterthwaite(np.divide(variances, sizes), [fit.df_left for fit in alone])
-    low, high = confint_noncentrality(f, (df, left), alpha=alpha)
-    excess = max(0.0, (f - 1) * df)
-    scale = noise * _mean_square_of_unit(value, unit, place, column, weights)
-    effect, least, most = (math.sqrt(max(0.0, float(x)) * scale) for x in (excess, low, high))
+    df_denom = _satterthwaite_df(np.divide(variances, sizes), [fit.df_resid for fit in fits])
+    low, high = confint_noncentrality(f, (df, df_denom), alpha=alpha)
+    noncentrality = max(0.0, (f - 1) * df)
+    scale = noise * _mean_square_ratio(value, unit, x_index, group_index, weights)
+    effect, effect_low, effect_high = (
+        math.sqrt(max(0.0, float(x)) * scale) for x in (noncentrality, low, high)
+    )
     return Interaction(
         f=float(f),
         df=float(df),
-        df_left=left,
-        p=float(stats.f.sf(f, df, left)),
+        df_denom=df_denom,
+        p=float(stats.f.sf(f, df, df_denom)),
         effect=effect,
-        low=least,
-        high=most,
-        noncentrality=excess,
+        low=effect_low,
+        high=effect_high,
+        noncentrality=noncentrality,
         scale=float(scale),
         n=min(sizes),
         cells=len(shared) * len(groups),
     )
 
 
-def _mean_square_of_unit(
-    value: np.ndarray, unit: np.ndarray, place: np.ndarray, column: np.ndarray, weights: np.ndarray
+def _mean_square_ratio(
+    value: np.ndarray, unit: np.ndarray, x_index: np.ndarray, group_index: np.ndarray, weights: np.ndarray
 ) -> float:
-    """What the plain mean square of the interaction is where its weighted sum of squares is 1.
+    """Unweighted mean square of the interaction divided by its weighted sum of squares.
 
-    F weighs groups by their noise; the effect is told in points of the metric, in which all groups count alike.
-    For two groups the ratio of the two is a matter of the weights alone; for more it is taken from how the groups
-    differ here.
+    F weights groups by their noise, while the effect size is in units of the metric with equal weights. With two
+    groups this ratio depends on the weights alone; with more it is estimated from the observed curves. All arguments
+    are (rows,).
     """
-    groups, places = column.max() + 1, place.max() + 1
+    n_groups, n_x = group_index.max() + 1, x_index.max() + 1
     level = np.bincount(unit, value) / np.maximum(np.bincount(unit), 1)
-    sums, counts, heavy = np.zeros((3, groups, places))
-    for table, what in ((sums, value - level[unit]), (counts, 1.0), (heavy, weights)):
-        np.add.at(table, (column, place), what)
-    curves = sums / np.maximum(counts, 1)
-    plain = curves - curves.mean(axis=0)
-    weighted = curves - (curves * heavy).sum(axis=0) / heavy.sum(axis=0)
-    squares = float((heavy * weighted**2).sum())
-    return float((plain**2).mean()) / squares if squares > 0 else 1 / float(weights.sum())
+    sums, counts, cell_weights = np.zeros((3, n_groups, n_x))
+    for table, added in ((sums, value - level[unit]), (counts, 1.0), (cell_weights, weights)):
+        np.add.at(table, (group_index, x_index), added)
+    curves = sums / np.maximum(counts, 1)  # (groups, x)
+    unweighted = curves - curves.mean(axis=0)
+    weighted = curves - (curves * cell_weights).sum(axis=0) / cell_weights.sum(axis=0)
+    squares = float((cell_weights * weighted**2).sum())
+    return float((unweighted**2).mean()) / squares if squares > 0 else 1 / float(weights.sum())
 
 
 class _Fit(NamedTuple):
-    squares: float  # weighted sum of squares that is left
-    df_left: int
+    sum_of_squares: float  # weighted residual sum of squares
+    df_resid: int
 
 
 def _fit(
-    value: np.ndarray, unit: np.ndarray, cell: np.ndarray, weights: np.ndarray, each: int | None = None
+    value: np.ndarray,
+    unit: np.ndarray,
+    cell: np.ndarray,
+    weights: np.ndarray,
+    cells_per_group: int | None = None,
 ) -> _Fit:
-    """Least squares of value ~ unit + cell, weighted; weights are one and the same within a unit.
+    """Weighted least squares of value ~ unit + cell; all arguments are (rows,), weights are constant within a unit.
 
-    A unit's own level is taken out by centring it, so that what is solved has a column a cell and none a unit:
-    the same numbers as with an indicator for every unit, at a hundredth of the work. `each` cells make a group,
-    whose first stands for its level.
+    Unit means are removed by centering (Frisch-Waugh-Lovell), so that the design matrix has one column per cell and
+    none per unit: the same residuals as with an indicator for every unit, a hundred times faster. The first cell is
+    the reference; with `cells_per_group`, the first cell of every group is.
     """
     cells = np.unique(cell)
-    columns = cells[cells % each != 0] if each else cells[1:]
+    columns = cells[cells % cells_per_group != 0] if cells_per_group else cells[1:]
     table = np.column_stack([value, cell[:, None] == columns])  # (rows, 1 + cells)
     sums = np.zeros((unit.max() + 1, table.shape[1]))
     np.add.at(sums, unit, table)
     counts = np.bincount(unit, minlength=len(sums))
-    centred = (table - (sums / np.maximum(counts, 1)[:, None])[unit]) * np.sqrt(weights)[:, None]
-    y, design = centred[:, 0], centred[:, 1:]
+    centered = (table - (sums / np.maximum(counts, 1)[:, None])[unit]) * np.sqrt(weights)[:, None]
+    y, design = centered[:, 0], centered[:, 1:]
     solution, _, rank, _ = np.linalg.lstsq(design, y, rcond=1e-10)
-    left = y - design @ solution
-    return _Fit(float(left @ left), len(value) - int((counts > 0).sum()) - int(rank))
+    residuals = y - design @ solution
+    return _Fit(float(residuals @ residuals), len(value) - int((counts > 0).sum()) - int(rank))
 
 
-def _satterthwaite(variances: np.ndarray, df: Sequence[int]) -> float:
-    """Degrees of freedom of a sum of variances that were each estimated with df of their own: all of them where
-    groups are alike, those of the noisiest group where it drowns the others."""
+def _satterthwaite_df(variances: np.ndarray, df: Sequence[int]) -> float:
+    """Satterthwaite's degrees of freedom of a sum of independent variance estimates: (Σ v)² / Σ (v² / df).
+
+    The sum of all `df` if groups have equal variances and df; that of the noisiest group if it dominates.
+    """
     total = variances.sum()
     return float(total**2 / (variances**2 / np.array(df)).sum()) if total > 0 else float(sum(df))

@@ -1,7 +1,8 @@
-"""Means with t intervals, and differences, paired or not: the statistics that every figure and table here uses.
+"""Confidence intervals of means, paired and unpaired differences, and adjusted p values.
 
-The interval is mean ± t(0.975, n - 1) · sd / √n with sd over n - 1. (The published code of Tamkin et al. has
-2.667 · sd / √n with sd over n, whatever n is: at n = 3 that covers 84% and not 95%; the tests show it.)
+A two-sided t interval is `mean ± t(0.975, n - 1) · sd / √n`, where `sd` is the sample standard deviation (divisor
+n - 1). The code published with Tamkin et al. (2020) uses `2.667 · sd / √n` with divisor n instead, whatever n is; at
+n = 3 that interval covers the mean in 84% of samples, not in 95% (see tests/analysis/test_intervals.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and its interval; low, high and sd are NaN where there is a single value."""
+    """A mean and its confidence interval; `low`, `high` and `sd` are NaN for a single value."""
 
     mean: float
     low: float
@@ -34,30 +35,39 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairedDifference(Interval):
-    """The mean of a - b over shared seeds; p is two-sided, of the paired t test, NaN where they do not differ."""
+    """The mean of a - b over shared seeds, with the two-sided p value of the paired t test.
+
+    `p` is NaN if there is a single pair, or if all differences are equal.
+    """
 
     p: float
 
     @property
-    def clear(self) -> bool:
-        """Whether the interval leaves zero out. Equal differences have none: a metric comes in steps, and two or
-        three differences of the same number of examples are no rarity."""
+    def significant(self) -> bool:
+        """Whether the confidence interval excludes zero.
+
+        False if all differences are equal: metrics are discrete, so two or three equal differences occur by chance.
+        """
         return self.n > 1 and self.sd > 0 and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True)
-class Difference(Interval):
-    """The mean of a less the mean of b, of samples that share no seeds, by Welch's t; n is how many a has."""
+class WelchDifference(Interval):
+    """The mean of a minus the mean of b for independent samples, by Welch's t test.
 
-    error: float  # standard error of the difference
-    df: float  # Welch's degrees of freedom
+    `sd` is the root mean square of the two standard deviations, `n` the size of a.
+    """
+
+    standard_error: float
+    df: float  # Welch-Satterthwaite degrees of freedom
 
 
 def t_interval(values: Sequence[float] | np.ndarray | pd.Series, level: float = LEVEL) -> Interval:
+    """Mean of `values` (n,) and its two-sided t interval at confidence `level`; ValueError if there is no value."""
     x = np.asarray(values, dtype=float)
     if x.size == 0:
         raise ValueError("an interval needs at least one value")
-    # fsum and ptp: equal values have exactly that mean and exactly no spread, whatever rounding does
+    # fsum and ptp: equal values get exactly that mean and a standard deviation of exactly 0, without rounding error
     mean = float(x[0]) if np.ptp(x) == 0 else math.fsum(x) / x.size
     if x.size == 1:
         return Interval(mean, math.nan, math.nan, math.nan, 1)
@@ -66,8 +76,12 @@ def t_interval(values: Sequence[float] | np.ndarray | pd.Series, level: float = 
     return Interval(mean, mean - half, mean + half, sd, int(x.size))
 
 
-def summarise(points: pd.DataFrame, by: Sequence[str], level: float = LEVEL) -> pd.DataFrame:
-    """mean, low, high, sd, n of `value` for every group of `by`; rows without a value are left out."""
+def summarize(points: pd.DataFrame, by: Sequence[str], level: float = LEVEL) -> pd.DataFrame:
+    """Mean and t interval of the column `value` in each group of `by`, ignoring missing values.
+
+    Returns:
+        One row per group: the columns in `by`, then mean, low, high, sd, n.
+    """
     rows = []
     for key, values in points.dropna(subset=["value"]).groupby(list(by), dropna=False)["value"]:
         i = t_interval(values, level)
@@ -76,38 +90,52 @@ def summarise(points: pd.DataFrame, by: Sequence[str], level: float = LEVEL) -> 
 
 
 def paired_difference(a: pd.Series, b: pd.Series, level: float = LEVEL) -> PairedDifference | None:
-    """a - b over the seeds both have (a value per seed, indexed by it); None where they share none."""
+    """Paired t test of a - b over the seeds that both have.
+
+    Args:
+        a: One value per seed, indexed by seed.
+        b: The same, for the other side.
+        level: Confidence level of the interval.
+
+    Returns:
+        The mean difference with its interval and two-sided p value; None if no seed is in both.
+    """
     for series in (a, b):
         if series.index.has_duplicates:
-            raise ValueError(
-                f"seed {series.index[series.index.duplicated()][0]} occurs twice: what is to be paired?"
-            )
-    seeds = a.index.intersection(b.index)  # faster than a join of both, of which a report makes a thousand
+            seed = series.index[series.index.duplicated()][0]
+            raise ValueError(f"seed {seed} occurs twice; pass one value per seed")
+    seeds = a.index.intersection(b.index)  # faster than a join, and a report computes a thousand of these
     differences = a.to_numpy(dtype=float)[a.index.get_indexer(seeds)]
     differences = differences - b.to_numpy(dtype=float)[b.index.get_indexer(seeds)]
     differences = differences[~np.isnan(differences)]
     if not differences.size:
         return None
     i = t_interval(differences, level)
-    if i.n == 1 or i.sd == 0:  # without spread there is no t; equal differences prove nothing
+    if i.n == 1 or i.sd == 0:  # the t statistic is undefined
         return PairedDifference(i.mean, i.low, i.high, i.sd, i.n, math.nan)
-    p = float(2 * special.stdtr(i.n - 1, -abs(i.mean) / (i.sd / math.sqrt(i.n))))  # of the t distribution
+    p = float(2 * special.stdtr(i.n - 1, -abs(i.mean) / (i.sd / math.sqrt(i.n))))
     return PairedDifference(i.mean, i.low, i.high, i.sd, i.n, p)
 
 
-def difference_of_means(a: np.ndarray, b: np.ndarray, level: float = LEVEL) -> Difference | None:
-    """None where one of them has no spread to tell: fewer than two values."""
+def welch_difference(a: np.ndarray, b: np.ndarray, level: float = LEVEL) -> WelchDifference | None:
+    """mean(a) - mean(b) of two independent samples (n_a,) and (n_b,), with Welch's t interval.
+
+    The standard error is √(var(a) / n_a + var(b) / n_b). None if either sample has fewer than two values.
+    """
     if min(len(a), len(b)) < 2:
         return None
     mean, variances = float(a.mean() - b.mean()), (float(a.var(ddof=1)), float(b.var(ddof=1)))
     error, sd = math.sqrt(variances[0] / len(a) + variances[1] / len(b)), math.sqrt(sum(variances) / 2)
     df = float(stats.ttest_ind(a, b, equal_var=False).df) if error else float(len(a) + len(b) - 2)
     half = float(special.stdtrit(df, (1 + level) / 2)) * error
-    return Difference(mean, mean - half, mean + half, sd, len(a), error, df)
+    return WelchDifference(mean, mean - half, mean + half, sd, len(a), error, df)
 
 
-def false_discovery(p: Sequence[float] | pd.Series) -> np.ndarray:
-    """Benjamini-Yekutieli adjusted p values (valid under any dependence); NaN stays and does not count."""
+def benjamini_yekutieli(p: Sequence[float] | pd.Series) -> np.ndarray:
+    """Benjamini-Yekutieli adjusted p values (n,): they control the false discovery rate under any dependence.
+
+    NaN stays NaN and does not count as a test.
+    """
     values = np.asarray(p, dtype=float)
     adjusted = np.full(values.shape, math.nan)
     known = ~np.isnan(values)
@@ -117,13 +145,16 @@ def false_discovery(p: Sequence[float] | pd.Series) -> np.ndarray:
 
 
 def holm(p: Sequence[float] | pd.Series) -> np.ndarray:
-    """Holm's adjusted p values (family-wise, valid under any dependence); NaN stays and does not count."""
+    """Holm-adjusted p values (n,): they control the family-wise error rate under any dependence.
+
+    NaN stays NaN and does not count as a test.
+    """
     values = np.asarray(p, dtype=float)
     adjusted = np.full(values.shape, math.nan)
     known = ~np.isnan(values)
     if known.sum() == 1:
-        return values  # one test is no family
-    if known.any():  # statsmodels has it too, with a full garbage collection at every call
+        return values  # a single test needs no adjustment
+    if known.any():  # not statsmodels' multipletests, which runs a full garbage collection at every call
         order = np.argsort(values[known])
         steps = np.maximum.accumulate(values[known][order] * np.arange(order.size, 0, -1))
         ranked = np.empty(order.size)

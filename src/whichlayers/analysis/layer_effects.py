@@ -1,8 +1,11 @@
-"""What each layer's pretrained weights were worth: one number a layer, with its interval, from what a study has.
+"""Effect of each layer's pretrained weights, estimated from the experiments of a study.
 
-Three experiments answer it, each in its own sense. `incremental`: what the layer adds on top of those below it, the
-others above being random. `single_layer`: what is lost when this layer alone is random. `localized`: what is lost
-when a block around it is random, or gained when only the block is kept, as a mean over the blocks it lies in.
+Three experiments give an estimate, each of a different effect:
+
+- `incremental`: the step from k - 1 to k pretrained layers, with all layers above re-initialized.
+- `single_layer`: all layers pretrained minus this layer re-initialized.
+- `localized`: all layers pretrained minus a block re-initialized, and a block preserved minus no layer pretrained;
+  the effect of a layer is the mean over the blocks that contain it.
 """
 
 from __future__ import annotations
@@ -12,53 +15,67 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.baseline_differences import ALL, BASELINES, NONE, against
-from whichlayers.analysis.frame_utils import each_group, each_row
-from whichlayers.analysis.incremental_curves import layer_worth
-from whichlayers.analysis.intervals import false_discovery, paired_difference
+from whichlayers.analysis.baseline_differences import (
+    ALL_PRETRAINED,
+    BASELINES,
+    NONE_PRETRAINED,
+    differences_from_baseline,
+)
+from whichlayers.analysis.incremental_curves import incremental_steps
+from whichlayers.analysis.intervals import benjamini_yekutieli, paired_difference
+from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
 
-INCREMENTAL, SINGLE = "incremental", "single_layer"
-REDRAWN, PRESERVED = "block reinitialized", "block preserved"
-SOURCES = (INCREMENTAL, SINGLE, REDRAWN, PRESERVED)
+INCREMENTAL, SINGLE_LAYER = "incremental", "single_layer"
+BLOCK_REINITIALIZED, BLOCK_PRESERVED = "block reinitialized", "block preserved"
+SOURCES = (INCREMENTAL, SINGLE_LAYER, BLOCK_REINITIALIZED, BLOCK_PRESERVED)
+GROUP = ["model", "task", "train_size", "variant"]
 COLUMNS = [
-    *("source", "model", "task", "train_size", "variant", "metric", "depth"),
+    *("source", *GROUP, "metric", "depth"),
     *("first", "last", "mean", "low", "high", "n", "p", "p_adjusted"),
 ]
 
 
-def layer_values(points: pd.DataFrame) -> pd.DataFrame:
-    """A row for every layer, or run of layers, that a source tells of; from finished points.
+def layer_effects(points: pd.DataFrame) -> pd.DataFrame:
+    """Effect of every layer, or run of layers, by each source that the study has.
 
-    `first` to `last` are the layers; mean, low and high are for all of them together, positive where pretraining
-    helped. p is adjusted within the curve.
+    Args:
+        points: Finished points, as from `finished(load_points(folder))`.
+
+    Returns:
+        A frame with `COLUMNS`. `first` to `last` are the layers of a row, more than one if k were skipped; mean, low
+        and high are their joint effect (paired difference, 95% interval), positive if pretraining helped; n is the
+        number of paired trials; p_adjusted is Benjamini-Yekutieli within the curve.
     """
-    rows = [*_incremental(points), *_single(points), *_blocks(points)]
+    rows = [*_incremental(points), *_single_layer(points), *_blocks(points)]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def ends(points: pd.DataFrame, source: str) -> pd.DataFrame:
-    """model, task, train_size, variant, none, all: the mean scores between which a source's layers lie."""
+def baseline_scores(points: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Mean scores with no layer and with all layers pretrained, in the experiment of `source`.
+
+    Returns:
+        One row per curve: model, task, train_size, variant, none, all.
+    """
     if source == INCREMENTAL:
-        mine = points[points["experiment"] == source]
-        none, every = mine["x"] == 0, mine["x"] == mine["depth"]
+        rows = points[points["experiment"] == source]
+        none, every = rows["x"] == 0, rows["x"] == rows["depth"]
     else:
-        mine = points[points["experiment"] == (SINGLE if source == SINGLE else "localized")]
-        none, every = mine["condition"] == NONE, mine["condition"] == ALL
-    keys = ["model", "task", "train_size", "variant"]
+        rows = points[points["experiment"] == (SINGLE_LAYER if source == SINGLE_LAYER else "localized")]
+        none, every = rows["condition"] == NONE_PRETRAINED, rows["condition"] == ALL_PRETRAINED
     means = {
-        "none": mine[none].groupby(keys)["value"].mean(),
-        "all": mine[every].groupby(keys)["value"].mean(),
+        "none": rows[none].groupby(GROUP)["value"].mean(),
+        "all": rows[every].groupby(GROUP)["value"].mean(),
     }
     return pd.DataFrame(means).reset_index()
 
 
 def _incremental(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    facts = _facts(points)
-    for step in each_row(layer_worth(points)):
+    facts = _metric_and_depth(points)
+    for step in each_row(incremental_steps(points)):
         yield {
             "source": INCREMENTAL,
-            **_where(step),
+            **_group_of(step),
             **facts[step.model, step.task],
             "first": step.from_k + 1,
             "last": step.to_k,
@@ -66,13 +83,14 @@ def _incremental(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
         }
 
 
-def _single(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Lost, and so worth, is the opposite of the difference from the whole model."""
-    rows, facts = points[points["experiment"] == SINGLE], _facts(points)
-    for layer in each_row(against(rows, ALL) if len(rows) else pd.DataFrame()):
+def _single_layer(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """The effect is the negated difference from "all pretrained"."""
+    rows, facts = points[points["experiment"] == SINGLE_LAYER], _metric_and_depth(points)
+    table = differences_from_baseline(rows, ALL_PRETRAINED) if len(rows) else pd.DataFrame()
+    for layer in each_row(table):
         yield {
-            "source": SINGLE,
-            **_where(layer),
+            "source": SINGLE_LAYER,
+            **_group_of(layer),
             **facts[layer.model, layer.task],
             "first": int(layer.x),
             "last": int(layer.x),
@@ -82,45 +100,49 @@ def _single(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _blocks(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    facts = _facts(points)
+    facts = _metric_and_depth(points)
     for key, curve in each_group(points[points["experiment"] == "localized"], CURVE):
-        where = dict(zip(CURVE, key, strict=True))
+        group = dict(zip(CURVE, key, strict=True))
         blocks = curve[~curve["condition"].isin(BASELINES)]
         for (condition,), rows in each_group(blocks, ["condition"]):
-            source = REDRAWN if str(condition).startswith(REDRAWN) else PRESERVED
-            baseline = curve[curve["condition"] == (ALL if source == REDRAWN else NONE)]
+            reinitialized = str(condition).startswith(BLOCK_REINITIALIZED)
+            baseline = curve[curve["condition"] == (ALL_PRETRAINED if reinitialized else NONE_PRETRAINED)]
             reference = baseline.set_index("seed")["value"]
-            fact = facts[where["model"], where["task"]]
+            fact = facts[group["model"], group["task"]]
             found = []
             for layer in range(1, fact["depth"] + 1):
-                mean = _mean_of_blocks(rows, layer, source)
-                pair = (reference, mean) if source == REDRAWN else (mean, reference)
+                mean = _mean_over_blocks(rows, layer, reinitialized)
+                pair = (reference, mean) if reinitialized else (mean, reference)
                 d = paired_difference(*pair)
                 if d is not None:
                     found.append((layer, d))
-            adjusted = false_discovery([d.p for _, d in found])
+            adjusted = benjamini_yekutieli([d.p for _, d in found])
             for (layer, d), p in zip(found, adjusted, strict=True):
                 yield {
                     "source": str(condition),
-                    **{name: where[name] for name in ("model", "task", "train_size", "variant")},
+                    **{name: group[name] for name in GROUP},
                     **fact,
                     **{"first": layer, "last": layer, "p_adjusted": float(p)},
                     **{name: getattr(d, name) for name in ("mean", "low", "high", "n", "p")},
                 }
 
 
-def _mean_of_blocks(rows: pd.DataFrame, layer: int, source: str) -> pd.Series:
-    """A value a seed: the mean over the blocks that contain the layer, of seeds that have them all."""
-    redrawn = rows["reinit"].map(lambda layers: layer in layers)
-    mine = rows[redrawn if source == REDRAWN else ~redrawn]
-    table = mine.pivot_table(index="seed", columns="x", values="value")
+def _mean_over_blocks(rows: pd.DataFrame, layer: int, reinitialized: bool) -> pd.Series:
+    """Mean score of the blocks that contain the layer, one value per seed that has all of them, indexed by seed.
+
+    A block is the set of re-initialized layers, or of all other layers if the block is preserved.
+    """
+    is_reinitialized = rows["reinit"].map(lambda layers: layer in layers)
+    chosen = rows[is_reinitialized if reinitialized else ~is_reinitialized]
+    table = chosen.pivot_table(index="seed", columns="x", values="value")
     return table.dropna().mean(axis=1) if len(table.columns) else pd.Series(dtype=float)
 
 
-def _where(row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ("model", "task", "train_size", "variant")}
+def _group_of(row: Any) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in GROUP}
 
 
-def _facts(points: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
-    kinds = points.drop_duplicates(["model", "task"])
-    return {(row.model, row.task): {"metric": row.metric, "depth": int(row.depth)} for row in each_row(kinds)}
+def _metric_and_depth(points: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
+    """(model, task) -> its metric and the model's depth."""
+    pairs = points.drop_duplicates(["model", "task"])
+    return {(row.model, row.task): {"metric": row.metric, "depth": int(row.depth)} for row in each_row(pairs)}

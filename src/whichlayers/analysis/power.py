@@ -1,71 +1,194 @@
-"""How many trials an undecided question needs, if its effect is as large as it looks now.
+"""Power analysis: how many trials a test needs to detect an effect with 80% power.
 
-The answer is an estimate from an estimate: it says "about 8, not 3", and no more.
+    for e in power_estimates(finished(load_points(folder)), difference=0.01):
+        print(e.about, e.needed, e.additional, e.minutes_per_trial)
+
+All numbers use the standard deviation observed so far. From three trials that is a rough estimate, from ten a fair
+one, and so are the numbers of trials.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+import pandas as pd
 from scipy import stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
+from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES
+from whichlayers.analysis.intervals import paired_difference
+from whichlayers.results.frame_utils import each_group
+from whichlayers.results.frames import CURVE
+
 POWER = 0.8
-MOST = 1000  # more trials than this nobody will run
+MAX_TRIALS = 1000  # the search stops here: nobody runs more trials
 
 
-def trials_for_mean(
+def trials_for_t_test(
     effect: float, sd: float, alpha: float = 0.05, alternative: str = "two-sided"
 ) -> int | None:
-    """Of one sample or of pairs: so many tell a mean of `effect` from zero four times in five."""
-    if not _known(effect, sd):
+    """Trials (or pairs) for a one-sample t test to detect a mean of `effect` with 80% power.
+
+    Args:
+        effect: The mean to detect, in the units of `sd`.
+        sd: Standard deviation of one trial, or of one paired difference.
+        alpha: Significance level.
+        alternative: "two-sided" or "larger", as in statsmodels; the sign of `effect` is ignored.
+
+    Returns:
+        At least 2; None if more than `MAX_TRIALS` are needed, or if `effect` or `sd` is zero or not finite.
+    """
+    if not _is_valid(effect, sd):
         return None
-    return _solved(TTestPower(), effect / sd, alpha, alternative)
+    return _solve(TTestPower(), effect / sd, alpha, alternative)
 
 
-def trials_each(effect: float, sd: float, alpha: float = 0.05) -> int | None:
-    """Of two samples of one size: so many in each."""
-    if not _known(effect, sd):
+def trials_for_two_sample_test(effect: float, sd: float, alpha: float = 0.05) -> int | None:
+    """Trials in each of two groups for a two-sided two-sample t test to detect a difference of `effect`.
+
+    `sd` is the standard deviation within the groups. Returns None as `trials_for_t_test` does.
+    """
+    if not _is_valid(effect, sd):
         return None
-    return _solved(TTestIndPower(), effect / sd, alpha, "two-sided")
+    return _solve(TTestIndPower(), effect / sd, alpha, "two-sided")
 
 
-def trials_for_margin(mean: float, sd: float, margin: float, alpha: float = 0.05) -> int | None:
-    """For a mean to be shown to lie within a margin; None where it does not lie there."""
-    room = margin - abs(mean)
-    return trials_for_mean(room, sd, alpha, "larger") if room > 0 else None
+def trials_for_equivalence(mean: float, sd: float, margin: float, alpha: float = 0.05) -> int | None:
+    """Trials for an equivalence test to show that `mean` lies within ±margin; None if |mean| >= margin.
+
+    Computed as the one-sided t test of the nearer bound, whose effect is margin - |mean|.
+    """
+    distance = margin - abs(mean)
+    return trials_for_t_test(distance, sd, alpha, "larger") if distance > 0 else None
 
 
 def trials_for_interaction(
-    noncentrality: float, df: float, n: int, df_left: float, alpha: float = 0.05
+    noncentrality: float, df: float, n: int, df_denom: float, alpha: float = 0.05
 ) -> int | None:
-    """Trials a cell for an F test: noncentrality and degrees of freedom both grow with the trials."""
+    """Trials per cell for the F test of an interaction to be significant with 80% power.
+
+    Args:
+        noncentrality: Estimated noncentrality of F with `n` trials; it grows in proportion to the trials.
+        df: Numerator degrees of freedom, which do not change.
+        n: Trials per cell so far.
+        df_denom: Denominator degrees of freedom with `n` trials; they grow in proportion to trials - 1.
+        alpha: Significance level.
+
+    Returns:
+        More than `n`; None if more than `MAX_TRIALS` are needed, or if there is no effect or a single trial.
+    """
     if not noncentrality > 0 or n < 2:
         return None
 
-    def power(more: int) -> float:
-        left = df_left * (more - 1) / (n - 1)
-        return float(stats.ncf.sf(stats.f.isf(alpha, df, left), df, left, noncentrality * more / n))
+    def power(trials: int) -> float:
+        denom = df_denom * (trials - 1) / (n - 1)
+        return float(stats.ncf.sf(stats.f.isf(alpha, df, denom), df, denom, noncentrality * trials / n))
 
-    return _fewest(power, n + 1)
+    return _smallest_n(power, n + 1)
 
 
-def _known(effect: float, sd: float) -> bool:
+def _is_valid(effect: float, sd: float) -> bool:
     return math.isfinite(effect) and math.isfinite(sd) and sd > 0 and effect != 0
 
 
-def _solved(test: TTestPower | TTestIndPower, size: float, alpha: float, alternative: str) -> int | None:
-    """In whole trials from 2 on; `solve_power` finds fractions, and none below 2."""
-    return _fewest(lambda n: float(test.power(abs(size), n, alpha, alternative=alternative)), 2)
+def _solve(
+    test: TTestPower | TTestIndPower, effect_size: float, alpha: float, alternative: str
+) -> int | None:
+    """Smallest whole n >= 2 with enough power; statsmodels' `solve_power` gives fractions and fails below 2."""
+    return _smallest_n(lambda n: float(test.power(abs(effect_size), n, alpha, alternative=alternative)), 2)
 
 
-def _fewest(power: Callable[[int], float], least: int) -> int | None:
-    """The smallest number of trials with the power wanted; doubled till it is enough, then searched between."""
+def _smallest_n(power: Callable[[int], float], least: int) -> int | None:
+    """Smallest n from `least` to MAX_TRIALS with power(n) >= POWER, by doubling and then bisection."""
     most = least
-    while most < MOST and not power(most) >= POWER:
-        most = min(2 * most, MOST)
+    while most < MAX_TRIALS and not power(most) >= POWER:
+        most = min(2 * most, MAX_TRIALS)
     if not power(most) >= POWER:
         return None
     return bisect.bisect_left(range(least, most), True, key=lambda n: power(n) >= POWER) + least
+
+
+# --- trials needed by the comparisons of a study ---
+
+
+@dataclass(frozen=True)
+class PowerEstimate:
+    """How many trials the paired comparison of two points of a curve needs to detect a given difference."""
+
+    curve: tuple[
+        object, ...
+    ]  # values of CURVE: experiment, model, its fingerprint, task, train_size, variant
+    about: str  # the two points, e.g. "k = 2 against 1"
+    mean: float  # of the paired differences observed so far
+    sd: float  # of the paired differences; NaN with fewer than two pairs
+    n: int  # pairs so far
+    needed: int | None  # pairs in total; None if more than MAX_TRIALS, or if not estimable
+    minutes_per_trial: float  # time for one more pair, on the devices that ran the study
+
+    @property
+    def estimable(self) -> bool:
+        """Whether the standard deviation is known; equal differences tell nothing about it."""
+        return self.n > 1 and self.sd > 0
+
+    @property
+    def additional(self) -> int | None:
+        """Pairs still missing; None if `needed` is None."""
+        return None if self.needed is None else max(0, self.needed - self.n)
+
+
+def power_estimates(points: pd.DataFrame, difference: float, alpha: float = 0.05) -> list[PowerEstimate]:
+    """Trials that each paired comparison of a study needs to detect `difference` (two-sided, 80% power).
+
+    Args:
+        points: Finished points, as from `finished(load_points(folder))`.
+        difference: The difference to detect, in units of the metric.
+        alpha: Significance level.
+
+    Returns:
+        For incremental curves one estimate per pair of adjacent k, for all other experiments one per point, compared
+        with the baseline "all pretrained".
+    """
+    found = []
+    for key, rows in each_group(points, CURVE):
+        pairs = _adjacent_k(rows) if key[0] == "incremental" else _points_and_baseline(rows)
+        found += [_power_estimate(key, about, a, b, difference, alpha) for about, a, b in pairs]
+    return found
+
+
+def minutes_per_added_trial(points: pd.DataFrame) -> float:
+    """Minutes for one more seed at every point; a trial that belongs to several points counts once."""
+    trials = points.drop_duplicates("trial_id")
+    seconds = trials.groupby(["experiment", "condition", "x", *CURVE[1:]], dropna=False)["seconds"].mean()
+    return float(seconds.sum()) / 60
+
+
+NamedPair = tuple[str, pd.DataFrame, pd.DataFrame]  # what is compared, rows of one point, rows of the other
+
+
+def _adjacent_k(rows: pd.DataFrame) -> Iterator[NamedPair]:
+    by_k = {int(k): cell for (k,), cell in each_group(rows, ["x"])}
+    for low, high in itertools.pairwise(sorted(by_k)):
+        yield f"k = {high} against {low}", by_k[high], by_k[low]
+
+
+def _points_and_baseline(rows: pd.DataFrame) -> Iterator[NamedPair]:
+    baseline = rows[rows["condition"] == ALL_PRETRAINED]
+    for (condition, x), cell in each_group(rows[~rows["condition"].isin(BASELINES)], ["condition", "x"]):
+        if not baseline.empty:
+            yield f"{condition or 'x ='} {x:g} against {ALL_PRETRAINED}", cell, baseline
+
+
+def _power_estimate(
+    key: tuple[object, ...], about: str, a: pd.DataFrame, b: pd.DataFrame, difference: float, alpha: float
+) -> PowerEstimate:
+    d = paired_difference(a.set_index("seed")["value"], b.set_index("seed")["value"])
+    minutes = float(a["seconds"].mean() + b["seconds"].mean()) / 60
+    if d is None or d.n < 2:
+        mean, n = (math.nan, 0) if d is None else (d.mean, d.n)
+        return PowerEstimate(key, about, mean, math.nan, n, None, minutes)
+    needed = trials_for_t_test(difference, d.sd, alpha) if d.sd > 0 else None
+    return PowerEstimate(key, about, d.mean, d.sd, d.n, needed, minutes)

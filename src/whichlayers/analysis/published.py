@@ -1,7 +1,7 @@
-"""The numbers that the papers published, as frames, and which of them belong beside a curve of ours.
+"""Published results of the reproduced papers, as frames, and the lookup of those that match a curve of a study.
 
-They come from BERT-Base (12 layers). A curve is set beside ours where task, metric and size are the same; for a
-model of another depth its x is mapped by the share of the depth.
+Tamkin et al. 2020 and Singh & Giovanardi 2020 used BERT-Base (12 layers). A published curve matches a curve of a study
+if task, metric and train size are the same; for models of other depths, x is mapped to the same fraction of the depth.
 """
 
 from __future__ import annotations
@@ -14,64 +14,69 @@ from importlib import resources
 import numpy as np
 import pandas as pd
 
-from whichlayers.analysis.frame_utils import each_group
+from whichlayers.results.frame_utils import each_group
 
 PUBLISHED_DEPTH = 12
 SOURCES = {
     "tamkin2020-authors-plots": "Tamkin et al. 2020",
     "singh-giovanardi-cs224n": "Singh & Giovanardi 2020",
 }
-SAME_SHARE = 0.05  # sizes named as a share of the training set are the same within 5% of one another
+SIZE_TOLERANCE = 0.05  # relative, for sizes published as a percentage of the training set
 
 
 @dataclass(frozen=True)
 class PublishedCurve:
-    source: str  # in words
+    """One published curve of scores over layers."""
+
+    source: str  # citation, e.g. "Tamkin et al. 2020"
     experiment: str
     task: str
-    size: str  # as published: "5000" or "10%"
+    size: str  # train size as published: "5000" or "10%"
     metric: str
-    x: np.ndarray  # layers of a model of 12
-    values: np.ndarray
+    x: np.ndarray  # (points,) layers, of 12
+    values: np.ndarray  # (points,)
     note: str
 
     def x_for(self, depth: int) -> np.ndarray:
-        """x for a model of this depth: the same share of its layers."""
+        """x mapped to the same fractions of a model with `depth` layers: (points,)."""
         return self.x * depth / PUBLISHED_DEPTH
 
 
 @cache
 def published_curves() -> pd.DataFrame:
-    """source, experiment, task, train_size (text), metric, x, value, note"""
+    """All published curves: source, experiment, task, train_size (text), metric, x, value, note."""
     return _read("curves.csv", {"train_size": str})
 
 
 @cache
 def published_tables() -> pd.DataFrame:
-    """source, experiment, task, quantity, value, note"""
+    """All published tables: source, experiment, task, quantity, value, note."""
     return _read("tables.csv", {})
 
 
-def curves_beside(
+def matching_published_curves(
     experiment: str, task: str, metric: str, train_size: int, train_rows: int | None
 ) -> list[PublishedCurve]:
-    """The published curves of the same experiment, task, metric and size as one of ours."""
+    """The published curves with this experiment, task, metric and train size.
+
+    `train_rows` is the size of the full training set, for sizes published as a percentage of it.
+    """
     every = published_curves()
-    mine = every[(every["experiment"] == experiment) & (every["task"] == task) & (every["metric"] == metric)]
+    chosen = every[
+        (every["experiment"] == experiment) & (every["task"] == task) & (every["metric"] == metric)
+    ]
     found = []
-    for (source, size), rows in each_group(mine, ["source", "train_size"]):
+    for (source, size), rows in each_group(chosen, ["source", "train_size"]):
         if same_size(str(size), train_size, train_rows):
             ordered = rows.sort_values("x")
             x, values = ordered["x"].to_numpy(dtype=float), ordered["value"].to_numpy(dtype=float)
-            named = SOURCES.get(source, str(source))
-            found.append(
-                PublishedCurve(named, experiment, task, str(size), metric, x, values, ordered["note"].iloc[0])
-            )
+            citation, note = SOURCES.get(source, str(source)), ordered["note"].iloc[0]
+            found.append(PublishedCurve(citation, experiment, task, str(size), metric, x, values, note))
     return found
 
 
 def published_correlations() -> dict[tuple[frozenset[str], str], tuple[float, str]]:
-    """Table 1 of Tamkin et al.: ({task, task}, "spearman" or "pearson") -> (coefficient, "p=..., N=...")"""
+    """Table 1 of Tamkin et al. 2020: ({task, task}, "spearman" or "pearson") -> (coefficient, "p=..., N=...")."""
     rows = published_tables()
     rows = rows[rows["experiment"] == "permutation correlation"]
     return {
@@ -82,32 +87,45 @@ def published_correlations() -> dict[tuple[frozenset[str], str], tuple[float, st
     }
 
 
+# Names that the tables of Durrani et al. 2021 use
 FAMILIES = {"bert": "BERT", "roberta": "RoBERTa", "xlnet": "XLNet"}
 PROPERTIES = {"xpos": "POS", "pos": "POS", "chunk": "chunking", "sem": "SEM"}
 SHORT_TASKS = {"SST-2": "SST", "STS-B": "STS", "": "Base"}
 
 
-def published_words(family: str, corpus: str, finetuned_on: str) -> dict[str, float]:
-    """Durrani et al. 2021, Tables 1, 4, 5 and 7, for a model's family, a corpus and a task ("": none): top, bottom,
-    accuracy all neurons, accuracy selected neurons, selectivity all, selectivity selected; as shares of 1."""
+def published_word_probing(family: str, corpus: str, finetuned_on: str) -> dict[str, float]:
+    """Word-level probing results of Durrani et al. 2021 (Tables 1, 4, 5 and 7), as fractions of 1.
+
+    Args:
+        family: Model family, a key of `FAMILIES`.
+        corpus: Name of a probing dataset, e.g. "UD-EWT:xpos".
+        finetuned_on: The task that the model was finetuned on; "" for the pretrained model.
+
+    Returns:
+        Quantity -> value, for top, bottom, accuracy all neurons, accuracy selected neurons, selectivity all,
+        selectivity selected, as far as published; empty for other models and corpora.
+    """
     model, tags = FAMILIES.get(family), PROPERTIES.get(corpus.rpartition(":")[2])
     if model is None or tags is None or corpus.startswith("builtin:"):
         return {}
-    found = _durrani(f"{tags} neurons {model}", SHORT_TASKS.get(finetuned_on, finetuned_on))
-    return found | (_durrani(f"{tags} {model}", "base") if not finetuned_on else {})
+    found = _durrani2021(f"{tags} neurons {model}", SHORT_TASKS.get(finetuned_on, finetuned_on))
+    return found | (_durrani2021(f"{tags} {model}", "base") if not finetuned_on else {})
 
 
-def published_share(corpus: str) -> float:
-    """Of the neurons, in the sets of the paper: a tenth for chunking, a twentieth for other tags."""
+def published_neuron_fraction(corpus: str) -> float:
+    """Fraction of the neurons in the top and bottom sets of Durrani et al. 2021: 10% for chunking, 5% for others."""
     return 0.1 if PROPERTIES.get(corpus.rpartition(":")[2]) == "chunking" else 0.05
 
 
 def published_pruning(family: str, task: str) -> dict[str, float]:
-    """Durrani et al. 2021, Tables 2 and 6: none, prune top 6, prune bottom 6; as shares of 1."""
-    return _durrani(f"pruning {FAMILIES[family]}", task) if family in FAMILIES else {}
+    """Accuracy after dropping layers (Durrani et al. 2021, Tables 2 and 6), as fractions of 1.
+
+    Quantity -> value, for none, prune top 6, prune bottom 6; empty for other model families and tasks.
+    """
+    return _durrani2021(f"pruning {FAMILIES[family]}", task) if family in FAMILIES else {}
 
 
-def _durrani(experiment: str, task: str) -> dict[str, float]:
+def _durrani2021(experiment: str, task: str) -> dict[str, float]:
     rows = published_tables()
     rows = rows[rows["source"].str.startswith("durrani2021") & (rows["experiment"] == experiment)]
     rows = rows[rows["task"] == task]
@@ -115,13 +133,16 @@ def _durrani(experiment: str, task: str) -> dict[str, float]:
 
 
 def same_size(published: str, train_size: int, train_rows: int | None) -> bool:
-    """Whether a published size, a count or a share of the training set, is that of a curve of ours."""
-    share = re.fullmatch(r"([\d.]+)%", published)
-    if share is None:
+    """Whether a published size, a count ("500") or a percentage of the training set ("10%"), equals `train_size`.
+
+    Percentages match within `SIZE_TOLERANCE`, and never if `train_rows` is unknown.
+    """
+    percentage = re.fullmatch(r"([\d.]+)%", published)
+    if percentage is None:
         return published.isdigit() and int(published) == train_size
     if not train_rows:
         return False
-    return abs(train_size / train_rows / (float(share[1]) / 100) - 1) <= SAME_SHARE
+    return abs(train_size / train_rows / (float(percentage[1]) / 100) - 1) <= SIZE_TOLERANCE
 
 
 def _read(name: str, types: dict[str, type]) -> pd.DataFrame:

@@ -1,9 +1,11 @@
-"""A claim of the papers as tests that a study can pass or fail, and how the tests become one verdict.
+"""Claims of the papers as statistical tests, and how the tests of a claim become one verdict.
 
-Every claim is a family of tests, one for each task (and model, size ... where a study has several). Each has a p
-value for the claim and one against it, both adjusted by Holm's method within the family: a claim holds where all
-its tests do, it does not hold where one shows the opposite, or too little to count, and otherwise there is not
-enough data to say.
+A claim is a family of tests, one per task (and per model, train size ... if a study has several). Each test has a p
+value for the claim and a p value against it, both Holm-adjusted within the family:
+
+- A test holds if its adjusted p value for the claim is significant. Otherwise it fails if the adjusted p value against
+  the claim is significant (the effect is opposite, or too small to matter), and is undecided if neither is.
+- A claim holds if all its tests hold, does not hold if at least one fails, and is undecided otherwise.
 """
 
 from __future__ import annotations
@@ -18,165 +20,205 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from whichlayers.analysis.frame_utils import each_row
-from whichlayers.analysis.intervals import Difference, holm
-from whichlayers.analysis.power import trials_each
+from whichlayers.analysis.intervals import WelchDifference, holm
+from whichlayers.analysis.power import trials_for_two_sample_test
 from whichlayers.errors import WhichlayersError
+from whichlayers.results.frame_utils import each_row
 
+# The verdicts are stored in claims.csv, so their values must not change
 Verdict = Literal["holds", "does not hold", "not enough data", "not asked for"]
 HOLDS: Verdict = "holds"
 FAILS: Verdict = "does not hold"
-OPEN: Verdict = "not enough data"
-NOT_ASKED: Verdict = "not asked for"
-LEAST_MARGIN, MOST_MARGIN = 1e-6, 1.0
+UNDECIDED: Verdict = "not enough data"
+NOT_TESTED: Verdict = "not asked for"
+VERDICT_LABELS: dict[Verdict, str] = {  # for tables and pages
+    HOLDS: "holds",
+    FAILS: "does not hold",
+    UNDECIDED: "not enough trials",
+    NOT_TESTED: "not tested",
+}
+MIN_MARGIN, MAX_MARGIN = 1e-6, 1.0
+TOO_FEW_TRIALS = "a single trial per point has no variance: run at least 3"
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What counts as small. Every verdict of "hardly" or "not much" rests on one of these."""
+class ClaimThresholds:
+    """Significance level, and which effects are too small to matter."""
 
     alpha: float = 0.05
-    margin: float = 0.01  # of the metric: one point. Less than this hardly matters
-    share: float = 0.05  # of the gain of pretraining: less than this hardly matters
-    kept: float = 0.5  # permuted layers that keep less of the gain than this do far worse
-    alike: float = 0.3  # tasks whose correlation is below this are not hurt alike
-    predicts: float = 0.9  # probing predicts from this r on; any two curves that rise have one of 0.5 or more
-    closer: float = 0.1  # a correlation that grows by less than this hardly grows
+    margin: float = 0.01  # equivalence margin of the metric: smaller differences do not matter
+    gain_margin: float = 0.05  # equivalence margin of fractions of the gain from pretraining
+    max_kept_gain: float = (
+        0.5  # permuted layers "keep little" if they keep less than this fraction of the gain
+    )
+    task_correlation: float = (
+        0.3  # permutations do not affect two tasks alike if their correlation is below this
+    )
+    probing_correlation: float = 0.9  # probing "predicts" from this r on; any two rising curves reach 0.5
+    correlation_margin: float = 0.1  # equivalence margin of differences between correlations
 
     def __post_init__(self) -> None:
-        if not LEAST_MARGIN <= self.margin <= MOST_MARGIN:
-            allowed = f"from {LEAST_MARGIN:g} to {MOST_MARGIN:g}"
+        if not MIN_MARGIN <= self.margin <= MAX_MARGIN:
+            allowed = f"from {MIN_MARGIN:g} to {MAX_MARGIN:g}"
             raise WhichlayersError(f"margin = {self.margin}: give a number {allowed}, in units of the metric")
 
 
 @dataclass(frozen=True)
-class Test:
-    """One test of a claim: the effect with its interval, p for the claim and against it (both unadjusted)."""
+class ClaimTest:
+    """One test of a claim. The fields are columns of claims.csv."""
 
-    __test__ = False  # pytest takes it for a test of its own
-
-    about: str
-    unit: str
+    about: str  # what is compared
+    unit: str  # of the effect: a metric, "of the gain", "r" ...
     effect: float
-    low: float
+    low: float  # confidence interval of the effect
     high: float
-    p: float
-    p_against: float
-    n: int  # trials, or permutations, behind it
-    needed: int | None = None  # trials (see `needs`) that would decide it, if it is undecided
+    p: float  # for the claim, unadjusted
+    p_against: float  # against the claim, unadjusted
+    n: int  # trials or permutations
+    needed: int | None = None  # trials or permutations in total that would decide it with 80% power
     note: str = ""
-    level: float = 0.95  # of the interval; tests against a margin at 5% go with one of 90%
-    needs: str = "trials"  # what is needed more of
-    p_adjusted: float = math.nan
-    verdict: Verdict = OPEN
+    level: float = 0.95  # of the interval; 0.9 for equivalence tests at 5%
+    needs: str = "trials"  # what `needed` counts: trials or permutations
+    p_adjusted: float = math.nan  # `p`, Holm-adjusted within the claim
+    verdict: Verdict = UNDECIDED
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The numbers are those of the test that decides: the weakest that holds, the clearest that fails."""
+    """A claim with its verdict and the numbers of its decisive test.
+
+    The decisive test is the one with the largest adjusted p value if the claim holds or is undecided, and the one with
+    the smallest p value against the claim if it does not hold.
+    """
 
     id: str
     text: str
     effect: float
     low: float
     high: float
-    p: float  # adjusted within the claim
+    p: float  # Holm-adjusted within the claim
     verdict: Verdict
-    needed: int | None
+    needed: int | None  # trials or permutations that would decide all its tests, if undecided
     details: str
     unit: str = ""
     level: float = 0.95
-    about: str = ""  # which test decided
-    needs: str = "trials"  # what `needed` counts
-    tests: tuple[Test, ...] = ()
+    about: str = ""  # of the decisive test
+    needs: str = "trials"
+    tests: tuple[ClaimTest, ...] = ()
 
 
-def undecidable(about: str, unit: str, n: int, note: str) -> Test:
-    """A test whose trials have no spread to hold its effect against."""
+def undecided_test(about: str, unit: str, n: int, note: str) -> ClaimTest:
+    """A test that cannot be computed, e.g. because a single trial has no variance: all its numbers are NaN."""
     nan = math.nan
-    return Test(about, unit, nan, nan, nan, nan, nan, n, note=note)
+    return ClaimTest(about, unit, nan, nan, nan, nan, nan, n, note=note)
 
 
-def not_asked(id: str, text: str, run: str) -> Claim:
+def not_tested(id: str, text: str, how_to_test: str) -> Claim:
+    """A claim for which the study has no data; `how_to_test` says what to run."""
     nan = math.nan
-    return Claim(id, text, nan, nan, nan, nan, NOT_ASKED, None, run)
+    return Claim(id, text, nan, nan, nan, nan, NOT_TESTED, None, how_to_test)
 
 
-def judge(id: str, text: str, tests: Sequence[Test], limits: Limits, remark: str = "") -> Claim:
-    """The family's tests with adjusted p values and verdicts, and the verdict of all."""
+def evaluate_claim(
+    id: str, text: str, tests: Sequence[ClaimTest], thresholds: ClaimThresholds, remark: str = ""
+) -> Claim:
+    """Adjust the p values of a claim's tests, give each its verdict, and combine them as the module describes.
+
+    Args:
+        id: T1 to T7, S1, S2 or D1 to D4.
+        text: The claim in one sentence.
+        tests: The family of tests, at least one.
+        thresholds: Its `alpha` is the significance level.
+        remark: Text for the details, e.g. what counts as small.
+    """
     adjusted = holm([test.p for test in tests])
     against = holm([test.p_against for test in tests])
-    judged = tuple(
-        dataclasses.replace(test, p_adjusted=float(p), verdict=_verdict(p, opposed, limits.alpha))
-        for test, p, opposed in zip(tests, adjusted, against, strict=True)
+    decided = tuple(
+        dataclasses.replace(test, p_adjusted=float(p), verdict=_verdict(p, p_against, thresholds.alpha))
+        for test, p, p_against in zip(tests, adjusted, against, strict=True)
     )
-    failing = [(p, place) for place, p in enumerate(against) if judged[place].verdict == FAILS]
-    undecided = [test for test in judged if test.verdict == OPEN]
+    failing = [(p, index) for index, p in enumerate(against) if decided[index].verdict == FAILS]
+    undecided = [test for test in decided if test.verdict == UNDECIDED]
     verdict: Verdict
     if failing:
-        verdict, decisive = FAILS, judged[min(failing)[1]]
+        verdict, decisive = FAILS, decided[min(failing)[1]]
     elif undecided:
-        verdict, decisive = OPEN, max(undecided, key=lambda test: (not math.isnan(test.p), test.p_adjusted))
+        decisive = max(undecided, key=lambda test: (not math.isnan(test.p), test.p_adjusted))
+        verdict = UNDECIDED
     else:
-        verdict, decisive = HOLDS, max(judged, key=lambda test: test.p_adjusted)
+        verdict, decisive = HOLDS, max(decided, key=lambda test: test.p_adjusted)
     needed = [test.needed and max(test.needed, test.n + 1) for test in undecided]
     known = [number for number in needed if number is not None]
-    holding = sum(test.verdict == HOLDS for test in judged)
-    told = [f"{holding} of {len(judged)} tests hold" if len(judged) > 1 else "", remark]
-    small = [t.about for t, p in zip(judged, against, strict=True) if t.verdict == HOLDS and p < limits.alpha]
-    told += [f"there, but smaller than what counts: {' and '.join(small)}"] if small else []
-    told += list(dict.fromkeys(test.note for test in judged if test.note))
     return Claim(
         id,
         text,
         *(decisive.effect, decisive.low, decisive.high, decisive.p_adjusted),
         verdict=verdict,
-        needed=max(known) if verdict == OPEN and known and len(known) == len(needed) else None,
-        details="; ".join(part for part in told if part),
+        needed=max(known) if verdict == UNDECIDED and known and len(known) == len(needed) else None,
+        details=_details(decided, against, thresholds.alpha, remark),
         unit=decisive.unit,
         level=decisive.level,
         about=decisive.about,
         needs=decisive.needs,
-        tests=judged,
+        tests=decided,
     )
 
 
-def p_less(effect: float, error: float, df: float, threshold: float) -> float:
-    """One-sided p of the claim that the truth lies below the threshold, from an estimate and its error."""
-    if not (math.isfinite(error) and error > 0 and df > 0):
-        return math.nan  # trials that do not differ prove nothing: metrics come in steps
-    return float(stats.t.cdf((effect - threshold) / error, df))
+def _details(tests: Sequence[ClaimTest], against: np.ndarray, alpha: float, remark: str) -> str:
+    """How many tests hold, the remark, effects that are significant but too small to matter, and all notes."""
+    holding = sum(test.verdict == HOLDS for test in tests)
+    parts = [f"{holding} of {len(tests)} tests hold" if len(tests) > 1 else "", remark]
+    small = [t.about for t, p in zip(tests, against, strict=True) if t.verdict == HOLDS and p < alpha]
+    parts += [f"significant, but too small to matter: {' and '.join(small)}"] if small else []
+    parts += list(dict.fromkeys(test.note for test in tests if test.note))
+    return "; ".join(part for part in parts if part)
 
 
-def is_lower(d: Difference, about: str, unit: str, n: int, limits: Limits, needs: str = "trials") -> Test:
-    """For: the difference of means is below zero, two-sided. Against: it is not below by as much as matters."""
-    p = min(1.0, 2 * p_less(d.mean, d.error, d.df, 0.0))
-    against = p_less(-d.mean, d.error, d.df, limits.margin)
-    needed = trials_each(d.mean, d.sd, limits.alpha) if d.mean < 0 else None
-    return Test(about, unit, d.mean, d.low, d.high, p, against, n, needed, needs=needs)
+def _verdict(p: float, p_against: float, alpha: float) -> Verdict:
+    if not np.isnan(p) and p < alpha:
+        return HOLDS
+    return FAILS if not np.isnan(p_against) and p_against < alpha else UNDECIDED
 
 
-def label(rows: pd.DataFrame, among: pd.DataFrame) -> str:
-    """The task of these rows; and the model, the size and the variant where there are several."""
+def p_below(estimate: float, standard_error: float, df: float, threshold: float) -> float:
+    """One-sided p value for the true value being below `threshold`, from a t distributed estimate.
+
+    P(T(df) <= (estimate - threshold) / standard_error); NaN if the standard error is zero or not finite, because
+    metrics are discrete and equal trials occur by chance.
+    """
+    if not (math.isfinite(standard_error) and standard_error > 0 and df > 0):
+        return math.nan
+    return float(stats.t.cdf((estimate - threshold) / standard_error, df))
+
+
+def below_zero_test(
+    d: WelchDifference, about: str, unit: str, n: int, thresholds: ClaimThresholds, needs: str = "trials"
+) -> ClaimTest:
+    """Test that a difference of means is below zero.
+
+    For the claim: it is below zero (two-sided p). Against it: it is above -margin (one-sided p).
+    """
+    p = min(1.0, 2 * p_below(d.mean, d.standard_error, d.df, 0.0))
+    p_against = p_below(-d.mean, d.standard_error, d.df, thresholds.margin)
+    needed = trials_for_two_sample_test(d.mean, d.sd, thresholds.alpha) if d.mean < 0 else None
+    return ClaimTest(about, unit, d.mean, d.low, d.high, p, p_against, n, needed, needs=needs)
+
+
+def group_label(rows: pd.DataFrame, all_rows: pd.DataFrame) -> str:
+    """Label of a group of points: its task, and the model, train size and variant if `all_rows` has several."""
     first = next(each_row(rows.head(1)))
     parts = [str(first.task)] if "task" in rows and rows["task"].nunique() == 1 else []
-    if among["model"].nunique() > 1:
+    if all_rows["model"].nunique() > 1:
         parts.append(str(first.model))
-    if rows["train_size"].nunique() == 1 and among["train_size"].nunique() > 1:
+    if rows["train_size"].nunique() == 1 and all_rows["train_size"].nunique() > 1:
         parts.append(f"{int(first.train_size):,} examples")
-    if among["variant"].nunique() > 1 and first.variant:
+    if all_rows["variant"].nunique() > 1 and first.variant:
         parts.append(str(first.variant))
     return ", ".join(parts)
 
 
-def plain(points: pd.DataFrame, experiment: str) -> pd.DataFrame:
-    """An experiment's rows without raised learning rates or kept layer norms, unless it has no others."""
+def rows_with_default_settings(points: pd.DataFrame, experiment: str) -> pd.DataFrame:
+    """Points of an experiment without raised learning rates or kept layer norms; all points if it has no such."""
     rows = points[points["experiment"] == experiment]
-    usual = rows[~rows["keep_layer_norm"].astype(bool) & (rows["reinit_lr_factor"] == 1.0)]
-    return rows if usual.empty else usual
-
-
-def _verdict(p: float, against: float, alpha: float) -> Verdict:
-    if not np.isnan(p) and p < alpha:
-        return HOLDS
-    return FAILS if not np.isnan(against) and against < alpha else OPEN
+    default = rows[~rows["keep_layer_norm"].astype(bool) & (rows["reinit_lr_factor"] == 1.0)]
+    return rows if default.empty else default

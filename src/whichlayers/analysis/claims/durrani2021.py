@@ -1,4 +1,7 @@
-"""D1 to D4: where linguistic knowledge is after finetuning, and what dropping the layers that hold it costs."""
+"""Claims D1 to D4 of Durrani et al. 2021, "How transfer learning impacts linguistic knowledge in deep NLP models?".
+
+Each function takes finished points and the thresholds, and returns the claim with its verdict.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +12,37 @@ import numpy as np
 import pandas as pd
 
 from whichlayers.analysis.claims.base import (
+    TOO_FEW_TRIALS,
     Claim,
-    Limits,
-    Test,
-    is_lower,
-    judge,
-    label,
-    not_asked,
-    p_less,
-    undecidable,
+    ClaimTest,
+    ClaimThresholds,
+    below_zero_test,
+    evaluate_claim,
+    group_label,
+    not_tested,
+    p_below,
+    undecided_test,
 )
-from whichlayers.analysis.claims.tamkin2020_data_size import FEW
-from whichlayers.analysis.equivalence import below_margin
-from whichlayers.analysis.frame_utils import each_group
-from whichlayers.analysis.intervals import difference_of_means, t_interval
-from whichlayers.analysis.power import trials_for_mean
+from whichlayers.analysis.equivalence import non_superiority_test
+from whichlayers.analysis.intervals import t_interval, welch_difference
+from whichlayers.analysis.power import trials_for_t_test
+from whichlayers.results.frame_utils import each_group
 
-D1 = "After finetuning, probes of the upper layers know less of words, and those of the lower layers as much as before"
-D2 = "Finetuning moves the neurons that know most of words towards lower layers"
+D1 = "After finetuning, word probes of the upper layers lose accuracy, and those of the lower layers do not"
+D2 = "Finetuning moves the top neurons towards lower layers"
 D3 = (
-    "Finetuning costs the neurons that know least of words more accuracy than those that know most, and in RoBERTa "
-    "and XLNet more than in BERT"
+    "Finetuning costs the bottom neurons more word-probing accuracy than the top neurons, and in RoBERTa and XLNet "
+    "more than in BERT"
 )
 D4 = "Dropping the bottom layers hurts more than dropping as many from the top"
-WHOSE = ["model", "task", "finetuned_on", "train_size", "variant"]
-UPPER, LOWER = 0.75, 0.5  # of the depth: layers above, and up to
-SMALLEST_SHIFT = 0.02  # of the depth: a mean that moves less hardly moves
-LOCALISED = ("roberta", "xlnet")  # families whose bottom neurons the paper saw lose most
+FINETUNED = ["model", "task", "finetuned_on", "train_size", "variant"]
+UPPER, LOWER = 0.75, 0.5  # fractions of the depth: upper layers lie above 0.75, lower ones up to 0.5
+SHIFT_MARGIN = 0.02  # of the depth: a smaller shift of the mean layer does not matter
+OTHER_FAMILIES = ("roberta", "xlnet")  # whose bottom neurons lost more than BERT's in the paper
 
 
-def d1(points: pd.DataFrame, limits: Limits) -> Claim:
+def d1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
+    """Accuracy after minus before finetuning: falls in the upper quarter of the layers, not in the lower half."""
     rows = points[points["experiment"] == "word_probing"]
     tests = []
     for name, depth, change in _changes(rows, ["x"]):
@@ -46,121 +50,135 @@ def d1(points: pd.DataFrame, limits: Limits) -> Claim:
         upper = change.loc[:, layers > UPPER * depth].mean(axis=1)
         lower = change.loc[:, layers <= LOWER * depth].mean(axis=1)
         if upper.notna().any():
-            tests.append(
-                _falls(upper.dropna().to_numpy(), f"{name}: upper quarter of the layers", "accuracy", limits)
-            )
+            about = f"{name}: upper quarter of the layers"
+            tests.append(_decrease_test(upper.dropna().to_numpy(), about, "accuracy", thresholds))
         if lower.notna().any():
-            tests.append(_stays(lower.dropna().to_numpy(), f"{name}: lower half of the layers", limits))
+            about = f"{name}: lower half of the layers"
+            tests.append(_no_decrease_test(lower.dropna().to_numpy(), about, thresholds))
     if not tests:
-        return not_asked(
-            "D1", D1, 'run kind = "word_probing" with pretrained = true and a task, 3 trials or more'
-        )
-    return judge("D1", D1, tests, limits, f"as much: less than {limits.margin:g} lost, one-sided")
+        how = 'run kind = "word_probing" with pretrained = true and a task, 3 trials or more'
+        return not_tested("D1", D1, how)
+    remark = f"lower layers: lose less than {thresholds.margin:g}, one-sided"
+    return evaluate_claim("D1", D1, tests, thresholds, remark)
 
 
-def d2(points: pd.DataFrame, limits: Limits) -> Claim:
+def d2(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
+    """Mean layer of the top neurons after minus before finetuning, for the smallest set of each model and corpus."""
     rows = points[(points["experiment"] == "neuron_spread") & (points["ranking"] == "lca")]
-    rows = rows[rows["share"] == rows.groupby(["model", "task"])["share"].transform("min")]
+    rows = _smallest_sets(rows)
     tests = []
     for name, depth, change in _changes(rows, ["x"]):
-        moved = (
-            (change * change.columns.to_numpy(dtype=float))
-            .sum(axis=1, min_count=len(change.columns))
-            .dropna()
-        )
-        about = f"{name}: mean layer of the top neurons"
-        tests.append(_falls(moved.to_numpy(), about, "layers", limits, SMALLEST_SHIFT * depth))
+        layers = change.columns.to_numpy(dtype=float)
+        shift = (change * layers).sum(axis=1, min_count=len(change.columns)).dropna()
+        about, margin = f"{name}: mean layer of the top neurons", SHIFT_MARGIN * depth
+        tests.append(_decrease_test(shift.to_numpy(), about, "layers", thresholds, margin))
     if not tests:
-        return not_asked("D2", D2, 'run kind = "neurons" with pretrained = true and a task, 3 trials or more')
-    return judge("D2", D2, tests, limits, "the paper found it in RoBERTa and XLNet, not in BERT")
+        return not_tested(
+            "D2", D2, 'run kind = "neurons" with pretrained = true and a task, 3 trials or more'
+        )
+    remark = "the paper found it in RoBERTa and XLNet, not in BERT"
+    return evaluate_claim("D2", D2, tests, thresholds, remark)
 
 
-def d3(points: pd.DataFrame, limits: Limits) -> Claim:
+def d3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
+    """Change of the bottom neurons' accuracy minus that of the top neurons, and that of other families minus BERT's."""
     rows = points[(points["experiment"] == "neurons") & points["neurons"].isin(["top", "bottom"])]
-    rows = rows[rows["ranking"] == "lca"]
-    rows = rows[rows["share"] == rows.groupby(["model", "task"])["share"].transform("min")]
-    tests: list[Test] = []
+    rows = _smallest_sets(rows[rows["ranking"] == "lca"])
+    tests: list[ClaimTest] = []
     for name, _, change in _changes(rows, ["neurons"]):
         if {"top", "bottom"} <= set(change.columns):
-            more = (change["bottom"] - change["top"]).dropna().to_numpy()
-            tests.append(_falls(more, f"{name}: bottom against top neurons", "accuracy", limits))
-    tests += _against_bert(rows, limits)
+            difference = (change["bottom"] - change["top"]).dropna().to_numpy()
+            about = f"{name}: bottom against top neurons"
+            tests.append(_decrease_test(difference, about, "accuracy", thresholds))
+    tests += _family_tests(rows, thresholds)
     if not tests:
-        needs = 'run kind = "neurons" with sets = ["top", "bottom"], pretrained = true and a task, 3 trials or more'
-        return not_asked("D3", D3, needs)
-    return judge("D3", D3, tests, limits)
+        how = 'run kind = "neurons" with sets = ["top", "bottom"], pretrained = true and a task, 3 trials or more'
+        return not_tested("D3", D3, how)
+    return evaluate_claim("D3", D3, tests, thresholds)
 
 
-def d4(points: pd.DataFrame, limits: Limits) -> Claim:
+def d4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
+    """Score with the bottom n layers dropped minus that with the top n dropped, paired by seed, for each n."""
     rows = points[(points["experiment"] == "prune") & points["condition"].isin(["top", "bottom"])]
     tests = []
-    for (*_, dropped), mine in each_group(rows, ["model", "task", "train_size", "variant", "x"]):
-        table = mine.pivot_table(index="seed", columns="condition", values="value")
+    for (*_, dropped), group in each_group(rows, ["model", "task", "train_size", "variant", "x"]):
+        table = group.pivot_table(index="seed", columns="condition", values="value")
         if table.shape[1] == 2:
-            both = (table["bottom"] - table["top"]).dropna().to_numpy()
-            about = f"{label(mine, rows)}: bottom {dropped:g} against top {dropped:g} dropped"
-            tests.append(_falls(both, about, str(mine["metric"].iloc[0]), limits))
+            differences = (table["bottom"] - table["top"]).dropna().to_numpy()
+            about = f"{group_label(group, rows)}: bottom {dropped:g} against top {dropped:g} dropped"
+            tests.append(_decrease_test(differences, about, str(group["metric"].iloc[0]), thresholds))
     if not tests:
-        return not_asked(
-            "D4", D4, 'run kind = "prune" with top and bottom of the same numbers, 3 trials or more'
-        )
-    return judge("D4", D4, tests, limits)
+        how = 'run kind = "prune" with top and bottom of the same numbers, 3 trials or more'
+        return not_tested("D4", D4, how)
+    return evaluate_claim("D4", D4, tests, thresholds)
+
+
+def _smallest_sets(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the smallest fraction of neurons of each model and corpus."""
+    return rows[rows["share"] == rows.groupby(["model", "task"])["share"].transform("min")]
 
 
 def _changes(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[str, int, pd.DataFrame]]:
-    """(name, depth, after less before as a table of seeds by `columns`) of every finetuned model and corpus."""
-    before, finetuned = rows[rows["finetuned_on"] == ""], rows[rows["finetuned_on"] != ""]
-    for key, after in each_group(finetuned, WHOSE):
-        base = before[(before["model"] == key[0]) & (before["task"] == key[1])]
-        if base.empty:
+    """Change by finetuning, for every model, corpus and finetuning task.
+
+    Yields:
+        A label, the depth of the model, and values after minus before finetuning, a frame of seeds by `columns`.
+    """
+    pretrained, finetuned = rows[rows["finetuned_on"] == ""], rows[rows["finetuned_on"] != ""]
+    for (model, corpus, task, *_), after in each_group(finetuned, FINETUNED):
+        before = pretrained[(pretrained["model"] == model) & (pretrained["task"] == corpus)]
+        if before.empty:
             continue
-        tables = [t.pivot_table(index="seed", columns=columns, values="value") for t in (after, base)]
+        tables = [t.pivot_table(index="seed", columns=columns, values="value") for t in (after, before)]
         change = (tables[0] - tables[1]).dropna(how="all").dropna(axis=1, how="all")
         if not change.empty:
-            yield f"{label(after, finetuned)} after {key[2]}", int(after["depth"].iloc[0]), change
+            yield f"{group_label(after, finetuned)} after {task}", int(after["depth"].iloc[0]), change
 
 
-def _falls(values: np.ndarray, about: str, unit: str, limits: Limits, margin: float | None = None) -> Test:
-    """For: the mean is below zero, two-sided. Against: it has not fallen by as much as matters."""
+def _decrease_test(
+    values: np.ndarray, about: str, unit: str, thresholds: ClaimThresholds, margin: float | None = None
+) -> ClaimTest:
+    """Test that the mean of `values` (n,) is negative. For: it is below zero (two-sided p of the one-sample t test).
+    Against: it is above -margin (one-sided); `margin` is that of the metric by default."""
     if values.size < 2:
-        return undecidable(about, unit, values.size, FEW)
+        return undecided_test(about, unit, values.size, TOO_FEW_TRIALS)
     i = t_interval(values)
-    error, df = i.sd / math.sqrt(i.n), i.n - 1
-    p = min(1.0, 2 * p_less(i.mean, error, df, 0.0))
-    against = p_less(-i.mean, error, df, limits.margin if margin is None else margin)
-    needed = trials_for_mean(i.mean, i.sd, limits.alpha) if i.mean < 0 else None
-    return Test(about, unit, i.mean, i.low, i.high, p, against, i.n, needed)
+    standard_error, df = i.sd / math.sqrt(i.n), i.n - 1
+    p = min(1.0, 2 * p_below(i.mean, standard_error, df, 0.0))
+    p_against = p_below(-i.mean, standard_error, df, thresholds.margin if margin is None else margin)
+    needed = trials_for_t_test(i.mean, i.sd, thresholds.alpha) if i.mean < 0 else None
+    return ClaimTest(about, unit, i.mean, i.low, i.high, p, p_against, i.n, needed)
 
 
-def _stays(values: np.ndarray, about: str, limits: Limits) -> Test:
-    """That it falls by less than the margin, one-sided: knowing more than before does not count against it."""
+def _no_decrease_test(values: np.ndarray, about: str, thresholds: ClaimThresholds) -> ClaimTest:
+    """Test that the mean of `values` (n,) is above -margin, one-sided; an increase of any size is in favor."""
     if values.size < 2:
-        return undecidable(about, "accuracy", values.size, FEW)
-    w = below_margin(-values, limits.margin, limits.alpha)
-    room = limits.margin - w.mean
-    needed = trials_for_mean(room, w.sd, limits.alpha, "larger") if room > 0 else None
-    level = 1 - 2 * limits.alpha
-    return Test(about, "accuracy", -w.mean, -w.high, -w.low, w.p_within, w.p_beyond, w.n, needed, level=level)
+        return undecided_test(about, "accuracy", values.size, TOO_FEW_TRIALS)
+    w = non_superiority_test(-values, thresholds.margin, thresholds.alpha)
+    distance = thresholds.margin - w.mean
+    needed = trials_for_t_test(distance, w.sd, thresholds.alpha, "larger") if distance > 0 else None
+    numbers = (-w.mean, -w.high, -w.low, w.p_within, w.p_beyond, w.n, needed)
+    return ClaimTest(about, "accuracy", *numbers, level=1 - 2 * thresholds.alpha)
 
 
-def _against_bert(rows: pd.DataFrame, limits: Limits) -> list[Test]:
-    """Where a study has both: what finetuning costs the bottom neurons of RoBERTa or XLNet, and of BERT."""
-    lost: dict[tuple, np.ndarray] = {}
+def _family_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> list[ClaimTest]:
+    """Change of the bottom neurons' accuracy in RoBERTa or XLNet minus that in BERT, if a study has both."""
+    changes: dict[tuple[str, str, str, str], np.ndarray] = {}  # family, model, corpus, task -> (seeds,)
     bottom = rows[rows["neurons"] == "bottom"]
-    for _, mine in each_group(bottom, ["model", "task"]):
-        for task, after in mine[mine["finetuned_on"] != ""].groupby("finetuned_on"):
-            before = mine[mine["finetuned_on"] == ""].groupby("seed")["value"].mean()
+    for (model, corpus), group in each_group(bottom, ["model", "task"]):
+        for task, after in group[group["finetuned_on"] != ""].groupby("finetuned_on"):
+            before = group[group["finetuned_on"] == ""].groupby("seed")["value"].mean()
             change = (after.groupby("seed")["value"].mean() - before).dropna().to_numpy()
-            first = mine.iloc[0]
             if change.size > 1:
-                lost[first["family"], first["model"], first["task"], task] = change
+                changes[group.iloc[0]["family"], model, corpus, str(task)] = change
     tests = []
-    for (family, model, corpus, task), change in lost.items():
-        base = next((v for (f, _, c, t), v in lost.items() if (f, c, t) == ("bert", corpus, task)), None)
-        if family not in LOCALISED or base is None:
+    for (family, model, corpus, task), change in changes.items():
+        of_bert = (v for (f, _, c, t), v in changes.items() if (f, c, t) == ("bert", corpus, task))
+        base = next(of_bert, None)
+        if family not in OTHER_FAMILIES or base is None:
             continue
         about = f"{corpus} after {task}: bottom neurons of {model} against BERT's"
-        apart = difference_of_means(change, base)
-        assert apart is not None  # each has two values or more
-        tests.append(is_lower(apart, about, "accuracy", min(len(change), len(base)), limits))
+        d = welch_difference(change, base)
+        assert d is not None  # each has at least two values
+        tests.append(below_zero_test(d, about, "accuracy", min(len(change), len(base)), thresholds))
     return tests

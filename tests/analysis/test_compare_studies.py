@@ -1,4 +1,4 @@
-"""Two studies paired by seed: the differences are those of the pairs, and what has no partner is told."""
+"""Comparison of two studies: differences are paired by seed, and trials without a partner are counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from synthetic_results import incremental, lifelike, localized, trial, write_results
 
-from whichlayers.analysis.compare import compare
+from whichlayers.analysis.compare_studies import compare_studies
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.frames import finished, load_points
 from whichlayers.trial import Point, Training
@@ -32,20 +32,20 @@ def with_recipe(points, recipe):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    place = tmp_path_factory.mktemp("compared")
+    path = tmp_path_factory.mktemp("compared")
     first = incremental(("SST-2", "CoLA"), (500, 5000), 4) + localized()
     second = with_recipe(incremental(("SST-2", "CoLA", "QNLI"), (500, 5000), 6), "as_released")
-    a = write_results(place / "a", first, BASE, name="first")
-    return a, write_results(place / "b", second, BASE, name="second")
+    a = write_results(path / "a", first, BASE, name="first")
+    return a, write_results(path / "b", second, BASE, name="second")
 
 
 def test_differences_are_those_of_scipys_paired_t_test(folders):
-    found = compare(*folders)
+    found = compare_studies(*folders)
     a, b = (finished(load_points(folder)) for folder in folders)
 
     def values(frame, k):
-        mine = frame[(frame.experiment == "incremental") & (frame.task == "CoLA") & (frame.train_size == 500)]
-        return mine[(mine.x == k) & (mine.seed < 4)].sort_values("seed")["value"].to_numpy()
+        rows = frame[(frame.experiment == "incremental") & (frame.task == "CoLA") & (frame.train_size == 500)]
+        return rows[(rows.x == k) & (rows.seed < 4)].sort_values("seed")["value"].to_numpy()
 
     points = found.points.query("task == 'CoLA' and train_size == 500").set_index("x")
     for k in range(6):
@@ -56,32 +56,32 @@ def test_differences_are_those_of_scipys_paired_t_test(folders):
             (np.mean(values(b, k) - values(a, k)), interval.low, interval.high)
         )
         assert (row.p, row.n) == (pytest.approx(test.pvalue), 4)
-    known = points[points["p"].notna()]  # the last k has one difference for all seeds
+    known = points[points["p"].notna()]  # at the last k all seeds have the same difference
     assert list(known["p_adjusted"]) == pytest.approx(list(multipletests(known["p"], method="holm")[1]))
     curve = found.curves.query("task == 'CoLA' and train_size == 500").iloc[0]
     by_seed = np.mean([values(b, k) - values(a, k) for k in range(7)], axis=0)
     assert (curve["mean"], curve.p) == pytest.approx((by_seed.mean(), stats.ttest_1samp(by_seed, 0).pvalue))
-    assert list(found.curves["task"]) == ["SST-2", "SST-2", "CoLA", "CoLA"]  # the order of the study
+    assert list(found.curves["task"]) == ["SST-2", "SST-2", "CoLA", "CoLA"]  # in the order of the study
 
 
-def test_what_has_no_partner_is_counted_and_what_differs_is_told(folders):
-    found = compare(*folders)
-    told = dict(found.unpaired)
+def test_trials_without_a_partner_are_counted_and_differing_settings_listed(folders):
+    found = compare_studies(*folders)
+    unpaired = dict(found.unpaired)
     assert (
-        sum(told.values()) == 7 * 2 * 6 + 7 * 2 * 2 * 2 + (2 + 2 * 4) * 3
-    )  # QNLI, two seeds more, localized
-    assert any("localized, in first" in why for why in told)
+        sum(unpaired.values()) == 7 * 2 * 6 + 7 * 2 * 2 * 2 + (2 + 2 * 4) * 3
+    )  # QNLI, two more seeds, localized
+    assert any("localized, in first" in why for why in unpaired)
     assert ("recipe", "as_described", "as_released") in found.differs
     assert len(found.pairs) == 7 * 4 * 4
 
 
-def test_recipes_that_both_have_are_paired_with_their_like(tmp_path):
+def test_recipes_that_both_studies_have_are_paired(tmp_path):
     both = incremental(recipes=("as_described", "bert_init"))
     a = write_results(tmp_path / "a", both, BASE)
     b = write_results(
         tmp_path / "b", both, lambda p: BASE(p) + (0.1 if p.trial.surgery.recipe == "bert_init" else 0)
     )
-    found = compare(a, b)
+    found = compare_studies(a, b)
     means = found.curves.set_index("setting")["mean"]
     assert means["bert_init"] == pytest.approx(0.1 * 6 / 7)
     assert means["as_described"] == 0
@@ -89,7 +89,7 @@ def test_recipes_that_both_have_are_paired_with_their_like(tmp_path):
     assert (found.a.name, found.b.name) == ("a study (A)", "a study (B)")
 
 
-def test_other_settings_of_training_are_what_differs(tmp_path):
+def test_training_settings_that_differ_are_listed(tmp_path):
     def trained(lr):
         points = incremental(sizes=(500, 5000))
         epochs = {500: 5, 5000: 3}
@@ -103,15 +103,15 @@ def test_other_settings_of_training_are_what_differs(tmp_path):
             for p in points
         ]
 
-    found = compare(*(write_results(tmp_path / str(lr), trained(lr), BASE) for lr in (1e-5, 5e-5)))
+    found = compare_studies(*(write_results(tmp_path / str(lr), trained(lr), BASE) for lr in (1e-5, 5e-5)))
     assert ("lr", "1e-05", "5e-05") in found.differs
     assert len(found.pairs) == 2 * 7 * 3
 
 
-def test_models_of_other_depth_are_paired_at_their_ends(tmp_path):
+def test_models_of_different_depth_are_paired_at_none_and_all_layers(tmp_path):
     a = write_results(tmp_path / "a", incremental(models=("small",)), BASE)
     b = write_results(tmp_path / "b", incremental(models=("large",), depth=12), lifelike(12), depth=12)
-    found = compare(a, b)
+    found = compare_studies(a, b)
     assert list(found.points["x"]) == [0, 1]  # none and all of the layers
     assert ("model", "small", "large") in found.differs
     assert ("layers", "6", "12") in found.differs
@@ -128,27 +128,27 @@ def test_tasks_whose_data_changed_are_not_paired(tmp_path):
         else p
         for p in incremental(("SST-2", "CoLA"))
     ]
-    found = compare(a, write_results(tmp_path / "b", other, BASE))
+    found = compare_studies(a, write_results(tmp_path / "b", other, BASE))
     assert set(found.curves["task"]) == {"SST-2"}
     assert "CoLA has other examples" in found.unpaired[0][0]
 
 
-def test_nothing_in_common_says_why(tmp_path):
+def test_the_error_without_pairs_gives_the_reason(tmp_path):
     a = write_results(tmp_path / "a", incremental(("SST-2",)), BASE)
     b = write_results(tmp_path / "b", [Point("probing", "", 1, trial("RTE"))], BASE)
     with pytest.raises(WhichlayersError, match=r"no pair of trials.*incremental, in a study"):
-        compare(a, b)
+        compare_studies(a, b)
 
 
-def test_one_trial_a_side_has_a_difference_and_no_interval(tmp_path):
+def test_one_trial_per_study_gives_a_difference_without_an_interval(tmp_path):
     folders = [write_results(tmp_path / n, incremental(trials=1), BASE, name=n) for n in "ab"]
-    found = compare(*folders)
+    found = compare_studies(*folders)
     assert found.curves["p"].isna().all()
     assert list(found.curves["mean"]) == [0.0]
 
 
-def test_studies_with_nothing_in_common_are_told_so(tmp_path):
+def test_studies_without_a_common_task_have_no_pairs(tmp_path):
     one = write_results(tmp_path / "a", incremental(("SST-2",), (500,), 2), lifelike(6))
     other = write_results(tmp_path / "b", incremental(("CoLA",), (500,), 2), lifelike(6))
     with pytest.raises(WhichlayersError, match="have no pair of trials"):
-        compare(one, other)
+        compare_studies(one, other)

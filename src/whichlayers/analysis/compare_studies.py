@@ -1,0 +1,259 @@
+"""Comparison of two studies point by point: scores of B minus scores of A, paired by seed.
+
+A pair is one trial of each study with the same experiment, condition, x, task, train size and seed, and thus the same
+examples in the same order. Settings (model, recipe, learning rate ...) of which each study has a single value are what
+is compared, and may differ; where a study has several values, the trials of a pair must have the same one. Trials
+without a partner are counted, with the reason, and left out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from whichlayers.analysis.baseline_differences import BASELINES
+from whichlayers.analysis.intervals import PairedDifference, holm, paired_difference
+from whichlayers.errors import WhichlayersError
+from whichlayers.results.frame_utils import each_group, each_row
+from whichlayers.results.frames import (
+    REINIT_COLUMNS,
+    finished,
+    load_points,
+    load_runs,
+    load_study_summary,
+    setting_label,
+)
+
+CELL = ["experiment", "condition", "task", "train_size", "x"]
+SETTINGS = ("model", *REINIT_COLUMNS, "head")
+TRAINING = "training "  # prefix of the columns that hold training settings
+TIED_TO_SIZE = (f"{TRAINING}epochs",)  # varies with the train size, which names a curve already
+CURVE = ["experiment", "condition", "task", "train_size", "setting"]
+STATISTICS = ["mean", "low", "high", "sd", "n", "p", "p_adjusted"]
+
+SettingDifference = tuple[str, str, str]  # name of a setting, its value in A, its value in B
+
+
+@dataclass(frozen=True)
+class ComparedStudy:
+    """One of the two studies."""
+
+    name: str
+    folder: Path
+    environment: dict[str, str]  # versions of whichlayers, torch ..., device and commit of its last run
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All differences are B minus A, so that positive means that B scores higher."""
+
+    a: ComparedStudy
+    b: ComparedStudy
+    differs: list[SettingDifference]  # settings, models and versions that differ
+    curves: (
+        pd.DataFrame
+    )  # CURVE, metric, points (number of x), STATISTICS; each seed's mean difference over x
+    points: pd.DataFrame  # CURVE, x, metric, mean_a, mean_b, STATISTICS
+    unpaired: list[tuple[str, int]]  # reason, number of results without a partner
+    pairs: pd.DataFrame  # CURVE, x, seed, metric, a, b
+
+
+def compare_studies(first: Path, second: Path) -> Comparison:
+    """Pair the finished trials of two study folders; WhichlayersError if they have no pair."""
+    frames = [_with_training_columns(finished(load_points(folder))) for folder in (first, second)]
+    a, b = _compared_study(Path(first)), _compared_study(Path(second))
+    if a.name == b.name:  # two runs of one study
+        a, b = (replace(study, name=f"{study.name} ({letter})") for study, letter in ((a, "A"), (b, "B")))
+    frames, reasons = _drop_incomparable(*frames)
+    found, differs = [], dict.fromkeys(_model_differences(*frames))
+    for experiment in dict.fromkeys(pd.concat(frames)["experiment"]):
+        rows = [frame[frame["experiment"] == experiment] for frame in frames]
+        matched, differing = _split_settings(*rows)
+        differs |= dict.fromkeys(differing)
+        merged = _merge_pairs(rows, [*CELL, "seed", *matched], (a, b))
+        paired = merged[merged["found"] == "both"]
+        found.append(paired.assign(setting=_setting_labels(paired, matched)))
+        for study, side in ((a, "left_only"), (b, "right_only")):
+            if alone := int((merged["found"] == side).sum()):
+                reason = f"{experiment}, in {study.name}: the other has no trial of the same point, task, size and seed"
+                reasons.append((reason, alone))
+    pairs = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    if pairs.empty:
+        details = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
+        raise WhichlayersError(f"{first} and {second} have no pair of trials. {details}")
+    order = {task: position for position, task in enumerate(dict.fromkeys(frames[0]["task"]))}
+    pairs = pairs[[*CURVE, "x", "seed", "metric", "a", "b"]]
+    pairs = pairs.sort_values("task", key=lambda tasks: tasks.map(order), kind="stable", ignore_index=True)
+    all_differences = [*differs, *_environment_differences(a, b)]
+    return Comparison(
+        a, b, all_differences, _curve_differences(pairs), _point_differences(pairs), reasons, pairs
+    )
+
+
+def _merge_pairs(
+    frames: list[pd.DataFrame], keys: list[str], studies: tuple[ComparedStudy, ComparedStudy]
+) -> pd.DataFrame:
+    """Outer join of both studies on `keys`: keys, metric, a, b, found ("both", "left_only" or "right_only")."""
+    kept = []
+    for study, frame in zip(studies, frames, strict=True):
+        frame = frame.drop_duplicates([*keys, "trial_id"])
+        if (duplicated := frame.duplicated(keys)).any():
+            row = frame[duplicated].iloc[0]
+            raise WhichlayersError(
+                f"{study.folder}: {row['experiment']} on {row['task']} has two trials of seed {row['seed']} at one "
+                "point that their settings do not match to trials of the other study; compare studies that have one "
+                "trial per point and seed"
+            )
+        kept.append(frame[[*keys, "metric", "value"]])
+    names = {"value_a": "a", "value_b": "b", "metric_a": "metric"}
+    both = kept[0].merge(kept[1], on=keys, how="outer", suffixes=("_a", "_b"), indicator="found")
+    return both.rename(columns=names)
+
+
+def _with_training_columns(points: pd.DataFrame) -> pd.DataFrame:
+    """`points` with one more column per training setting, named TRAINING + setting."""
+    settings = pd.DataFrame([json.loads(text) for text in points["training"]], index=points.index)
+    return pd.concat([points, settings.map(str).add_prefix(TRAINING)], axis=1)
+
+
+def _split_settings(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], list[SettingDifference]]:
+    """The columns in which pairs must agree, and the settings with one value each that differ between studies."""
+    matched: list[str] = []
+    differing: list[SettingDifference] = []
+    trained = [str(name) for name in a if str(name).startswith(TRAINING) and name in b]
+    for name in [*SETTINGS, *trained]:
+        one, other = (list(dict.fromkeys(_effective_values(frame, name))) for frame in (a, b))
+        if max(len(one), len(other)) > 1:
+            matched.append(name)
+        elif one and other and one != other:
+            differing.append((_setting_name(name), _value_text(name, one[0]), _value_text(name, other[0])))
+    return matched, differing
+
+
+def _effective_values(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Values of a setting where it has an effect: those of re-initialization only in models with such layers."""
+    rows = frame[~frame["untouched"]] if name in REINIT_COLUMNS else frame
+    return rows[name]
+
+
+def _setting_name(name: str) -> str:
+    return name.removeprefix(TRAINING).replace("_", " ")
+
+
+def _value_text(name: str, value: Any) -> str:
+    as_is = name in ("model", "head", "recipe") or name.startswith(TRAINING)
+    return str(value) if as_is else setting_label(name, value)
+
+
+def _model_differences(a: pd.DataFrame, b: pd.DataFrame) -> list[SettingDifference]:
+    """Models with the same name but other files, and other depths."""
+    fingerprints = [dict(zip(frame["model"], frame["model_fingerprint"], strict=True)) for frame in (a, b)]
+    in_a, in_b = fingerprints
+    changed = [model for model in in_a if model in in_b and in_a[model] != in_b[model]]
+    found = [(f"files of {model}", in_a[model], in_b[model]) for model in changed]
+    depths = [", ".join(str(n) for n in sorted({int(n) for n in frame["depth"]})) for frame in (a, b)]
+    return found + ([("layers", depths[0], depths[1])] if depths[0] != depths[1] else [])
+
+
+def _drop_incomparable(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[pd.DataFrame], list[tuple[str, int]]]:
+    """Both frames without tasks whose data differ and, if depths differ, without points at single layers.
+
+    Returns:
+        The two frames, and for each reason how many results were dropped. If depths differ, x is 0 for no layer
+        pretrained and 1 for all layers pretrained.
+    """
+    frames, reasons = [a, b], []
+    fingerprints = [dict(zip(frame["task"], frame["task_fingerprint"], strict=True)) for frame in frames]
+    in_a, in_b = fingerprints
+    changed = {task for task in set(in_a) & set(in_b) if in_a[task] != in_b[task]}
+    for task in sorted(changed):
+        count = sum(int((frame["task"] == task).sum()) for frame in frames)
+        reasons.append((f"{task} has other examples, labels or another metric in A than in B", count))
+    frames = [frame[~frame["task"].isin(changed)] for frame in frames]
+    if {int(n) for n in a["depth"]} != {int(n) for n in b["depth"]}:
+        kept = [frame[_independent_of_depth(frame)] for frame in frames]
+        kept = [frame.assign(x=(frame["x"] == frame["depth"]).astype(float)) for frame in kept]
+        if count := sum(map(len, frames)) - sum(map(len, kept)):
+            reasons.append(
+                ("the models differ in depth: only all and none of their layers can be paired", count)
+            )
+        frames = kept
+    return frames, reasons
+
+
+def _independent_of_depth(frame: pd.DataFrame) -> pd.Series:
+    """Whether each point means the same at any depth: no layer or all layers pretrained."""
+    curve_ends = (frame["experiment"] == "incremental") & ((frame["x"] == 0) | (frame["x"] == frame["depth"]))
+    return curve_ends | frame["condition"].isin(BASELINES)
+
+
+def _setting_labels(pairs: pd.DataFrame, matched: list[str]) -> list[str]:
+    """One label per row, of the settings that distinguish curves of the same experiment, task and size."""
+    varying = [name for name in matched if pairs[name].nunique() > 1 and name not in TIED_TO_SIZE]
+    if not varying:
+        return [""] * len(pairs)
+    return [
+        ", ".join(_setting_text(name, value) for name, value in zip(varying, row, strict=True))
+        for row in each_row(pairs[varying])
+    ]
+
+
+def _setting_text(name: str, value: Any) -> str:
+    return f"{_setting_name(name)} {value}" if name.startswith(TRAINING) else _value_text(name, value)
+
+
+def _point_differences(pairs: pd.DataFrame) -> pd.DataFrame:
+    """`Comparison.points`: a paired t test at each x; p_adjusted is Holm-adjusted within the curve."""
+    tables = []
+    for key, curve in each_group(pairs, CURVE):
+        rows = []
+        for (x,), cell in each_group(curve.sort_values("x", kind="stable"), ["x"]):
+            d = _difference(cell.set_index("seed"))
+            rows.append((*key, x, cell["metric"].iloc[0], cell["a"].mean(), cell["b"].mean(), *d))
+        table = pd.DataFrame(rows, columns=[*CURVE, "x", "metric", "mean_a", "mean_b", *STATISTICS[:-1]])
+        tables.append(table.assign(p_adjusted=holm(table["p"])))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _curve_differences(pairs: pd.DataFrame) -> pd.DataFrame:
+    """`Comparison.curves`: one paired t test per curve, on each seed's mean over the x that all its seeds have.
+
+    p_adjusted is Holm-adjusted over all curves.
+    """
+    rows = []
+    for key, curve in each_group(pairs, CURVE):
+        tables = {side: curve.pivot_table(index="seed", columns="x", values=side) for side in ("a", "b")}
+        present = tables["a"].notna() & tables["b"].notna()  # (seeds, x)
+        common = [x for x in present if present[x].sum() == present.any(axis=1).sum()]
+        common = common or [present.sum().idxmax()]
+        means = pd.DataFrame({side: table[common].dropna().mean(axis=1) for side, table in tables.items()})
+        rows.append((*key, curve["metric"].iloc[0], len(common), *_difference(means)))
+    table = pd.DataFrame(rows, columns=[*CURVE, "metric", "points", *STATISTICS[:-1]])
+    return table.assign(p_adjusted=holm(table["p"]))
+
+
+def _difference(by_seed: pd.DataFrame) -> tuple[float, float, float, float, int, float]:
+    """Paired b - a of a frame indexed by seed: mean, low, high, sd, n, p."""
+    d: PairedDifference | None = paired_difference(by_seed["b"], by_seed["a"])
+    assert d is not None, "every pair has both sides"
+    return d.mean, d.low, d.high, d.sd, d.n, d.p
+
+
+def _compared_study(folder: Path) -> ComparedStudy:
+    summary, runs = load_study_summary(folder), load_runs(folder)
+    environment = {"whichlayers": summary.whichlayers_version}
+    if len(runs):
+        last = runs.iloc[-1]
+        environment |= {str(name): str(version) for name, version in last["versions"].items()}
+        environment |= {"device": str(last["device"] or ""), "commit": str(last["git_commit"] or "")}
+    return ComparedStudy(summary.name, folder, environment)
+
+
+def _environment_differences(a: ComparedStudy, b: ComparedStudy) -> list[SettingDifference]:
+    names = sorted({**a.environment, **b.environment})
+    values = [(name, a.environment.get(name, ""), b.environment.get(name, "")) for name in names]
+    return [(name, one, other) for name, one, other in values if one != other]

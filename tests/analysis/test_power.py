@@ -1,0 +1,130 @@
+"""Numbers of trials, against statsmodels' solution and against the power of simulated studies."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.stats.power import TTestPower
+
+from whichlayers.analysis.power import (
+    minutes_per_added_trial,
+    power_estimates,
+    trials_for_equivalence,
+    trials_for_interaction,
+    trials_for_t_test,
+    trials_for_two_sample_test,
+)
+from whichlayers.study.add_trials import with_more_trials
+from whichlayers.study.study_file import Study
+
+
+def points(n: int, sd: float, experiment: str = "incremental", seed: int = 0) -> pd.DataFrame:
+    """Three points of one curve whose paired differences have standard deviation `sd`; trials take 60, 120, 180 s."""
+    rng = np.random.default_rng(seed)
+    common = rng.normal(0, 0.2, n)  # offset of each seed, which pairing removes
+    rows = []
+    for x in range(3):
+        condition = "" if experiment == "incremental" else ("all pretrained" if x == 0 else "top")
+        for s in range(n):
+            rows.append(
+                {
+                    "experiment": experiment,
+                    "model": "m",
+                    "model_fingerprint": "f",
+                    "task": "t",
+                    "train_size": 500,
+                    "variant": "",
+                    "condition": condition,
+                    "x": float(x),
+                    "seed": s,
+                    "value": 0.5 + 0.1 * x + common[s] + rng.normal(0, sd / math.sqrt(2)),
+                    "seconds": 60.0 * (x + 1),
+                    "trial_id": f"{x}-{s}",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("difference", [0.005, 0.01, 0.03])
+def test_needed_trials_agree_with_statsmodels(difference):
+    found = power_estimates(points(12, 0.02), difference)
+    assert [c.about for c in found] == ["k = 1 against 0", "k = 2 against 1"]
+    for c in found:
+        solved = TTestPower().solve_power(effect_size=difference / c.sd, alpha=0.05, power=0.8)
+        assert c.needed == pytest.approx(max(2, math.ceil(solved)), abs=1)
+        assert c.additional == max(0, c.needed - 12)
+    assert [c.minutes_per_trial for c in found] == [3.0, 5.0]
+
+
+def test_needed_trials_have_80_percent_power():
+    (c, _) = power_estimates(points(30, 0.02), 0.01)
+    samples = np.random.default_rng(1).normal(0.01, c.sd, (20_000, c.needed))
+    assert np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05) == pytest.approx(0.8, abs=0.03)
+
+
+def test_other_experiments_are_compared_with_all_pretrained():
+    found = power_estimates(points(5, 0.02, "prune"), 0.05)
+    assert [c.about for c in found] == ["top 1 against all pretrained", "top 2 against all pretrained"]
+    assert found[1].minutes_per_trial == 4.0
+
+
+def test_one_trial_and_equal_differences_are_not_estimable():
+    assert [(c.estimable, c.needed, c.additional) for c in power_estimates(points(1, 0.02), 0.01)] == [
+        (False, None, None)
+    ] * 2
+    same = points(3, 0.0)
+    same["value"] = same["x"]
+    assert [(c.estimable, c.needed, c.additional) for c in power_estimates(same, 0.01)] == [
+        (False, None, None)
+    ] * 2
+    assert all(c.needed is None and c.estimable for c in power_estimates(points(5, 0.5), 1e-4))
+
+
+def test_a_trial_at_several_points_counts_once():
+    one = points(4, 0.02)
+    assert minutes_per_added_trial(one) == 6.0
+    assert minutes_per_added_trial(pd.concat([one, one.assign(experiment="prune")])) == 6.0
+
+
+def test_a_study_with_more_trials_keeps_the_seeds_that_it_has():
+    study = Study(
+        name="s",
+        models=["org/m"],
+        tasks=["SST-2"],
+        experiments=[
+            "incremental",
+            {"kind": "permutation", "trials": 1, "baseline_trials": {"500": 4, "default": 2}},
+        ],
+        trials={"500": 5, "default": 3},
+    )
+    more = with_more_trials(study, 2)
+    assert more.trials.plain() == {"500": 7, "default": 5}
+    incremental, permutation = more.experiments
+    assert incremental.trials is None
+    assert permutation.trials.plain() == 3
+    assert permutation.baseline_trials.plain() == {"500": 6, "default": 4}
+    assert (more.seed, more.name) == (study.seed, study.name)
+    assert study.trials.plain() == {"500": 5, "default": 3}
+
+
+def test_trials_for_t_test_have_the_promised_power():
+    n = trials_for_t_test(0.01, 0.012)
+    samples = [0.01 + np.random.default_rng(seed).normal(0, 0.012, n) for seed in range(500)]
+    rejected = np.mean([stats.ttest_1samp(sample, 0).pvalue < 0.05 for sample in samples])
+    assert rejected == pytest.approx(0.82, abs=0.07)
+    assert trials_for_t_test(1.0, 0.01) == 2
+    assert trials_for_two_sample_test(0.01, 0.02) > trials_for_t_test(0.01, 0.02)
+    assert trials_for_equivalence(0.002, 0.005, 0.01) < 10
+    assert trials_for_equivalence(0.02, 0.005, 0.01) is None
+    assert trials_for_t_test(0.0, 0.01) is None
+    assert trials_for_t_test(1e-6, 1.0) is None  # more than MAX_TRIALS
+
+
+def test_trials_for_an_interaction_fall_with_its_size():
+    few, many = trials_for_interaction(10.0, 6, 3, 24), trials_for_interaction(2.0, 6, 3, 24)
+    assert 3 < few < many
+    assert trials_for_interaction(0.0, 6, 3, 24) is None
