@@ -1,7 +1,6 @@
-"""The page in a real browser: hover, switches, sorting, saving, dark, phone, paper, wild names, and news while it runs.
+"""The page in a real browser: hover, controls, sorting, downloads, dark mode, phone, print, odd names, live updates.
 
-Needs Chromium (the Debian package, or any on the PATH) and the playwright package, which drives it; skipped, with
-the reason, where either is missing.
+Requires Chromium on the PATH (e.g. the Debian package) and the playwright package; skipped if either is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="the playwright p
 if BROWSER is None:
     pytest.skip("no Chromium on the PATH (Debian: apt install chromium)", allow_module_level=True)
 
-WILD = "<script>window.hacked = 1</script></script><img src=x onerror='window.hacked=2'>"
+MARKUP = "<script>window.hacked = 1</script></script><img src=x onerror='window.hacked=2'>"
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +39,9 @@ def folder(tmp_path_factory):
 
     made = incremental(("SST-2", "CoLA"), (500, 5000), 4, recipes=("as_described", "as_released"))
     made += localized(("SST-2", "CoLA")) + permutation(permutations=5, trials=2) + single_layer()
-    place = write_results(tmp_path_factory.mktemp("page"), made, lifelike(6), name="a study")
-    (place / "report.html").write_text(page(place), encoding="utf-8")
-    return place
+    folder = write_results(tmp_path_factory.mktemp("page"), made, lifelike(6), name="a study")
+    (folder / "report.html").write_text(page(folder), encoding="utf-8")
+    return folder
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def chart(page, key):
     return page.locator(f"figure[data-chart={key}]")
 
 
-def test_hover_tells_mean_interval_and_n(opened, folder):
+def test_hover_shows_mean_interval_and_n(opened, folder):
     from whichlayers.analysis.intervals import t_interval
     from whichlayers.results.frames import finished, load_points
 
@@ -89,33 +88,33 @@ def test_hover_tells_mean_interval_and_n(opened, folder):
     box = panel.bounding_box()
     marks = panel.locator("path[fill]:not([fill=none])").first.bounding_box()  # the first curve's first point
     opened.mouse.move(marks["x"] + marks["width"] / 2, marks["y"] + marks["height"] / 2)
-    told = figure.locator(".tip").inner_text()
+    text = figure.locator(".tooltip").inner_text()
     points = finished(load_points(folder))
-    mine = points.query("experiment == 'incremental' and task == 'SST-2' and train_size == 500 and x == 0")
-    expected = t_interval(mine[mine["recipe"] == "as_described"]["value"])
-    assert "500 examples" in told
-    assert f"mean accuracy: {expected.mean:.3f}" in told
-    assert f"{expected.low:.3f} to {expected.high:.3f}" in told
-    assert "n = 4" in told
+    rows = points.query("experiment == 'incremental' and task == 'SST-2' and train_size == 500 and x == 0")
+    expected = t_interval(rows[rows["recipe"] == "as_described"]["value"])
+    assert "500 examples" in text
+    assert f"mean accuracy: {expected.mean:.3f}" in text
+    assert f"{expected.low:.3f} to {expected.high:.3f}" in text
+    assert "n = 4" in text
     opened.mouse.move(box["x"] - 30, box["y"] - 30)
-    assert figure.locator(".tip").is_hidden()
+    assert figure.locator(".tooltip").is_hidden()
 
 
-def test_the_keyboard_walks_along_a_curve(opened):
+def test_keyboard_navigation_along_a_curve(opened):
     figure = chart(opened, "incremental")
     panel = figure.locator("svg[role=img]").first
     assert "from" in panel.get_attribute("aria-label")
     figure.locator("input").last.focus()
     opened.keyboard.press("Tab")  # from the last switch into the first panel
     assert panel.evaluate("node => node === document.activeElement")
-    first = figure.locator(".tip").inner_text()
+    first = figure.locator(".tooltip").inner_text()
     assert "pretrained layers kept (k): 0" in first
     opened.keyboard.press("ArrowRight")
-    assert "pretrained layers kept (k): 1" in figure.locator(".tip").inner_text()
+    assert "pretrained layers kept (k): 1" in figure.locator(".tooltip").inner_text()
     opened.keyboard.press("ArrowDown")
-    assert figure.locator(".tip").inner_text().splitlines()[0] != first.splitlines()[0]
+    assert figure.locator(".tooltip").inner_text().splitlines()[0] != first.splitlines()[0]
     opened.keyboard.press("Escape")
-    assert figure.locator(".tip").is_hidden()
+    assert figure.locator(".tooltip").is_hidden()
 
 
 def test_switches_take_away_tasks_sizes_recipes_and_trials(opened):
@@ -134,27 +133,27 @@ def test_switches_take_away_tasks_sizes_recipes_and_trials(opened):
     assert lines.count() == 2
     switch("as_released")
     assert lines.count() == 1
-    assert figure.locator("circle.trial").count() == 4 * 7  # few: shown at first
+    assert figure.locator("circle.trial").count() == 4 * 7  # few: initially shown
     switch("single trials")
     assert figure.locator("circle.trial").count() == 0
     assert figure.locator("svg[role=img] path[stroke-width='1.3'][opacity]").count() == 0
     switch("published: Tamkin et al. 2020")
     assert figure.locator("svg[role=img] path[stroke-width='1.3'][opacity]").count() == 1
     switch("SST-2")
-    assert "Nothing is switched on" in figure.inner_text()
+    assert "Nothing selected" in figure.inner_text()
 
 
-def test_the_layer_picture_chooses_and_tells(opened):
+def test_the_layer_diagram_has_controls_and_tooltips(opened):
     figure = chart(opened, "layers")
     numbers = figure.locator("svg g rect:first-child")
     assert numbers.count() == 4 * 6
     numbers.first.hover()
-    told = figure.locator(".tip").inner_text()
-    assert "SST-2" in told
-    assert "95% interval" in told
-    figure.locator("select").first.select_option(label="What is lost when this layer alone is re-initialised")
+    text = figure.locator(".tooltip").inner_text()
+    assert "SST-2" in text
+    assert "95% interval" in text
+    figure.locator("select").first.select_option(label="Loss from re-initializing a single layer")
     assert numbers.count() == 6
-    assert "this one re-initialised" in figure.locator("figcaption").inner_text()
+    assert "this layer re-initialized" in figure.locator("figcaption").inner_text()
 
 
 def test_tables_sort_both_ways(opened):
@@ -162,16 +161,16 @@ def test_tables_sort_both_ways(opened):
     head = table.locator("th", has_text="gain").first
     column = table.locator("thead th").all_inner_texts().index("gain")
 
-    def shown():
+    def values():
         cells = table.locator(f"tbody tr > :nth-child({column + 1})").all_inner_texts()
         return [float(text.replace("−", "-")) for text in cells]
 
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "ascending"
-    assert shown() == sorted(shown())
+    assert values() == sorted(values())
     head.locator("button").press("Enter")
     assert head.get_attribute("aria-sort") == "descending"
-    assert shown() == sorted(shown(), reverse=True)
+    assert values() == sorted(values(), reverse=True)
 
 
 def saved(page, figure, name):
@@ -189,9 +188,9 @@ def test_the_data_behind_a_figure_can_be_saved(opened, folder):
     assert name == "incremental.csv"
     rows = list(csv.DictReader(io.StringIO(content.decode())))
     table = summary(finished(load_points(folder))).query("experiment == 'incremental'")
-    ours = [row for row in rows if not row["curve"].startswith("published")]
-    assert len(ours) == len(table)
-    assert sorted(float(row["mean"]) for row in ours) == pytest.approx(sorted(table["mean"]), abs=1e-5)
+    own = [row for row in rows if not row["curve"].startswith("published")]
+    assert len(own) == len(table)
+    assert sorted(float(row["mean"]) for row in own) == pytest.approx(sorted(table["mean"]), abs=1e-5)
     name, content = saved(opened, figure, "Trials as CSV")
     assert len(list(csv.reader(io.StringIO(content.decode())))) == 1 + 2 * 2 * 2 * 7 * 4
     assert saved(opened, figure, "SVG")[1].startswith(b"<svg")
@@ -204,7 +203,7 @@ def test_dark_by_the_system_and_by_the_button(browser, folder):
         paint = "getComputedStyle(document.body).backgroundColor"
         ink = "document.querySelector('figure[data-chart=incremental] svg text').getAttribute('fill')"
         assert (page.evaluate(paint), page.evaluate(ink)) == ("rgb(15, 18, 23)", "#e8ebf0")
-        page.get_by_role("button", name="Light page").click()
+        page.get_by_role("button", name="Light mode").click()
         assert (page.evaluate(paint), page.evaluate(ink)) == ("rgb(246, 247, 249)", "#1c2430")
         page.reload()
         page.wait_for_selector("figure[data-chart=incremental] svg[role=img]")
@@ -217,12 +216,12 @@ def deep(tmp_path_factory):
     from whichlayers.report.build import page
 
     made = incremental(("SST-2", "UD-EWT:xpos"), (500, 5000), 4, depth=24) + permutation(depth=24)
-    place = write_results(
+    folder = write_results(
         tmp_path_factory.mktemp("deep"), made, lifelike(24), depth=24, moved=lambda p, n: 0.02 + 1e-4 * n
     )
-    (place / "study.toml").write_text(f'description = "deep"\n# {"x" * 300}\n')
-    (place / "report.html").write_text(page(place), encoding="utf-8")
-    return place
+    (folder / "study.toml").write_text(f'description = "deep"\n# {"x" * 300}\n')
+    (folder / "report.html").write_text(page(folder), encoding="utf-8")
+    return folder
 
 
 def test_the_name_of_an_axis_stands_beside_its_ticks(browser, deep):
@@ -277,7 +276,7 @@ def test_a_phone_scrolls_down_and_not_sideways(browser, folder, width):
         panel.scroll_into_view_if_needed()
         mark = panel.locator("path[fill]:not([fill=none])").first.bounding_box()
         page.touchscreen.tap(mark["x"] + 3, mark["y"] + 3)
-        assert "mean" in chart(page, "incremental").locator(".tip").inner_text()
+        assert "mean" in chart(page, "incremental").locator(".tooltip").inner_text()
 
 
 def test_on_paper_it_is_light_and_without_switches(browser, folder):
@@ -292,11 +291,11 @@ def test_on_paper_it_is_light_and_without_switches(browser, folder):
         assert len(page.pdf()) > 20_000
 
 
-def test_wild_names_do_nothing(browser, tmp_path):
+def test_markup_in_names_is_not_executed(browser, tmp_path):
     from whichlayers.report.build import page as made_page
 
-    made = incremental((WILD, "=1+1"), (500, 900), models=(WILD, "other"))
-    folder = write_results(tmp_path, made, lambda p: WILD if p.x == 2 else lifelike(6)(p), name=WILD)
+    made = incremental((MARKUP, "=1+1"), (500, 900), models=(MARKUP, "other"))
+    folder = write_results(tmp_path, made, lambda p: MARKUP if p.x == 2 else lifelike(6)(p), name=MARKUP)
     (folder / "report.html").write_text(made_page(folder), encoding="utf-8")
     with opening(browser, folder / "report.html") as page:
         figure = chart(page, "incremental")
@@ -304,13 +303,13 @@ def test_wild_names_do_nothing(browser, tmp_path):
         _, content = saved(page, figure, "Points as CSV")
         assert page.evaluate("window.hacked") is None
         assert page.locator("main script, main img").count() == 0
-        assert WILD in page.locator("h1").inner_text()
+        assert MARKUP in page.locator("h1").inner_text()
         rows = list(csv.DictReader(io.StringIO(content.decode())))
-        assert {row["task"] for row in rows} == {WILD, "'=1+1"}  # text, and not a formula
+        assert {row["task"] for row in rows} == {MARKUP, "'=1+1"}  # text, and not a formula
 
 
 def test_watch_fills_in_while_a_run_writes(browser, tmp_path):
-    from whichlayers.cli.watch import HOST, make_server, with_pages
+    from whichlayers.cli.watch import HOST, make_server, start_rendering
     from whichlayers.results.folder import StudyFolder
 
     folder = write_results(tmp_path / "live", incremental(), lambda p: lifelike(6)(p) if p.x < 3 else None)
@@ -318,7 +317,7 @@ def test_watch_fills_in_while_a_run_writes(browser, tmp_path):
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
     with make_server(StudyFolder(folder), port) as server:
-        with_pages(server)
+        start_rendering(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with opening(browser, f"http://{HOST}:{port}/") as page:
             figure = chart(page, "incremental")

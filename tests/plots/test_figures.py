@@ -1,4 +1,4 @@
-"""The figures show the numbers of the analysis, all of them, and nothing over the data."""
+"""Main figures show the numbers of the analysis, and legends do not cover the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synthetic_results import (
 
 from whichlayers.analysis.intervals import t_interval
 from whichlayers.plots.captions import caption
-from whichlayers.plots.facets import columns_for
+from whichlayers.plots.facets import panel_columns
 from whichlayers.plots.figures import draw, save
 from whichlayers.plots.style import DARK, LIGHT
 from whichlayers.results.frames import finished, load_points
@@ -65,7 +65,7 @@ def test_unfinished_cells_are_absent_and_do_not_break_the_figure(tmp_path):
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])
 def test_up_to_twelve_tasks_fill_their_rows_well(tasks):
-    columns = columns_for(tasks)
+    columns = panel_columns(tasks)
     rows = -(-tasks // columns)
     assert columns <= 4
     assert rows * columns - tasks < columns
@@ -105,8 +105,8 @@ def test_an_interval_of_two_wild_trials_does_not_flatten_the_curve(tmp_path):
     assert high - low < 0.35
 
 
-def luminance(colour):
-    return np.dot([int(colour[i : i + 2], 16) for i in (1, 3, 5)], [0.2126, 0.7152, 0.0722])
+def luminance(color):
+    return np.dot([int(color[i : i + 2], 16) for i in (1, 3, 5)], [0.2126, 0.7152, 0.0722])
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
@@ -161,11 +161,11 @@ def test_few_or_equal_permutations_have_no_density(tmp_path, values, shape):
     (panel,) = draw(points, "permutation").panels
     (strip,) = [mark for mark in panel.marks if mark.kind == "strip"]
     assert bool(strip.outline) == shape
-    told = caption(points, "permutation")
-    assert ("density" in told) == (len(values) >= 5)
+    text = caption(points, "permutation")
+    assert ("density" in text) == (len(values) >= 5)
     heights = [height for height, _ in strip.outline]
     assert not heights or (min(heights), max(heights)) == (min(values), max(values))
-    assert ("orders with the same score" in told) == (len(set(values)) < len(values))
+    assert ("permutations with the same score" in text) == (len(set(values)) < len(values))
 
 
 def test_single_trials_stand_beside_their_own_bar_however_few_the_places(tmp_path):
@@ -180,10 +180,10 @@ def test_single_trials_stand_beside_their_own_bar_however_few_the_places(tmp_pat
 
 def test_the_caption_names_the_baselines_that_are_drawn(tmp_path):
     points = read(tmp_path, prune() + localized())
-    assert "The broken line is the model with all of its layers pretrained, with its 95%" in caption(
+    assert "The dashed line shows the model with all of its layers pretrained, with its 95%" in caption(
         points, "prune"
     )
-    assert "Broken lines are the model with all or with none of its layers" in caption(points, "localized")
+    assert "Dashed lines show the model with all or none of its layers" in caption(points, "localized")
 
 
 def test_listed_drops_of_the_same_size_stay_apart(tmp_path):
@@ -207,8 +207,8 @@ def test_saved_in_three_formats_and_the_same_each_time(tmp_path):
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
-def test_many_ways_of_doing_it_have_figures_of_their_own(tmp_path):
-    """Two recipes stand in one figure; of three, the first, and the caption says where the others are."""
+def test_only_the_first_of_many_variants_is_in_the_main_figure(tmp_path):
+    """Two recipes share one figure; with three it shows the first, and the caption says where the others are."""
     two, three = (
         read(tmp_path / str(len(recipes)), incremental(("SST-2",), (500,), 2, recipes=recipes))
         for recipes in (("as_described", "as_released"), ("as_described", "as_released", "bert_init"))
@@ -218,5 +218,5 @@ def test_many_ways_of_doing_it_have_figures_of_their_own(tmp_path):
         for points in (two, three)
     ]
     assert counts == [2, 1]
-    assert "the figures below compare other ways" in caption(three, "incremental")
-    assert "other ways" not in caption(two, "incremental")
+    assert "the figures below compare other settings" in caption(three, "incremental")
+    assert "other settings" not in caption(two, "incremental")

@@ -1,4 +1,4 @@
-"""The further figures: there where their data are, for any number of tasks, with holes and with single trials."""
+"""Further figures exist if their data do, for any number of tasks, with missing points and with single trials."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from synthetic_results import (
 from synthetic_words import word_points
 
 from whichlayers.plots.chart_data import chart_of
-from whichlayers.plots.display_names import in_order
+from whichlayers.plots.display_names import sort_experiments
 from whichlayers.plots.figures import draw
-from whichlayers.plots.further_figures import plates
+from whichlayers.plots.further_figures import further_figures
 from whichlayers.plots.published_overlay import overlay_caption
 from whichlayers.plots.style import DARK
 from whichlayers.results.frames import finished, load_epochs, load_points, load_weight_change
@@ -44,7 +44,7 @@ def probing(tasks=("SST-2",), trials=2, depth=6):
 
 
 def in_settings(depth=6, trials=2):
-    """5 times the learning rate, and kept layer norms, beside the usual; two recipes."""
+    """5 times the learning rate, and kept layer norms, next to the defaults; two recipes."""
     points = incremental(sizes=(5000,), trials=trials, depth=depth, recipes=("as_described", "as_released"))
     for k in range(depth):
         factors = tuple((n, 5.0) for n in range(k + 1, depth + 1))
@@ -59,7 +59,7 @@ def in_settings(depth=6, trials=2):
 def everything(folder, made, score=None, **options):
     write_results(folder, made, score or lifelike(6), **options)
     points = finished(load_points(folder))
-    return points, plates(points, load_epochs(folder), load_weight_change(folder), overlay=True)
+    return points, further_figures(points, load_epochs(folder), load_weight_change(folder), overlay=True)
 
 
 def lines(figure, marker=None):
@@ -81,12 +81,12 @@ def test_all_figures_render_for_one_to_five_tasks_with_holes(tmp_path, tasks, tr
         return None if rng.random() < 0.15 else lifelike(6)(p)
 
     points, further = everything(tmp_path, made, score, epochs=5, moved=lambda p, layer: float(layer))
-    for experiment in in_order(points["experiment"]):
+    for experiment in sort_experiments(points["experiment"]):
         figure = draw(points, experiment, overlay=True)
         assert len(figure.axes) >= points.loc[points.experiment == experiment, "task"].nunique()
-    assert {plate.key for plate in further} == {"epochs", "weight_change"}
-    for plate in further:
-        assert plate.draw().axes
+    assert {figure_spec.key for figure_spec in further} == {"epochs", "weight_change"}
+    for figure_spec in further:
+        assert figure_spec.draw().axes
 
 
 def test_a_plain_study_has_no_further_figure(tmp_path):
@@ -94,24 +94,24 @@ def test_a_plain_study_has_no_further_figure(tmp_path):
 
 
 def test_every_trial_is_a_point_and_the_dotted_line_their_mean(tmp_path):
-    points, (plate,) = everything(tmp_path, incremental(trials=12, ks=(0, 3, 6)))
-    assert (plate.key, plate.title) == ("trials", "Every trial, 500 examples")
-    assert plate.caption.startswith("Of the trials with 500 examples")
-    assert [panel.subtitle for panel in plate.draw().panels] == ["500 examples"]
-    cloud, mean = lines(plate.draw())
+    points, (figure_spec,) = everything(tmp_path, incremental(trials=12, ks=(0, 3, 6)))
+    assert (figure_spec.key, figure_spec.title) == ("trials", "All trials, 500 examples")
+    assert figure_spec.caption.startswith("Training sizes with more than 10 trials per point (500 examples)")
+    assert [panel.subtitle for panel in figure_spec.draw().panels] == ["500 examples"]
+    cloud, mean = lines(figure_spec.draw())
     assert len(cloud.get_xdata()) == 36
     assert mean.get_ydata() == pytest.approx(points.groupby("x")["value"].mean())
 
 
 def test_settings_are_compared_one_at_a_time(tmp_path):
     points, further = everything(tmp_path, in_settings())
-    found = {plate.key: plate.draw() for plate in further}
+    found = {figure_spec.key: figure_spec.draw() for figure_spec in further}
     assert list(found) == ["recipes", "higher_lr", "layer_norm"]
     for figure in found.values():
         assert len(figure.axes) == 1
     labels = {key: [t.get_text() for t in figure.legends[0].get_texts()] for key, figure in found.items()}
     assert labels["recipes"][:2] == ["as_described", "as_released"]
-    assert labels["higher_lr"][:2] == ["one lr for all layers", "re-initialised layers at 5× lr"]
+    assert labels["higher_lr"][:2] == ["one lr for all layers", "re-initialized layers at 5× lr"]
     assert labels["layer_norm"][:2] == ["layer norms reset", "layer norms kept"]
     fast = points[
         (points.reinit_lr_factor == 5) & ~points.keep_layer_norm & (points.recipe == "as_described")
@@ -121,8 +121,8 @@ def test_settings_are_compared_one_at_a_time(tmp_path):
 
 
 def test_epochs_show_both_ends_and_the_middle(tmp_path):
-    points, (plate,) = everything(tmp_path, incremental(sizes=(500, 5000)), epochs=10)
-    figure = plate.draw()
+    points, (figure_spec,) = everything(tmp_path, incremental(sizes=(500, 5000)), epochs=10)
+    figure = figure_spec.draw()
     assert len(figure.axes) == 4
     assert [t.get_text() for t in figure.legends[0].get_texts()] == [f"{k} layers kept" for k in (0, 3, 6)]
     last = [line.get_ydata()[-1] for line in figure.axes[0].lines]
@@ -134,12 +134,12 @@ def test_trials_evaluated_at_their_end_alone_have_no_curve_of_epochs(tmp_path):
     sizes = incremental(sizes=(500,)) + incremental(sizes=(5000,))
     folder = write_results(tmp_path, sizes, lifelike(6), epochs=10)
     points, epochs = finished(load_points(folder)), load_epochs(folder)
-    few = points.loc[points["train_size"] == 500, "trial_id"]
-    ends = epochs[(epochs["epoch"] == 10) | ~epochs["trial_id"].isin(few)]
-    assert plates(points, epochs[epochs["epoch"] == 10]) == []
-    (plate,) = plates(points, ends)
-    assert {panel.subtitle for panel in plate.draw().panels} == {"5,000 examples"}
-    for axes in plate.draw().axes:
+    small = points.loc[points["train_size"] == 500, "trial_id"]
+    ends = epochs[(epochs["epoch"] == 10) | ~epochs["trial_id"].isin(small)]
+    assert further_figures(points, epochs[epochs["epoch"] == 10]) == []
+    (figure_spec,) = further_figures(points, ends)
+    assert {panel.subtitle for panel in figure_spec.draw().panels} == {"5,000 examples"}
+    for axes in figure_spec.draw().axes:
         assert all(float(tick).is_integer() for tick in axes.get_xticks())
 
 
@@ -147,13 +147,13 @@ def test_weight_change_is_that_of_whole_models(tmp_path):
     def moved(p, layer):
         return float(layer) if not p.trial.surgery.reinit else 99.0
 
-    _, (plate,) = everything(tmp_path, incremental(), moved=moved)
-    (line,) = lines(plate.draw(), "o")
+    _, (figure_spec,) = everything(tmp_path, incremental(), moved=moved)
+    (line,) = lines(figure_spec.draw(), "o")
     assert line.get_ydata() == pytest.approx([1, 2, 3, 4, 5, 6])
 
 
-def test_scaled_weight_change_has_the_published_curve_beside_it(tmp_path):
-    """Singh & Giovanardi, Figure 3: the spectral norm, each curve from 0 to 1; theirs is of all of CoLA."""
+def test_scaled_weight_change_has_the_published_curve(tmp_path):
+    """Singh & Giovanardi, Figure 3: the spectral norm, each curve from 0 to 1; the published one is for all of CoLA."""
     points, _ = everything(tmp_path, incremental(("SST-2", "CoLA"), (5000,)), train_rows=5000)
     rows = [
         (trial, f"layer.{layer}.output.dense.weight", layer, kind, 2.0 + layer)
@@ -162,50 +162,54 @@ def test_scaled_weight_change_has_the_published_curve_beside_it(tmp_path):
         for kind in ("frobenius", "spectral")
     ]
     weights = pd.DataFrame(rows, columns=["trial_id", "name", "layer", "kind", "value"])
-    found = {plate.key: plate for plate in plates(points, None, weights, overlay=True)}
+    found = {one.key: one for one in further_figures(points, None, weights, overlay=True)}
     figure = found["weight_change_scaled"].draw()
-    ours = [mark for panel in figure.panels for mark in panel.marks if mark.kind == "line"]
-    assert all(mark.table["mean"].tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1]) for mark in ours)
-    theirs = {p.task: m.table["mean"].max() for p in figure.panels for m in p.marks if m.kind == "published"}
-    assert theirs == {"CoLA": 1.0}
+    lines_drawn = [mark for panel in figure.panels for mark in panel.marks if mark.kind == "line"]
+    assert all(
+        mark.table["mean"].tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1]) for mark in lines_drawn
+    )
+    published = {
+        p.task: m.table["mean"].max() for p in figure.panels for m in p.marks if m.kind == "published"
+    }
+    assert published == {"CoLA": 1.0}
     assert any("published" in text.get_text() for text in figure.legends[0].get_texts())
 
 
 def test_shares_of_training_sets_of_several_sizes_have_a_figure(tmp_path):
     points, _ = everything(tmp_path, incremental(("SST-2", "CoLA"), (500, 5000)), train_rows=5000)
     points.loc[points.task == "CoLA", ["train_size", "train_rows"]] *= 2
-    (plate,) = plates(points)
-    assert [t.get_text() for t in plate.draw().legends[0].get_texts()][:2] == [
+    (figure_spec,) = further_figures(points)
+    assert [t.get_text() for t in figure_spec.draw().legends[0].get_texts()][:2] == [
         "10% of the data",
         "100% of the data",
     ]
 
 
-def test_probes_are_a_broken_line_beside_the_curves(tmp_path):
+def test_probes_are_a_dashed_line_next_to_the_curves(tmp_path):
     points, _ = everything(tmp_path, incremental() + probing())
     figure = draw(points, "incremental")
     (line,) = lines(figure, "D")
     assert list(line.get_xdata()) == [1, 2, 3, 4, 5, 6]
-    assert "probe of layer k, frozen model" in [t.get_text() for t in figure.legends[0].get_texts()]
+    assert "linear probe of layer k, frozen model" in [t.get_text() for t in figure.legends[0].get_texts()]
 
 
-def test_published_curves_are_drawn_only_when_asked_and_only_where_they_belong(tmp_path):
+def test_published_curves_are_drawn_only_on_request_and_only_where_comparable(tmp_path):
     points, _ = everything(tmp_path, incremental(("SST-2", "builtin:sentiment"), (500, 900)))
     assert lines(draw(points, "incremental"), "x") == []
-    with_theirs = draw(points, "incremental", DARK, overlay=True)
-    (line,) = lines(with_theirs, "x")
-    assert line.axes is with_theirs.axes[0]
+    with_published = draw(points, "incremental", DARK, overlay=True)
+    (line,) = lines(with_published, "x")
+    assert line.axes is with_published.axes[0]
     assert line.get_xdata() == pytest.approx(np.linspace(0, 6, 13))  # 12 layers on 6
-    last = [t.get_text() for t in with_theirs.legends[0].get_texts()][-1]
-    assert last == "published: Tamkin et al. 2020\n(in the colour of its curve)"
-    assert "share of the depth" in overlay_caption(points, "incremental")
+    last = [t.get_text() for t in with_published.legends[0].get_texts()][-1]
+    assert last == "published: Tamkin et al. 2020\n(same color as its curve)"
+    assert "rescaled to the depth of this model" in overlay_caption(points, "incremental")
     assert overlay_caption(points[points.train_size == 900], "incremental") == ""
     draw(points.assign(train_rows=np.nan), "incremental", overlay=True)  # an old study may not know them
 
 
-def test_one_size_in_several_variants_takes_colours_for_them(tmp_path):
+def test_one_size_in_several_variants_takes_colors_for_them(tmp_path):
     points, further = everything(tmp_path, incremental(recipes=("as_described", "bert_init")))
-    assert "recipes" not in {plate.key for plate in further}  # this figure is that comparison
+    assert "recipes" not in {figure_spec.key for figure_spec in further}  # this figure is that comparison
     figure = draw(points, "incremental")
     assert [t.get_text() for t in figure.legends[0].get_texts()][:2] == ["as_described", "bert_init"]
     assert len({line.get_color() for line in lines(figure) if line.get_marker() in "os"}) == 2
@@ -213,31 +217,33 @@ def test_one_size_in_several_variants_takes_colours_for_them(tmp_path):
 
 def test_two_recipes_at_two_sizes_are_compared_in_a_figure_of_their_own(tmp_path):
     _, further = everything(tmp_path, incremental(sizes=(500, 5000), recipes=("as_described", "bert_init")))
-    assert "recipes" in {plate.key for plate in further}
+    assert "recipes" in {figure_spec.key for figure_spec in further}
 
 
 @pytest.mark.parametrize(
     ("share", "whole"), [(1.0, 8551), (0.6, 104743), (10.0, 67349), (100.0, 2490), (25.0, 3668)]
 )
-def test_a_share_is_called_what_the_study_file_called_it(share, whole):
-    from whichlayers.plots.figures import _share
+def test_percentages_are_those_of_the_study_file(share, whole):
+    from whichlayers.plots.figures import _percent_of_training_set
 
-    assert _share(int(share / 100 * whole), whole) == share
-    assert _share(round(share / 100 * whole), whole) == share
+    assert _percent_of_training_set(int(share / 100 * whole), whole) == share
+    assert _percent_of_training_set(round(share / 100 * whole), whole) == share
 
 
 def test_the_sizes_of_a_weight_change_are_in_the_pages_legend_where_each_task_has_its_own(tmp_path):
     made = prune(("SST-2",), size=500) + prune(("CoLA",), size=900)
     _, further = everything(tmp_path, made, moved=lambda p, layer: layer + p.trial.seed)
-    plate = next(plate for plate in further if plate.key == "weight_change")
-    told = chart_of(plate.draw(), plate.key, "", "")
-    assert {mark["label"] for mark in told["marks"]} == {"500 examples", "900 examples"}
+    figure_spec = next(figure_spec for figure_spec in further if figure_spec.key == "weight_change")
+    chart = chart_of(figure_spec.draw(), figure_spec.key, "", "")
+    assert {mark["label"] for mark in chart["marks"]} == {"500 examples", "900 examples"}
 
 
-def test_weight_change_stands_with_the_models_that_were_weighed(tmp_path):
-    words = word_points(models=("bert-base-uncased",), corpora=("UD-EWT:xpos",), depth=6)
-    points, _ = everything(tmp_path, words + prune(), lambda p: 0.9, moved=lambda p, layer: layer)
+def test_weight_change_is_in_the_section_of_the_measured_models(tmp_path):
+    word_level = word_points(models=("bert-base-uncased",), corpora=("UD-EWT:xpos",), depth=6)
+    points, _ = everything(tmp_path, word_level + prune(), lambda p: 0.9, moved=lambda p, layer: layer)
     pruned = points[points["experiment"] == "prune"]["trial_id"]
     weights = load_weight_change(tmp_path)
-    further = plates(points, None, weights[weights["trial_id"].isin(pruned)])
-    assert {plate.experiment for plate in further if plate.key == "weight_change"} == {"prune"}
+    further = further_figures(points, None, weights[weights["trial_id"].isin(pruned)])
+    assert {figure_spec.experiment for figure_spec in further if figure_spec.key == "weight_change"} == {
+        "prune"
+    }

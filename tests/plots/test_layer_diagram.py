@@ -1,4 +1,4 @@
-"""The picture of the layers: every box has its number, and says whether it can be told from zero."""
+"""Layer diagrams: every box has its number and shows whether it is significantly different from zero."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from matplotlib.colors import to_rgb
 from synthetic_results import incremental, lifelike, localized, write_results
 
 from whichlayers.plots.layer_diagram import (
+    diagram_data,
+    diagram_file_names,
     draw_layers,
-    file_names,
-    ink_on,
-    picture_data,
-    pictures,
-    points_text,
+    format_points,
+    layer_diagrams,
     shade,
+    text_color_on,
 )
 from whichlayers.plots.style import DARK, LIGHT
 from whichlayers.results.frames import finished, load_points
@@ -22,66 +22,72 @@ from whichlayers.results.frames import finished, load_points
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     made = incremental(("SST-2", "CoLA"), (500, 5000), 8) + localized()
-    return pictures(
+    return layer_diagrams(
         finished(load_points(write_results(tmp_path_factory.mktemp("layers"), made, lifelike(6))))
     )
 
 
-def test_a_stack_a_task_and_size_a_box_a_layer(found):
+def test_one_column_per_task_and_size_and_one_box_per_layer(found):
     first = found[0]
-    assert [(stack.task, stack.size) for stack in first.stacks] == [
+    assert [(column.task, column.size) for column in first.columns] == [
         ("SST-2", 500),
         ("SST-2", 5000),
         ("CoLA", 500),
         ("CoLA", 5000),
     ]
-    assert all([box.first for box in stack.boxes] == list(range(1, 7)) for stack in first.stacks)
-    assert list(file_names(found)) == ["layers", "layers_block_reinitialized", "layers_block_preserved"]
-    stack = first.stacks[0]
-    assert sum(box.mean for box in stack.boxes) == pytest.approx(
-        stack.all - stack.none
+    assert all([box.first for box in column.boxes] == list(range(1, 7)) for column in first.columns)
+    assert list(diagram_file_names(found)) == [
+        "layers",
+        "layers_block_reinitialized",
+        "layers_block_preserved",
+    ]
+    column = first.columns[0]
+    assert sum(box.mean for box in column.boxes) == pytest.approx(
+        column.all - column.none
     )  # all trials are paired
 
 
-def test_the_drawing_has_all_numbers_and_hatches_what_may_be_chance(found):
+def test_the_drawing_has_all_numbers_and_hatches_what_is_not_significant(found):
     for theme in (LIGHT, DARK):
         (axes,) = draw_layers(found[0], theme).axes
         texts = [text.get_text() for text in axes.texts]
-        boxes = [box for stack in found[0].stacks for box in stack.boxes]
+        boxes = [box for column in found[0].columns for box in column.boxes]
         for box in boxes:
-            assert f"{points_text(box.mean)} ±{100 * box.half:.1f}" in texts
+            assert f"{format_points(box.mean)} ±{100 * box.half:.1f}" in texts
         assert sum(patch.get_hatch() is not None for patch in axes.patches) == sum(
-            not box.clear for box in boxes
+            not box.significant for box in boxes
         )
-        assert 0 < sum(box.clear for box in boxes) < len(boxes)
+        assert 0 < sum(box.significant for box in boxes) < len(boxes)
 
 
 def test_the_data_for_the_page_are_the_same_in_points(found):
-    data = picture_data(found)[0]
-    box, shown = found[0].stacks[0].boxes[2], data["stacks"][0]["boxes"][2]
-    assert shown == [3, 3, round(100 * box.mean, 3), round(100 * box.half, 3), 8, box.clear]
-    assert data["most"] == pytest.approx(100 * max(abs(b.mean) for s in found[0].stacks for b in s.boxes))
-    clear = [b for b in found[0].stacks[0].boxes if b.clear]
-    assert all(f"{b.first} ({points_text(b.mean)})" in data["alt"] for b in clear[:4])
+    data = diagram_data(found)[0]
+    box, shown = found[0].columns[0].boxes[2], data["columns"][0]["boxes"][2]
+    assert shown == [3, 3, round(100 * box.mean, 3), round(100 * box.half, 3), 8, box.significant]
+    assert data["maxEffect"] == pytest.approx(
+        100 * max(abs(b.mean) for s in found[0].columns for b in s.boxes)
+    )
+    clear = [b for b in found[0].columns[0].boxes if b.significant]
+    assert all(f"{b.first} ({format_points(b.mean)})" in data["alt"] for b in clear[:4])
 
 
 def test_shades_keep_their_order_in_grey_and_text_stands_out():
-    def luminance(colour):
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    def luminance(color):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     for theme, way in ((LIGHT, -1), (DARK, 1)):
         helps = [way * luminance(shade(share / 10, theme)) for share in range(11)]
         assert helps == sorted(helps)
         for share in range(-10, 11):
-            colour = shade(share / 10, theme)
-            light, dark = sorted((luminance(colour), luminance(ink_on(colour))), reverse=True)
+            color = shade(share / 10, theme)
+            light, dark = sorted((luminance(color), luminance(text_color_on(color))), reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 4.4
 
 
-def test_many_stacks_break_into_rows_and_one_trial_has_no_interval(tmp_path):
+def test_many_columns_wrap_into_rows_and_one_trial_has_no_interval(tmp_path):
     made = incremental([f"task {i}" for i in range(5)], (500, 900, 5000), 1)
-    (picture,) = pictures(finished(load_points(write_results(tmp_path, made, lifelike(6)))))
-    figure = draw_layers(picture)
+    (diagram,) = layer_diagrams(finished(load_points(write_results(tmp_path, made, lifelike(6)))))
+    figure = draw_layers(diagram)
     assert len(figure.axes) == 2
     assert not any("±" in text.get_text() for axes in figure.axes for text in axes.texts)

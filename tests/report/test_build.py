@@ -1,4 +1,4 @@
-"""The page: whole, escaped, honest about what is missing, and readable without anything beside it."""
+"""The report page: complete, escaped, explicit about missing results, and self-contained."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from whichlayers.report.page import json_for_html
 
 
 class Page(HTMLParser):
-    """Text, tags, data and addresses of a page; fails where tags are not closed in order."""
+    """Text, tags, data and addresses of a page; fails if tags are not properly nested."""
 
     VOID = ("meta", "br", "img", "input")
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.addresses, self.words, self.inside = [], [], [], [], []
+        self.open, self.tags, self.addresses, self.texts, self.inside = [], [], [], [], []
         self.feed(text)
         assert self.open == []
-        self.text = re.sub(r"\s+", " ", " ".join(self.words))
+        self.text = re.sub(r"\s+", " ", " ".join(self.texts))
         self.data = json.loads(self.inside[1])
 
     def handle_starttag(self, tag, attrs):
@@ -47,7 +47,7 @@ class Page(HTMLParser):
         if self.open and self.open[-1] in ("style", "script"):
             self.inside.append(data)
         else:
-            self.words.append(data)
+            self.texts.append(data)
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +87,11 @@ def test_figures_of_an_earlier_report_do_not_outlive_it(tmp_path):
     assert not (figures / "localized.png").exists()
 
 
-def test_the_page_needs_nothing_but_itself(full):
+def test_the_page_is_self_contained(full):
     folder, page = full
     assert page.tags.count("script") == 2  # its data and its own
-    beside = ("figures/", "summary.csv", "claims.csv", "#")
-    assert [address for address in page.addresses if not address.startswith(beside)] == []
+    allowed = ("figures/", "summary.csv", "claims.csv", "#")
+    assert [address for address in page.addresses if not address.startswith(allowed)] == []
     assert (folder / "report.html").stat().st_size < 500_000
 
 
@@ -116,30 +116,30 @@ def test_the_charts_have_the_numbers_of_the_summary(full):
     for mark in chart["marks"]:
         if mark["kind"] != "line":
             continue
-        mine = table[
+        rows = table[
             (table.experiment == "incremental")
             & (table.task == task[mark["dims"][0]])
             & (table.train_size == int(size[mark["dims"][1]].replace(",", "")))
         ].sort_values("x")
-        shown = pd.DataFrame(mark["rows"], columns=["x", "mean", "low", "high", "sd", "n"])
-        for column in shown:
-            assert list(shown[column]) == pytest.approx(list(mine[column].astype(float)), rel=1e-4)
+        drawn = pd.DataFrame(mark["rows"], columns=["x", "mean", "low", "high", "sd", "n"])
+        for column in drawn:
+            assert list(drawn[column]) == pytest.approx(list(rows[column].astype(float)), rel=1e-4)
         assert len(mark["trials"]) == 4 * 7
-    assert chart["hidden"] == []  # overlay was asked for
+    assert chart["hidden"] == []  # because of overlay=True
     assert set(page.data["charts"]) == {"incremental", "localized", "permutation"}
-    assert [p["source"][:9] for p in page.data["layers"]] == ["What each", "What is l", "What a bl"]
+    assert [p["source"][:9] for p in page.data["layers"]] == ["Effect of", "Loss from", "Gain from"]
 
 
-def test_figures_say_in_words_what_they_show(full):
+def test_figures_have_alt_texts(full):
     _, page = full
-    told = page.data["charts"]["incremental"]["panels"][0]["alt"]
+    alt = page.data["charts"]["incremental"]["panels"][0]["alt"]
     first = page.data["charts"]["incremental"]["marks"][0]["rows"]
-    assert told.startswith("SST-2: accuracy against pretrained layers kept (k). 500 examples: from ")
-    assert f"from {first[0][1]:.3f} at 0 to {first[-1][1]:.3f} at 6" in told
-    assert "can be told from zero" in page.data["layers"][0]["alt"]
+    assert alt.startswith("SST-2: accuracy against pretrained layers kept (k). 500 examples: from ")
+    assert f"from {first[0][1]:.3f} at 0 to {first[-1][1]:.3f} at 6" in alt
+    assert "significantly different from zero" in page.data["layers"][0]["alt"]
 
 
-def test_the_page_says_what_was_asked_and_how_it_was_made(full):
+def test_the_page_has_the_setup_and_the_runs(full):
     _, page = full
     for text in (
         "a full study",
@@ -150,23 +150,23 @@ def test_the_page_says_what_was_asked_and_how_it_was_made(full):
         "cpu, 2 threads",
         "0123abcd",
         "after 1 h 02 min",
-        "1 run, 1 h 02 min in all",
+        "1 run, 1 h 02 min in total",
         'name = "a full study"',
         "what layers are for",
         "SST-2: train has 10,000 rows",
-        "every test of a claim in claims.csv",
+        "all tests of claims in claims.csv",
     ):
         assert text in page.text
     assert "so far" not in page.text
     assert "a-host" not in page.text
 
 
-@pytest.mark.parametrize(("number", "shown"), [(1, ", 1 thread"), (2, ", 2 threads"), (float("nan"), "")])
-def test_one_thread_is_one_thread(number, shown):
-    assert _threads(number) == shown
+@pytest.mark.parametrize(("number", "expected"), [(1, ", 1 thread"), (2, ", 2 threads"), (float("nan"), "")])
+def test_one_thread_is_one_thread(number, expected):
+    assert _threads(number) == expected
 
 
-def test_a_run_that_was_killed_counts_as_far_as_its_trials_tell(tmp_path):
+def test_an_unfinished_run_counts_up_to_its_last_finished_trial(tmp_path):
     folder = write_results(tmp_path, incremental(), lifelike(6))
     with sqlite3.connect(folder / "results.db") as db:
         db.execute("UPDATE runs SET finished = NULL, outcome = 'killed'")
@@ -175,14 +175,14 @@ def test_a_run_that_was_killed_counts_as_far_as_its_trials_tell(tmp_path):
             "versions, git_commit, command FROM runs"
         )
     text = Page(write_report(folder).read_text(encoding="utf-8")).text
-    assert "2 runs, 6 min 00 s as far as is known" in text  # 300 s, and 60 s until its last trial
-    assert "one that did not end counts until its last finished trial" in text
+    assert "2 runs, about 6 min 00 s in total" in text  # 300 s, and 60 s until its last trial
+    assert "1 unfinished run counted up to the last finished trial" in text
 
 
-def test_models_from_a_folder_go_by_its_name(tmp_path):
+def test_models_from_a_folder_have_its_name(tmp_path):
     name = "/home/someone/models/mine"
     folder = write_results(tmp_path, incremental(models=(name,)), lifelike(6))
-    page = Page(page_alone(folder, words=f"What do the layers of {name} carry over?"))
+    page = Page(page_alone(folder, description=f"What do the layers of {name} carry over?"))
     assert "What do the layers of mine carry over?" in page.text
     assert "/home/someone" not in page.text
 
@@ -191,7 +191,7 @@ def test_columns_of_every_point_are_named(full):
     folder, _ = full
     text = (folder / "report.html").read_text(encoding="utf-8")
     assert '<th scope="colgroup" colspan="7">pretrained layers kept (k)</th>' in text
-    assert '<th scope="colgroup" colspan="5">number of the order</th>' in text
+    assert '<th scope="colgroup" colspan="5">permutation no.</th>' in text
 
 
 def test_findings_are_the_statistics(full):
@@ -203,15 +203,15 @@ def test_findings_are_the_statistics(full):
     assert (
         f"{row.gain:+.3f} Matthews correlation (95% interval {row.low:+.3f} to {row.high:+.3f}" in page.text
     )
-    assert "In all 4 curves" in page.text
+    assert "in all 4 curves" in page.text
     assert "layers permuted:" in page.text
-    assert "block re-initialised:" in page.text
+    assert "block re-initialized:" in page.text
 
 
 def test_summary_has_a_row_for_every_cell(full):
     folder, _ = full
     table = pd.read_csv(folder / "summary.csv", keep_default_na=False)
-    asked = [
+    expected = [
         "experiment",
         "condition",
         "model",
@@ -225,13 +225,13 @@ def test_summary_has_a_row_for_every_cell(full):
         "sd",
         "n",
     ]
-    assert list(table.columns[: len(asked)]) == asked
+    assert list(table.columns[: len(expected)]) == expected
     assert (table.experiment == "incremental").sum() == 2 * 2 * 7
     assert set(table.loc[table.experiment == "incremental", "n"].astype(int)) == {4}
     assert (table.experiment == "localized").sum() == 2 + 2 * 4
 
 
-def test_a_study_under_way_says_so_and_shows_its_failures(tmp_path):
+def test_an_unfinished_study_states_its_progress_and_failures(tmp_path):
     def score(p):
         if p.x == 1:
             return "<script>alert('loss')</script> & more"
@@ -240,13 +240,13 @@ def test_a_study_under_way_says_so_and_shows_its_failures(tmp_path):
     folder = write_results(tmp_path, incremental(), score, name="half <i>done</i>")
     raw = write_report(folder).read_text(encoding="utf-8")
     page = Page(raw)
-    assert "12 of 21 trials finished, 3 failed, 6 still to come" in page.text
+    assert "12 of 21 trials finished, 3 failed, 6 remaining" in page.text
     assert "so far" in page.text
     assert page.text.count("<script>alert('loss')</script> & more") == 3
     assert page.tags.count("script") == 2
     assert "i" not in page.tags
     assert "no pair of finished trials" in page.text
-    assert "Trials per point 3" in page.text  # as asked for, whatever has finished
+    assert "Trials per point 3" in page.text  # as planned, independent of what has finished
 
 
 def test_data_cannot_end_the_element_they_stand_in():
@@ -270,31 +270,33 @@ def test_names_from_data_are_nowhere_markup(tmp_path):
     assert page.data["charts"]["incremental"]["panels"][0]["title"] == name
 
 
-def test_a_metric_that_is_no_number_is_left_out_and_told(tmp_path):
+def test_an_undefined_metric_is_excluded_and_reported(tmp_path):
     folder = write_results(tmp_path, incremental(), lifelike(6))
     with sqlite3.connect(folder / "results.db") as db:
         first = db.execute("SELECT id FROM trials").fetchone()
         db.execute("UPDATE epochs SET value = NULL WHERE metric = 'accuracy' AND trial_id = ?", first)
-    assert "1 finished trial has no number" in Page(write_report(folder).read_text(encoding="utf-8")).text
+    assert "1 finished trial has no value" in Page(write_report(folder).read_text(encoding="utf-8")).text
 
 
 @pytest.mark.parametrize("value", [0.5, 1.0])
 def test_equal_values_everywhere_are_no_finding(tmp_path, value):
     folder = write_results(tmp_path, incremental(), lambda p: value)
-    assert "cannot be told from zero" in Page(write_report(folder).read_text(encoding="utf-8")).text
+    assert (
+        "not significantly different from zero" in Page(write_report(folder).read_text(encoding="utf-8")).text
+    )
 
 
 def test_single_trials_make_no_claim(tmp_path):
     folder = write_results(tmp_path, incremental(trials=1) + localized(trials=1), lifelike(6))
     text = Page(write_report(folder).read_text(encoding="utf-8")).text
     assert "in a single pair of trials, hence no interval" in text
-    assert "One trial a point, hence no intervals." in text
+    assert "One trial per point, hence no intervals." in text
     assert "95% interval +" not in text
 
 
 def test_nothing_finished_is_refused_and_nothing_is_written(tmp_path):
     folder = write_results(tmp_path, incremental(), lambda p: None)
-    with pytest.raises(WhichlayersError, match="nothing has finished"):
+    with pytest.raises(WhichlayersError, match="no trial has finished"):
         write_report(folder)
     assert {path.name for path in folder.iterdir()} <= {"results.db", "results.db-wal", "results.db-shm"}
     alone = Page(page_alone(folder, live="0"))  # what `watch` shows until the first trial is done
@@ -302,18 +304,18 @@ def test_nothing_finished_is_refused_and_nothing_is_written(tmp_path):
     assert alone.data["charts"] == {}
 
 
-def test_more_trials_than_a_page_can_hold_are_left_out_and_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(chart_data, "MOST_TRIALS", 10)
+def test_too_many_trials_for_a_page_are_omitted_with_a_note(tmp_path, monkeypatch):
+    monkeypatch.setattr(chart_data, "MAX_TRIALS", 10)
     folder = write_results(tmp_path, incremental(("SST-2",), (500,), 2), lifelike(6))
     page = Page(page_alone(folder))
-    assert "Single trials are not on this page" in page.text
+    assert "Single trials are not shown" in page.text
     assert all(not mark.get("trials") for figure in page.data["charts"].values() for mark in figure["marks"])
 
 
-def test_the_page_by_itself_is_the_same_and_writes_nothing(full, tmp_path):
+def test_the_page_without_files_is_the_same_and_writes_nothing(full, tmp_path):
     folder = write_results(tmp_path, incremental(), lifelike(6))
     before = {path.name for path in folder.iterdir()} | {"results.db-wal", "results.db-shm"}
-    alone = Page(page_alone(folder, live="7", words="What do layers carry over?"))
+    alone = Page(page_alone(folder, live="7", description="What do layers carry over?"))
     assert {path.name for path in folder.iterdir()} <= before
     written = Page(write_report(folder).read_text(encoding="utf-8"))
     assert alone.data == written.data
@@ -322,48 +324,48 @@ def test_the_page_by_itself_is_the_same_and_writes_nothing(full, tmp_path):
 
 
 def test_reads_what_the_real_store_writes(tmp_path):
-    from whichlayers.engine.results import EpochRecord, Outcome
-    from whichlayers.results.db import Store
+    from whichlayers.engine.results import EpochRecord, TrialResult
+    from whichlayers.results.db import ResultsDB
     from whichlayers.results.records import ModelRow, RunRow, TaskRow
 
     made = incremental(depth=2, recipes=("as_described", "as_released"))
-    with Store.open(tmp_path / "results.db", "from the store") as store:
+    with ResultsDB.open(tmp_path / "results.db", "from the store") as db:
         tasks = [TaskRow("SST-2-fp", "SST-2", "classification", "accuracy", ("accuracy",), 67349)]
         models = [ModelRow("bert-base-uncased-fp", "bert-base-uncased", None, "bert", 2)]
-        store.set_points(made, tasks, models)
-        run = store.begin_run(RunRow("host", 1, "cpu", 2, {"torch": "2.13.0"}, None, "whichlayers run"))
+        db.set_points(made, tasks, models)
+        run = db.begin_run(RunRow("host", 1, "cpu", 2, {"torch": "2.13.0"}, None, "whichlayers run"))
         values = {p.trial.id: lifelike(2)(p) for p in made}
-        store.start(list(values), run)
-        store.finish(
-            Outcome(
+        db.start(list(values), run)
+        db.finish(
+            TrialResult(
                 i, [EpochRecord(e, 0.5, 0.6, {"accuracy": v - 0.1 * (2 - e)}, 1.0) for e in (1, 2)], None, 2.0
             )
             for i, v in values.items()
         )
-        store.end_run(run, "finished")
+        db.end_run(run, "finished")
         text = Page(write_report(tmp_path).read_text(encoding="utf-8")).text  # while the store is open
     assert "15 of 15 trials finished" in text
     assert "SST-2, as_released" in text
 
 
-def test_the_page_has_the_claims_that_were_asked_and_table_1(full):
+def test_the_page_has_the_tested_claims_and_table_1(full):
     folder, page = full
     claims = pd.read_csv(folder / "claims.csv")
     assert set(claims.loc[claims.claim == "T3", "claim_verdict"]) == {"not asked for"}
     assert (claims.claim == "T1").sum() == 4
-    assert "Claims of the papers" in page.text
-    assert "Not asked for: T2, T3, T5, T6, T7, S1, S2" in page.text
+    assert "Claims from the papers" in page.text
+    assert "Not tested in this study: T2, T3, T5, T6, T7, S1, S2" in page.text
     assert "SST-2, CoLA" in page.text
     assert "0.74 (p=0.02)" in page.text  # published Spearman
     assert "published for BERT-Base: Tamkin et al. 2020" in page.text
 
 
-def test_further_figures_stand_in_the_section_they_belong_to(tmp_path):
+def test_further_figures_are_in_the_section_they_belong_to(tmp_path):
     made = incremental(ks=(0, 6))
     folder = write_results(tmp_path, made, lifelike(6), moved=lambda p, layer: float(layer))
     page = Page(write_report(folder).read_text(encoding="utf-8"))
     assert (folder / "figures" / "weight_change.png").is_file()
     assert "Weight change" in page.text
-    assert "published for BERT-Base" not in page.text  # not asked for, but one switch away
+    assert "published for BERT-Base" not in page.text  # can be switched on
     assert "Published curves can be switched on." in page.text
     assert page.data["charts"]["incremental"]["hidden"] == ["published: Tamkin et al. 2020"]

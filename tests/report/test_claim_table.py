@@ -29,7 +29,7 @@ def test_fits_the_width_and_cuts_nothing(folder, width):
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
     others = [claim for claim in study_claims(folder) if claim.verdict == "not asked for"]
-    assert text.count("not asked for") == len(others) >= 8
+    assert text.count("not tested") == len(others) >= 8
     assert "[bold]CoLA" in text
     assert "95% interval" in " ".join(text.split())
 
@@ -44,27 +44,27 @@ def test_the_row_has_the_numbers_of_the_deciding_test(folder):
 
 
 @pytest.mark.parametrize(
-    ("about", "shown"), [("at 5,000", "r = 0.984"), ("500 against 5,000", "difference in r: +0.984")]
+    ("about", "expected"), [("at 5,000", "r = 0.984"), ("500 against 5,000", "difference in r: +0.984")]
 )
-def test_a_coefficient_goes_by_its_name(about, shown):
+def test_a_coefficient_goes_by_its_name(about, expected):
     claim = Claim("T4", "", 0.984, 0.9, 0.99, 0.01, "holds", None, "", unit="r", about=about)
     (row,) = claim_rows([claim])
-    assert row.effect == shown
+    assert row.effect == expected
     assert (row.level, row.interval) == ("95%", "0.900 to 0.990")
 
 
 def test_the_command_prints_all_three_forms(folder):
     from whichlayers.cli import app
 
-    def asked(*options):
+    def output(*options):
         result = CliRunner().invoke(app, ["claims", str(folder), *options])
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    assert "T1" in asked()
-    records = json.loads(asked("--format", "json"))
+    assert "T1" in output()
+    records = json.loads(output("--format", "json"))
     assert [record["id"] for record in records] == [claim.id for claim in study_claims(folder)]
     assert {"T1", "T2", "T3", "T4", "T5", "T6", "T7", "S1", "S2"} <= {record["id"] for record in records}
     assert len(records[0]["tests"]) == 4
-    table = pd.read_csv(io.StringIO(asked("--format", "csv", "--margin", "0.02")))
+    table = pd.read_csv(io.StringIO(output("--format", "csv", "--margin", "0.02")))
     assert (table.claim == "T1").sum() == 4

@@ -10,7 +10,7 @@ from synthetic_results import incremental, lifelike, localized, permutation, wri
 from synthetic_words import forgetting, word_points
 from typer.testing import CliRunner
 
-from whichlayers.analysis.compare import compare
+from whichlayers.analysis.compare_studies import compare_studies
 from whichlayers.cli import app
 from whichlayers.report.compare_page import write_comparison
 
@@ -32,8 +32,8 @@ def test_the_command_shows_the_table_and_writes_the_page(two):
     assert (
         result.output.count("+0.010") == 11
     )  # four incremental curves, permuted, two of blocks, two baselines of both
-    assert f"{NAME} is higher in" in result.output.replace("\n", " ")
-    assert "no partner: localized, in first" in result.output
+    assert f"{NAME} is significantly higher in" in result.output.replace("\n", " ")
+    assert "unpaired: localized, in first" in result.output
     page = (two / "compare.html").read_text(encoding="utf-8")
     assert NAME not in page
     assert "&lt;b&gt;second&lt;/b&gt; minus first" in page
@@ -48,23 +48,23 @@ def test_the_command_shows_the_table_and_writes_the_page(two):
 
 
 def charts_of(first, second, target):
-    write_comparison(compare(first, second), target)
+    write_comparison(compare_studies(first, second), target)
     return json.loads(re.search(r'id="data">(.*?)</script>', target.read_text(encoding="utf-8"))[1])["charts"]
 
 
-def test_orders_are_numbered_and_not_joined(two):
+def test_permutations_are_numbered_and_not_joined(two):
     charts = charts_of(two / "one", two / "two", two / "page.html")
     for what in ("difference", "both"):
         chart = charts[f"permutation_{what}"]
-        assert chart["x"] == "number of the order"
+        assert chart["x"] == "permutation no."
         assert all(mark["dash"] is None for mark in chart["marks"] if mark["kind"] == "line")
     labels = [dim["label"] for dim in charts["localized_both"]["dims"]]
     assert labels == ["condition", "setting"]
     conditions = charts["localized_both"]["dims"][0]["values"]
-    assert sorted(conditions) == ["block preserved", "block re-initialised"]
+    assert sorted(conditions) == ["block preserved", "block re-initialized"]
 
 
-def test_sets_of_neurons_stand_over_the_models_that_were_asked(tmp_path):
+def test_sets_of_neurons_are_drawn_over_the_models(tmp_path):
     made = word_points(("bert-base-uncased",), ("SST-2",), ("UD-EWT:xpos",), depth=6)
     for name in ("one", "two"):
         write_results(tmp_path / name, made, forgetting(6), name=name, depth=6)
@@ -77,7 +77,7 @@ def test_sets_of_neurons_stand_over_the_models_that_were_asked(tmp_path):
         assert sets["label"] == "neurons"
         assert {"all neurons", "top 5%", "bottom 10%"} <= set(sets["values"])
         assert "variant" not in [dim["name"] for dim in chart["dims"]]
-    assert "set, % of neurons" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "set (% of neurons)" in (tmp_path / "page.html").read_text(encoding="utf-8")
     for what in ("difference", "both"):
         chart = charts[f"neurons_{what}"]
         assert all(mark["dash"] is None for mark in chart["marks"] if mark["kind"] == "line")
@@ -85,15 +85,15 @@ def test_sets_of_neurons_stand_over_the_models_that_were_asked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["one", "three"], "there is no three"),
         (["one", "empty"], "holds no results.db"),
-        (["one", "two", "--out", "nowhere/page.html"], "there is no folder nowhere"),
+        (["one", "two", "--out", "nowhere/page.html"], "the folder nowhere does not exist"),
     ],
 )
-def test_what_cannot_be_compared_is_said(two, arguments, told):
+def test_errors(two, arguments, message):
     (two / "empty").mkdir()
     result = CliRunner().invoke(app, ["compare", *arguments])
     assert result.exit_code == 2
-    assert told in result.output.replace("\n", " ")
+    assert message in result.output.replace("\n", " ")

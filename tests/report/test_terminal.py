@@ -10,7 +10,7 @@ from rich.console import Console
 from synthetic_results import incremental, lifelike, localized, write_results
 
 from whichlayers.analysis.intervals import t_interval
-from whichlayers.report.tables import Cell, grid, summary
+from whichlayers.report.tables import GridCell, summary, summary_grid
 from whichlayers.report.terminal import _spread, summary_table
 from whichlayers.results.frames import finished, load_points
 
@@ -22,12 +22,12 @@ def show(folder, width=100):
 
 
 def test_the_metric_is_named(tmp_path):
-    alike, unlike = (
+    same, different = (
         show(write_results(tmp_path / tasks[-1], incremental(tasks, (500,), 2), lifelike(6)), width=140)
         for tasks in (("SST-2", "QNLI"), ("SST-2", "CoLA"))
     )
-    assert "pretrained layers kept (k); accuracy × 100" in alike
-    assert "SST-2 accuracy, CoLA Matthews correlation × 100" in unlike
+    assert "pretrained layers kept (k); accuracy × 100" in same
+    assert "SST-2 accuracy, CoLA Matthews correlation × 100" in different
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -62,8 +62,8 @@ def test_many_long_heads_become_narrow_before_a_number_is_cut(tmp_path):
         assert max(map(len, text.splitlines())) <= width
         means = summary(finished(load_points(folder)))
         counted = means[means["experiment"] == "incremental"]
-        shown = re.findall(r"-?\d+\.\d ±", text.partition("Localized")[0])
-        assert len(shown) == len(counted)
+        found = re.findall(r"-?\d+\.\d ±", text.partition("Localized")[0])
+        assert len(found) == len(counted)
         assert "".join(re.findall(r"a-task[\w-]*", text)[:1]).startswith("a-task")
 
 
@@ -79,28 +79,28 @@ def test_cells_are_mean_and_half_width_times_100(tmp_path):
     assert row.split() == ["SST-2", "500", "52.0", f"±{small:.1f}", "70.0", f"±{large:.0f}", "50.0"]
 
 
-def test_compression_is_no_share_and_corpora_are_no_tasks(tmp_path):
+def test_compression_is_not_a_fraction_and_corpora_are_not_tasks(tmp_path):
     from synthetic_words import forgetting, word_points
 
     made = word_points(("bert-base-uncased",), ("SST-2",), ("UD-EWT:xpos",), depth=6)
     folder = write_results(tmp_path, made, forgetting(6), depth=6)
     points = finished(load_points(folder))
-    _, _, told = show(folder).partition("Description length")
+    _, _, text = show(folder).partition("Description length")
     means = points[points["experiment"] == "description_length"].groupby(["condition", "x"])["value"].mean()
     for mean in means:
-        assert f"{mean:.2f}" in told
-        assert f"{100 * mean:.1f}" not in told
-    assert "how many times shorter than by a uniform code" in told
-    assert "corpus" in told
-    assert "task" not in told
-    assert not grid(points, "description_length").share
-    assert grid(points, "neurons").share
-    pretrained = [r for r in grid(points, "word_probing").rows if r.heads[-1] == "pretrained"]
+        assert f"{mean:.2f}" in text
+        assert f"{100 * mean:.1f}" not in text
+    assert "how many times shorter than a uniform code" in text
+    assert "corpus" in text
+    assert "task" not in text
+    assert not summary_grid(points, "description_length").fractions
+    assert summary_grid(points, "neurons").fractions
+    pretrained = [r for r in summary_grid(points, "word_probing").rows if r.heads[-1] == "pretrained"]
     assert [row.heads[1] for row in pretrained] == ["–"]
 
 
 def test_half_widths_stay_short_at_the_turn():
-    assert [_spread(Cell(0.5, half, 2)) for half in (0.0994, 0.0996, 0.56, float("nan"))] == [
+    assert [_spread(GridCell(0.5, half, 2)) for half in (0.0994, 0.0996, 0.56, float("nan"))] == [
         " ±9.9",
         " ±10",
         " ±56",
@@ -110,10 +110,10 @@ def test_half_widths_stay_short_at_the_turn():
 
 def test_baselines_come_first_and_conditions_have_rows(tmp_path):
     points = finished(load_points(write_results(tmp_path, localized(), lifelike(6))))
-    table = grid(points, "localized")
+    table = summary_grid(points, "localized")
     assert table.columns == ("all", "none", "1", "2", "3", "4")
     assert table.heads == ("task", "examples", "condition")
-    assert [row.heads[2] for row in table.rows] == ["block re-initialised", "block preserved"]
+    assert [row.heads[2] for row in table.rows] == ["block re-initialized", "block preserved"]
     assert table.rows[0].cells[0] == table.rows[1].cells[0]
 
 
@@ -121,7 +121,7 @@ def test_grid_and_summary_agree(tmp_path):
     made = incremental(("SST-2", "CoLA"), recipes=("as_described", "bert_init"))
     points = finished(load_points(write_results(tmp_path, made, lifelike(6))))
     rows = summary(points)
-    cells = [cell for row in grid(points, "incremental").rows for cell in row.cells]
+    cells = [cell for row in summary_grid(points, "incremental").rows for cell in row.cells]
     assert len(cells) == len(rows) == 2 * 2 * 7
     assert sorted(cell.mean for cell in cells) == pytest.approx(sorted(rows["mean"]))
 

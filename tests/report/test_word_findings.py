@@ -1,4 +1,4 @@
-"""Sentences about words say what the numbers say."""
+"""Findings of word-level probing state what the statistics show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from synthetic_results import prune, write_results
 from synthetic_words import forgetting, word_points
 
-from whichlayers.plots.display_names import number
+from whichlayers.plots.display_names import format_number
 from whichlayers.report.findings import findings, headlines
 from whichlayers.results.frames import finished, load_points
 
@@ -27,42 +27,46 @@ def test_the_best_layer_and_what_finetuning_costs_the_top(points):
     probed = points[points["experiment"] == "word_probing"]
     before = probed[probed["finetuned_on"] == ""]
     best = before.groupby("x")["value"].mean().idxmax()
-    assert "UD-EWT:xpos" in found.about
+    assert "UD-EWT:xpos" in found.heading
     assert f"layer {best:g} has the highest mean" in found.sentences[0]
     _, top = found.sentences
-    mine = probed[probed["x"] == DEPTH]
+    last = probed[probed["x"] == DEPTH]
     lost = {
-        name: mine[mine["finetuned_on"] == name]["value"].mean()
-        - mine[mine["finetuned_on"] == ""]["value"].mean()
+        name: last[last["finetuned_on"] == name]["value"].mean()
+        - last[last["finetuned_on"] == ""]["value"].mean()
         for name in ("SST-2", "RTE")
     }
     most = min(lost, key=lost.get)
     assert f"Layer {DEPTH} after finetuning" in top
-    assert f"lower when finetuned on SST-2 and RTE (the most when finetuned on {most}: " in top
+    assert (
+        f"significantly lower when finetuned on SST-2 and RTE (largest difference when finetuned on {most}: "
+        in top
+    )
     assert f"−{abs(lost[most]):.3f} accuracy" in top
     assert "3 trials" in top
 
 
 def test_the_best_neurons_against_the_worst(points):
     [found] = findings(points, "neurons")
-    [told] = found.sentences
-    assert told.startswith(
-        "The top 5% of the neurons alone, less the bottom 5%: ahead as pretrained, and when"
+    [sentence] = found.sentences
+    assert sentence.startswith(
+        "Probe on the top 5% of the neurons compared with the bottom 5%: significantly higher for the pretrained model "
+        "and when"
     )
 
 
 def test_the_whole_study_in_a_sentence_each(points):
-    told = headlines(points, [])
+    sentences = headlines(points, [])
     assert (
-        "After finetuning, the highest layer knows less of words in 2 of 2 cases, and more in 0 (a case: a corpus and "
-        "a model; 95% interval beyond zero)." in told
+        "Finetuning significantly lowers the word-level probing score of the last layer in 2 of 2 cases and raises it "
+        "in 0 (one case per corpus and finetuned model; 95% interval excludes zero)." in sentences
     )
-    assert any("bottom ones in 3 of 3 cases" in sentence for sentence in told)
+    assert any("bottom neurons in 3 of 3 cases" in sentence for sentence in sentences)
     raised = points["value"] + 0.5 * ((points["finetuned_on"] == "RTE") & (points["x"] == DEPTH))
-    told = headlines(points.assign(value=raised), [])
-    assert any("less of words in 1 of 2 cases, and more in 1" in sentence for sentence in told)
-    alone = headlines(points[points["seed"] == 0], [])
-    assert not any("cases" in sentence for sentence in alone)
+    sentences = headlines(points.assign(value=raised), [])
+    assert any("last layer in 1 of 2 cases and raises it in 1 (" in sentence for sentence in sentences)
+    single = headlines(points[points["seed"] == 0], [])
+    assert not any("cases" in sentence for sentence in single)
 
 
 def test_what_the_interval_denies_is_not_stated(points):
@@ -70,10 +74,10 @@ def test_what_the_interval_denies_is_not_stated(points):
     noise = points.assign(value=0.6 + 0.02 * rng.standard_normal(len(points)))
     for experiment in ("word_probing", "neurons"):
         [found] = findings(noise, experiment)
-        assert "cannot be told from zero" in found.sentences[-1]
+        assert "not significantly different" in found.sentences[-1]
         assert "−0.000" not in found.sentences[-1]
-    for way in ("ahead", "behind"):
-        assert f"{way} as" not in found.sentences[-1]
+    for way in ("higher", "lower"):
+        assert f"significantly {way}" not in found.sentences[-1]
 
 
 def test_single_trials_have_no_interval(points):
@@ -83,11 +87,11 @@ def test_single_trials_have_no_interval(points):
 
 
 @pytest.mark.parametrize(
-    ("value", "signed", "shown"),
+    ("value", "signed", "expected"),
     [(-0.0001, True, "0.000"), (-0.0004, False, "0.000"), (-0.0006, True, "−0.001"), (0.5, True, "+0.500")],
 )
-def test_no_sign_before_a_rounded_zero(value, signed, shown):
-    assert number(value, signed) == shown
+def test_no_sign_before_a_rounded_zero(value, signed, expected):
+    assert format_number(value, signed) == expected
 
 
 def test_one_comparison_a_condition_is_not_called_several(tmp_path):

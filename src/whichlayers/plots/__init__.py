@@ -1,1 +1,1 @@
-"""Figures: matplotlib for files, the same as data for the report page."""
+"""Figures: drawn with matplotlib for the files, and exported as chart data for the report page."""

@@ -1,4 +1,4 @@
-"""What is drawn on a panel: a line with bars and single trials, baselines in their band, entries of a legend."""
+"""Elements that panels are drawn from: lines with error bars and single trials, baselines, legend entries."""
 
 from __future__ import annotations
 
@@ -8,44 +8,65 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from whichlayers.analysis.baseline_differences import ALL, BASELINES, NONE
-from whichlayers.analysis.intervals import Interval, summarise, t_interval
+from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
+from whichlayers.analysis.intervals import Interval, summarize, t_interval
 from whichlayers.plots.facets import Mark, Panel
-from whichlayers.plots.style import CAP_SIZE, FEW, LINE_WIDTH, LINES, MARKER_SIZE, MARKERS, Theme
-
-SPREAD = 0.3  # of a step on the x axis, over which the lines of a panel are set apart: bars do not hide bars
-
-NEAR = (
-    0.05  # of the x axis: the most between two lines, that a panel with few places does not tear them apart
+from whichlayers.plots.style import (
+    CAP_SIZE,
+    LINE_WIDTH,
+    LINES,
+    MARKER_SIZE,
+    MARKERS,
+    MAX_SINGLE_TRIALS,
+    Theme,
 )
 
-ABOUT = ("experiment", "model", "task", "train_size", "condition", "variant", "setting", "kept")
+# Lines of a panel are moved sideways so that their error bars do not overlap.
+DODGE_WIDTH = 0.3  # total width, as a fraction of one step of the x axis
+MAX_DODGE_GAP = 0.05  # largest gap between two lines, as a fraction of the x axis
 
-Shown = dict[str, list[tuple[float, float, float]]]  # task -> (value, low, high) of all that is drawn
+# Columns that may distinguish the curves of a figure.
+ATTRIBUTES = ("experiment", "model", "task", "train_size", "condition", "variant", "setting", "kept")
+
+DrawnValues = dict[str, list[tuple[float, float, float]]]  # task -> (value, low, high) of everything drawn
 
 
-def line(
+def draw_line(
     panel: Panel,
     rows: pd.DataFrame,
     place: tuple[int, int],
-    look: dict[str, Any],
-    shown: Shown,
+    style: dict[str, Any],
+    drawn_values: DrawnValues,
     single_trials: bool = True,
     name: str = "",
     bars: bool = True,
 ) -> bool:
-    """Draws line i of n with its bars; says whether trials are shown one by one anywhere on it."""
-    shift, beside = dodge(*place, panel)
-    summary = summarise(rows, ["x"])
+    """Draw the mean of `rows` over x with 95% t intervals, and record it as a mark of the panel.
+
+    Args:
+        panel: Panel to draw on; its `marks` get one more entry.
+        rows: Trials of one curve, with columns x, seed and value.
+        place: Index of this line and number of lines in the panel.
+        style: Keyword arguments for `Axes.plot`.
+        drawn_values: Gets what was drawn, to set the y limits later.
+        single_trials: Whether to draw trials as faint points where a point has at most `MAX_SINGLE_TRIALS`.
+        name: Name of the curve in the legend of the page, if its attributes do not determine it.
+        bars: Whether to draw the intervals.
+
+    Returns:
+        Whether any single trials were drawn.
+    """
+    shift, trial_shift = dodge(*place, panel)
+    summary = summarize(rows, ["x"])
     half = (summary["high"] - summary["low"]).to_numpy() / 2
-    colour = look["color"]
-    sampled = summary.loc[summary["n"].between(2, FEW if single_trials else 0), "x"]
+    color = style["color"]
+    sampled = summary.loc[summary["n"].between(2, MAX_SINGLE_TRIALS if single_trials else 0), "x"]
     faint = rows[rows["x"].isin(sampled)]
     panel.axes.plot(
-        faint["x"] + shift + beside,
+        faint["x"] + shift + trial_shift,
         faint["value"],
         ".",
-        color=colour,
+        color=color,
         alpha=0.55,
         markersize=4,
         mew=0,
@@ -58,74 +79,74 @@ def line(
         mean[known],
         half[known],
         fmt="none",
-        ecolor=colour,
+        ecolor=color,
         elinewidth=1.0,
         capsize=CAP_SIZE,
         zorder=3,
     )
-    panel.axes.plot(x, mean, zorder=4, **look)
+    panel.axes.plot(x, mean, zorder=4, **style)
     ends = (summary["low"], summary["high"]) if bars else (mean, mean)
-    shown[panel.task] += list(zip(mean, *ends, strict=True))
-    shown[panel.task] += [(value, value, value) for value in faint["value"]]
+    drawn_values[panel.task] += list(zip(mean, *ends, strict=True))
+    drawn_values[panel.task] += [(value, value, value) for value in faint["value"]]
     trials = rows[["x", "seed", "value"]]
-    panel.marks.append(Mark("line", look, about(rows), summary, trials, name, bars=bars))
+    panel.marks.append(Mark("line", style, shared_attributes(rows), summary, trials, name, bars=bars))
     return not faint.empty
 
 
-def about(rows: pd.DataFrame) -> dict[str, Any]:
-    """What is one and the same in all rows, of all that a figure may tell apart."""
-    return {name: rows[name].iloc[0] for name in ABOUT if name in rows and rows[name].nunique() == 1}
+def shared_attributes(rows: pd.DataFrame) -> dict[str, Any]:
+    """Values of the `ATTRIBUTES` columns that are the same in all rows."""
+    return {name: rows[name].iloc[0] for name in ATTRIBUTES if name in rows and rows[name].nunique() == 1}
 
 
-def baselines(
+def draw_baselines(
     panel: Panel,
     theme: Theme,
-    shown: Shown,
+    drawn_values: DrawnValues,
     rows: pd.DataFrame | None = None,
     span: tuple[float, float] | None = None,
 ) -> None:
-    """Mean and interval of "all pretrained" and "none pretrained" as a dashed line in a band."""
+    """Draw "all pretrained" and "none pretrained" as dashed lines with their 95% t intervals as bands.
+
+    Args:
+        rows: Rows to search for baselines; the points of the panel by default.
+        span: Start and end of the lines on the x axis; the whole width by default.
+    """
     rows = panel.points if rows is None else rows
     for condition in BASELINES:
-        values = rows.loc[rows["condition"] == condition, "value"]
-        if values.empty:
+        baseline = rows[rows["condition"] == condition]
+        if baseline.empty:
             continue
-        i: Interval = t_interval(values)
-        where: Any = span or (0, 1)
+        i: Interval = t_interval(baseline["value"])
+        ends: Any = span or (0, 1)
         transform = panel.axes.transData if span else panel.axes.get_yaxis_transform()
-        panel.axes.plot(
-            where, (i.mean, i.mean), transform=transform, zorder=1.5, **baseline_look(condition, theme)
-        )
+        style = baseline_style(condition, theme)
+        panel.axes.plot(ends, (i.mean, i.mean), transform=transform, zorder=1.5, **style)
         if i.n > 1:
             low, high = (i.low, i.low), (i.high, i.high)
-            panel.axes.fill_between(
-                where, low, high, transform=transform, color=theme.muted, alpha=0.16, lw=0
-            )
-        shown[panel.task].append((i.mean, i.low, i.high))
-        mine = rows[rows["condition"] == condition]
+            panel.axes.fill_between(ends, low, high, transform=transform, color=theme.muted, alpha=0.16, lw=0)
+        drawn_values[panel.task].append((i.mean, i.low, i.high))
         x = float("nan") if span is None else sum(span) / 2
         table = pd.DataFrame([{"x": x, **vars(i)}])
-        trials = mine.assign(x=x)[["x", "seed", "value"]]
-        panel.marks.append(
-            Mark("level", baseline_look(condition, theme), about(mine), table, trials, condition)
-        )
+        trials = baseline.assign(x=x)[["x", "seed", "value"]]
+        panel.marks.append(Mark("level", style, shared_attributes(baseline), table, trials, condition))
 
 
-def look(theme: Theme, colour: str, variant: int, marker: str | None = None) -> dict[str, Any]:
-    """Of a line: the first variant is solid with filled markers, the others are broken with open ones."""
+def line_style(theme: Theme, color: str, variant: int, marker: str | None = None) -> dict[str, Any]:
+    """Style of a curve: solid with filled markers for variant 0, dashed with open markers for the others."""
     return {
-        "color": colour,
+        "color": color,
         "linewidth": LINE_WIDTH,
         "linestyle": LINES[variant % len(LINES)],
         "marker": marker or MARKERS[variant % len(MARKERS)],
         "markersize": MARKER_SIZE,
-        "markerfacecolor": colour if variant == 0 else theme.background,
-        "markeredgecolor": colour,
+        "markerfacecolor": color if variant == 0 else theme.background,
+        "markeredgecolor": color,
         "markeredgewidth": 1.0,
     }
 
 
-def probe_look(theme: Theme) -> dict[str, Any]:
+def probe_style(theme: Theme) -> dict[str, Any]:
+    """Style of the curve of linear probes in the figure of the incremental experiment."""
     dashes = {"linestyle": (0, (4, 2)), "marker": "D", "markersize": MARKER_SIZE - 1, "linewidth": 1.2}
     return {
         **dashes,
@@ -135,35 +156,38 @@ def probe_look(theme: Theme) -> dict[str, Any]:
     }
 
 
-def baseline_look(condition: str, theme: Theme) -> dict[str, Any]:
-    dashes = (0, (6, 2)) if condition == ALL else (0, (2, 2))
+def baseline_style(condition: str, theme: Theme) -> dict[str, Any]:
+    """Style of a baseline: long dashes for "all pretrained", short ones for "none pretrained"."""
+    dashes = (0, (6, 2)) if condition == ALL_PRETRAINED else (0, (2, 2))
     return {"color": theme.ink, "linewidth": 1.0, "linestyle": dashes, "alpha": 0.75}
 
 
-def dodge(place: int, count: int, panel: Panel) -> tuple[float, float]:
-    """How far line i of n is moved sideways, and how far from its bar its single trials stand."""
-    most = NEAR * _span(panel)
+def dodge(index: int, count: int, panel: Panel) -> tuple[float, float]:
+    """Sideways shift of line `index` out of `count`, and the further shift of its single trials."""
+    most = MAX_DODGE_GAP * _x_extent(panel)
     if count == 1:
         return 0.0, min(0.1, most)
-    gap = min(SPREAD * min(1.0, count / 4) / (count - 1), most)
-    return gap * (place - (count - 1) / 2), gap / 2
+    gap = min(DODGE_WIDTH * min(1.0, count / 4) / (count - 1), most)
+    return gap * (index - (count - 1) / 2), gap / 2
 
 
-def _span(panel: Panel) -> float:
-    """Of the x axis."""
+def _x_extent(panel: Panel) -> float:
+    """Length of the x axis in units of x, without the baselines (their x has no meaning)."""
     points = panel.points
     x = points.loc[~points["condition"].isin(BASELINES), "x"] if "condition" in points else points["x"]
     return 1.0 if x.empty else float(x.max() - x.min() + 1)
 
 
-def with_trials(handles: list[Any], labels: list[str], few: bool, theme: Theme) -> None:
-    if few:
+def add_trial_legend(handles: list[Any], labels: list[str], has_single_trials: bool, theme: Theme) -> None:
+    """Append the legend entry of single trials if any were drawn."""
+    if has_single_trials:
         handles.append(Line2D([], [], color=theme.muted, marker=".", linestyle="", markersize=5, mew=0))
         labels.append("one trial")
 
 
-def with_baselines(handles: list[Any], labels: list[str], points: pd.DataFrame, theme: Theme) -> None:
-    for condition in (ALL, NONE):
+def add_baseline_legend(handles: list[Any], labels: list[str], points: pd.DataFrame, theme: Theme) -> None:
+    """Append the legend entries of the baselines that `points` contain."""
+    for condition in (ALL_PRETRAINED, NONE_PRETRAINED):
         if (points["condition"] == condition).any():
-            handles.append(Line2D([], [], **baseline_look(condition, theme)))
+            handles.append(Line2D([], [], **baseline_style(condition, theme)))
             labels.append(condition)

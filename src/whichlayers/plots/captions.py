@@ -1,106 +1,112 @@
-"""What stands below a figure: how to read it, and how many trials it rests on."""
+"""Captions: what a figure shows, how to read it, and how many trials it is based on."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from whichlayers.analysis.baseline_differences import ALL, BASELINES, NONE
+from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 from whichlayers.plots.display_names import BY_LAYER, size_name
-from whichlayers.plots.figures import in_one_figure
-from whichlayers.plots.permutations import LEAST_FOR_DENSITY
-from whichlayers.plots.style import FEW
-from whichlayers.plots.word_figures import MOST_BARS, whose
+from whichlayers.plots.figures import main_figure_rows
+from whichlayers.plots.permutations import MIN_FOR_DENSITY
+from whichlayers.plots.style import MAX_SINGLE_TRIALS
+from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS, model_labels
 from whichlayers.results.frames import CURVE
 
-WHAT = {
-    "incremental": "The first k layers keep their pretrained weights, all above are re-initialised, and the "
-    "whole model is finetuned. k = 0 keeps the embeddings alone.",
-    "localized": "A block of consecutive layers is re-initialised, or is all that is preserved, and the "
-    "whole model is finetuned.",
-    "single_layer": "One layer is re-initialised and the whole model is finetuned.",
-    "permutation": "The pretrained layers are put in a random order and the whole model is finetuned.",
-    "epochs": "The first k layers keep their pretrained weights, all above are re-initialised, and the whole "
-    "model is finetuned for longer. Shown is the end of training.",
-    "prune": "Layers are dropped and the model that is left is finetuned.",
-    "probing": "The model stays as it was pretrained; a linear classifier is trained on the states of one "
-    "layer, and stops by examples held out from its training set.",
-    "word_probing": "A linear classifier of words' tags is trained on the states of one layer, of the model as it was "
-    "pretrained and of the model finetuned on a task.",
-    "neurons": "A linear classifier of words' tags is trained on all neurons of all layers, and anew on the top, the "
-    "bottom or random ones alone.",
-    "neuron_spread": "How many of the neurons that say most of a word's tag lie in each layer.",
-    "smallest_set": "How many of all neurons a classifier needs, the best first, to be about as accurate as with all.",
-    "selectivity": "Accuracy less that on a control task, in which every word type has one random tag.",
-    "description_length": "How many times shorter the tags are by the classifier's online code than by a uniform code.",
+DESCRIPTIONS = {
+    "incremental": "The first k layers keep their pretrained weights, all layers above are re-initialized, and the "
+    "whole model is finetuned. k = 0 keeps only the embeddings.",
+    "localized": "A block of consecutive layers is re-initialized, or is the only one that keeps its pretrained "
+    "weights, and the whole model is finetuned.",
+    "single_layer": "One layer is re-initialized and the whole model is finetuned.",
+    "permutation": "The pretrained layers are put in random order and the whole model is finetuned.",
+    "epochs": "The first k layers keep their pretrained weights, all layers above are re-initialized, and the whole "
+    "model is finetuned for more epochs. The scores are those after the last epoch.",
+    "prune": "Layers are dropped and the remaining model is finetuned.",
+    "probing": "The model stays frozen as pretrained; a linear probe is trained on the hidden states of one layer, "
+    "with early stopping on held-out training examples.",
+    "word_probing": "A linear probe is trained to predict the tags of words from the hidden states of one layer, for "
+    "the pretrained model and for the model finetuned on a task.",
+    "neurons": "A linear probe for the tags of words is trained on all neurons of all layers, and again on only the "
+    "top, bottom or random neurons.",
+    "neuron_spread": "Fraction of the top neurons, those most informative about the tags of words, in each layer.",
+    "smallest_set": "Fraction of all neurons that a probe needs, most informative first, to be nearly as accurate "
+    "as with all neurons.",
+    "selectivity": "Accuracy minus accuracy on a control task in which every word type has a random tag.",
+    "description_length": "Compression: how many times shorter the online code of the tags is than a uniform code.",
 }
-CUT_OFF = "An interval that leaves the panel is cut off at its edge."
+CLIPPED_NOTE = "Intervals that extend beyond the panel are clipped."
 
 
 def caption(points: pd.DataFrame, experiment: str) -> str:
+    """Caption of the main figure of an experiment, from finished points of the whole study."""
     chosen = points[points["experiment"] == experiment]
-    shown = in_one_figure(chosen) if experiment == "incremental" else chosen
-    others, chosen = chosen["variant"].nunique() - shown["variant"].nunique(), shown
-    counts = chosen[~chosen["condition"].isin(BASELINES)].groupby([*CURVE, "condition", "x"]).size()
-    told = [WHAT.get(experiment, "")]
+    drawn = main_figure_rows(chosen) if experiment == "incremental" else chosen
+    other_variants = chosen["variant"].nunique() - drawn["variant"].nunique()
+    counts = drawn[~drawn["condition"].isin(BASELINES)].groupby([*CURVE, "condition", "x"]).size()
+    sentences = [DESCRIPTIONS.get(experiment, "")]
     if experiment == "permutation":
-        told += _permutations(chosen[~chosen["condition"].isin(BASELINES)])
+        sentences += _permutations(drawn[~drawn["condition"].isin(BASELINES)])
     elif counts.max() > 1:
-        told.append(f"Means with 95% t intervals over {_range(counts)} trials a point.")
+        sentences.append(f"Means with 95% t intervals over {_range(counts)} trials per point.")
     else:
-        told.append("One trial a point, hence no intervals.")
-    if _crowded(chosen, experiment):
-        told.append(
-            "Bars stand on the first curve alone, for they would merge; point at another to read its own."
+        sentences.append("One trial per point, hence no intervals.")
+    if _crowded(drawn, experiment):
+        sentences.append(
+            "Only the first curve has error bars, to avoid clutter; hover over another curve to see its intervals."
         )
-    elif experiment != "permutation" and counts.between(2, FEW).any():
-        told.append("Faint points are single trials.")
-    told += _baselines(chosen)
-    if chosen["train_size"].nunique() == 1 and chosen["train_size"].iloc[0]:
-        told.append(f"{size_name(chosen['train_size'].iloc[0])} training examples.")
+    elif experiment != "permutation" and counts.between(2, MAX_SINGLE_TRIALS).any():
+        sentences.append("Faint points are single trials.")
+    sentences += _baselines(drawn)
+    if drawn["train_size"].nunique() == 1 and drawn["train_size"].iloc[0]:
+        sentences.append(f"{size_name(drawn['train_size'].iloc[0])} training examples.")
     elif experiment == "incremental":
-        told.append("The more examples, the stronger the colour.")
-    if others:
-        told.append(f"With {chosen['variant'].iloc[0]}; the figures below compare other ways.")
-    if experiment == "incremental" and _probed(points):
-        told.append("The broken line is a linear probe on layer k of the frozen model.")
+        sentences.append("Stronger colors mean more training examples.")
+    if other_variants:
+        sentences.append(f"Shown for {drawn['variant'].iloc[0]}; the figures below compare other settings.")
+    if experiment == "incremental" and _has_probes(points):
+        sentences.append("The dashed line is a linear probe on layer k of the frozen model.")
     if counts.between(2, 3).any():
-        told.append(CUT_OFF)
-    return " ".join(text for text in told if text)
+        sentences.append(CLIPPED_NOTE)
+    return " ".join(text for text in sentences if text)
 
 
 def _permutations(rows: pd.DataFrame) -> list[str]:
-    told = ["Mean of the permutations with its 95% t interval."]
+    sentences = ["Mean over the permutations with its 95% t interval."]
     each = rows.groupby([*CURVE, "x"])["value"].mean()
-    if (each.groupby(CURVE).size() >= LEAST_FOR_DENSITY).any():
-        told.append("The shape beside the circles is a kernel density estimate.")
+    if (each.groupby(CURVE).size() >= MIN_FOR_DENSITY).any():
+        sentences.append("The shape next to the circles is a kernel density estimate.")
     if each.groupby(CURVE).apply(lambda values: values.duplicated().any()).any():
-        told.append("Circles at exactly one height are orders with the same score.")
-    return told
+        sentences.append("Circles at the same height are permutations with the same score.")
+    return sentences
 
 
 def _crowded(rows: pd.DataFrame, experiment: str) -> bool:
-    """Whether a panel has more curves than can all have bars."""
+    """Whether a panel has too many curves for all of them to have error bars."""
     if experiment not in BY_LAYER:
         return False
-    return bool(whose(rows).groupby([rows["model"], rows["task"]]).nunique().max() > MOST_BARS)
+    return bool(
+        model_labels(rows).groupby([rows["model"], rows["task"]]).nunique().max() > MAX_CURVES_WITH_BARS
+    )
 
 
 def _baselines(rows: pd.DataFrame) -> list[str]:
-    """Only of those that are drawn."""
-    words = {ALL: "all", NONE: "none"}
+    """A sentence on the baselines that are drawn, if any."""
+    names = {ALL_PRETRAINED: "all", NONE_PRETRAINED: "none"}
     drawn = [c for c in BASELINES if (rows["condition"] == c).any()]
     if not drawn:
         return []
-    lines = "Broken lines are" if len(drawn) > 1 else "The broken line is"
-    which = " or with ".join(words[c] for c in drawn)
+    lines = "Dashed lines show" if len(drawn) > 1 else "The dashed line shows"
+    which = " or ".join(names[c] for c in drawn)
     several = rows[rows["condition"].isin(drawn)].groupby([*CURVE, "condition"]).size().max() > 1
-    band = f", with {'their' if len(drawn) > 1 else 'its'} 95% band" if several else ""
+    intervals = "95% t intervals as bands" if len(drawn) > 1 else "its 95% t interval as a band"
+    band = f", with {intervals}" if several else ""
     return [f"{lines} the model with {which} of its layers pretrained{band}."]
 
 
-def _probed(points: pd.DataFrame) -> bool:
-    kinds = [set(points.loc[points["experiment"] == e, "task"]) for e in ("incremental", "probing")]
-    return bool(kinds[0] & kinds[1])
+def _has_probes(points: pd.DataFrame) -> bool:
+    """Whether some task has both an incremental curve and linear probes."""
+    tasks = [set(points.loc[points["experiment"] == e, "task"]) for e in ("incremental", "probing")]
+    return bool(tasks[0] & tasks[1])
 
 
 def _range(counts: pd.Series) -> str:

@@ -1,10 +1,10 @@
-"""A figure as data, for the page to draw anew: its panels, the marks on them, and what they can be told apart by.
+"""Convert figures to JSON-serializable charts, which the report page draws itself.
 
-    chart = chart_of(figure, "incremental", "Incremental re-initialisation", caption)
+    chart = chart_of(figure, "incremental", "Incremental re-initialization", caption)
 
-Painters draw once, on matplotlib's axes; each panel remembers its marks. So whatever has a figure has a chart, the
-files and the page show the same numbers, and a new kind of experiment needs nothing here. A figure that was
-painted in another way has no chart, and stands on the page as a picture.
+The drawing functions record everything they draw as marks of the panels. So every figure with panels has a chart,
+files and page show the same numbers, and a new experiment needs no code here. A figure without panels has no chart
+and is embedded in the page as an image.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from whichlayers.plots.display_names import (
     BY_MODEL,
     CONDITIONS,
     condition_name,
-    number,
+    format_number,
     short_names,
     size_name,
-    task_word,
+    task_noun,
 )
-from whichlayers.plots.facets import Mark, Panel, PanelFigure, range_of
-from whichlayers.plots.style import DARK, LIGHT, dark_twin
+from whichlayers.plots.facets import Mark, Panel, PanelFigure, metric_range
+from whichlayers.plots.style import DARK, LIGHT, dark_color
 
-# What a reader may switch on and off, in this order; "beside": what is drawn for comparison, by its name.
+# What can be switched on and off on the page, in this order; "reference": baselines, probes and published results.
 DIMENSIONS = {
     "task": "task",
     "model": "model",
@@ -38,48 +38,61 @@ DIMENSIONS = {
     "variant": "variant",
     "setting": "setting",
     "kept": "curve",
-    "beside": "beside it",
+    "reference": "reference",
 }
-MOST_TRIALS = 40_000  # in a chart; more would make the page heavy, and are in results.csv
-LEFT_OUT = f"Single trials are not on this page, being more than {MOST_TRIALS:,}; results.csv has them."
-DIGITS = 6
-SPOKEN = 6  # lines of a panel that its description tells of
+MAX_TRIALS = 40_000  # in a chart; with more the page would become too large
+TRIALS_OMITTED = f"Single trials are not shown because there are more than {MAX_TRIALS:,}; see results.csv."
+DIGITS = 6  # significant digits of the numbers in a chart
+MAX_DESCRIBED = 6  # curves that the alt text of a panel describes
 
 Chart = dict[str, Any]
 
 
 def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool = False) -> Chart | None:
-    """JSON-ready; None where the figure was not drawn with panels. `overlay`: published curves shown at first."""
+    """Convert a figure to a chart.
+
+    Args:
+        figure: A `PanelFigure`, already drawn.
+        key: Name of the chart on the page and of files saved from it.
+        title: Title of the chart.
+        caption: Caption of the chart.
+        overlay: Whether published curves are initially visible.
+
+    Returns:
+        JSON-serializable data, or None if the figure has no panels.
+    """
     panels = [p for p in figure.panels if p.marks] if isinstance(figure, PanelFigure) else []
     if not panels:
         return None
-    marks = [(place, mark) for place, panel in enumerate(panels) for mark in panel.marks]
+    marks = [(index, mark) for index, panel in enumerate(panels) for mark in panel.marks]
     named = _names(mark for _, mark in marks)
-    dims = [name for name in DIMENSIONS if len(named[name]) > 1 or (name == "beside" and named[name])]
-    within = [name for name in dims if _varies_in_a_panel(panels, name) or _told_nowhere(panels, name)]
+    dims = [name for name in DIMENSIONS if len(named[name]) > 1 or (name == "reference" and named[name])]
+    within = [
+        name for name in dims if _varies_in_a_panel(panels, name) or _missing_in_subtitles(panels, name)
+    ]
     count = sum(0 if mark.trials is None else len(mark.trials) for _, mark in marks)
     x_label = next((p.axes.get_xlabel() for p in reversed(panels) if p.axes.get_xlabel()), "x")
-    experiment = next((str(m.about["experiment"]) for _, m in marks if "experiment" in m.about), "")
-    drawn = [_mark(mark, place, dims, within, named, count <= MOST_TRIALS) for place, mark in marks]
-    for made, (place, mark) in zip(drawn, marks, strict=True):
-        made["of"] = _owner(mark, place, marks)
-    together = bool(getattr(figure, "together", False))
-    hidden = [] if overlay else [name for name in named["beside"] if name.startswith("published")]
+    experiment = next((str(m.attributes["experiment"]) for _, m in marks if "experiment" in m.attributes), "")
+    drawn = [_mark(mark, index, dims, within, named, count <= MAX_TRIALS) for index, mark in marks]
+    for data, (index, mark) in zip(drawn, marks, strict=True):
+        data["of"] = _owner(mark, index, marks)
+    shared_y = bool(getattr(figure, "shared_y", False))
+    hidden = [] if overlay else [name for name in named["reference"] if name.startswith("published")]
     return {
         "key": key,
         "title": title,
-        "caption": f"{caption} {LEFT_OUT}" if count > MOST_TRIALS else caption,
+        "caption": f"{caption} {TRIALS_OMITTED}" if count > MAX_TRIALS else caption,
         "x": x_label,
         "single": "permutation" if any(mark.kind == "strip" for _, mark in marks) else "seed",
-        "trials": getattr(figure, "trials_first", None),
-        "tooMany": count > MOST_TRIALS,
+        "trials": getattr(figure, "show_trials", None),
+        "tooMany": count > MAX_TRIALS,
         "dims": [
-            {"name": name, "label": _dimension(name, experiment), "values": list(named[name].values())}
+            {"name": name, "label": _dimension_label(name, experiment), "values": list(named[name].values())}
             for name in dims
         ],
-        "hidden": [named["beside"][name] for name in hidden],
+        "hidden": [named["reference"][name] for name in hidden],
         "panels": [
-            _panel(panel, x_label, [m for m in drawn if m["panel"] == i], drawn, together)
+            _panel(panel, x_label, [m for m in drawn if m["panel"] == i], drawn, shared_y)
             for i, panel in enumerate(panels)
         ],
         "marks": drawn,
@@ -87,18 +100,18 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
 
 
 def _names(marks: Iterable[Mark]) -> dict[str, dict[Any, str]]:
-    """dimension -> value -> how it is called, in order of first appearance; sizes by their size."""
+    """Map dimension -> value -> display name, in order of first appearance; training sizes in increasing order."""
     found: dict[str, dict[Any, str]] = {name: {} for name in DIMENSIONS}
     kept = list(marks)
     for mark in kept:
-        for name, value in _place(mark).items():
+        for name, value in _dimension_values(mark).items():
             text = str(value)
             if name == "train_size":
                 text = size_name(value)
             elif name == "condition":
-                text = condition_name(str(mark.about.get("experiment", "")), str(value))
+                text = condition_name(str(mark.attributes.get("experiment", "")), str(value))
             elif name == "variant":
-                text = str(value) or "as usual"
+                text = str(value) or "default"
             found[name].setdefault(value, text)
     for name in ("task", "model"):
         short = short_names(map(str, found[name]))
@@ -107,9 +120,10 @@ def _names(marks: Iterable[Mark]) -> dict[str, dict[Any, str]]:
     return found
 
 
-def _dimension(name: str, experiment: str) -> str:
+def _dimension_label(name: str, experiment: str) -> str:
+    """Label of a group of switches."""
     if name == "task":
-        return task_word(experiment)
+        return task_noun(experiment)
     if name == "condition" and experiment in BY_LAYER:
         return "finetuned on"
     if name == "condition" and experiment in BY_MODEL:
@@ -117,63 +131,74 @@ def _dimension(name: str, experiment: str) -> str:
     return "ranking" if name == "variant" and experiment in BY_LAYER else DIMENSIONS[name]
 
 
-def _owner(mark: Mark, place: int, marks: Sequence[tuple[int, Mark]]) -> int:
-    """The line of ours that a published one belongs to; -1 for all that is ours."""
+def _owner(mark: Mark, panel: int, marks: Sequence[tuple[int, Mark]]) -> int:
+    """Index of the curve that a published mark belongs to; -1 if the mark is not a published one."""
     if mark.kind != "published":
         return -1
-    alike = (
+    candidates = (
         i
         for i, (at, one) in enumerate(marks)
-        if at == place and one.kind == "line" and one.about == mark.about
+        if at == panel and one.kind == "line" and one.attributes == mark.attributes
     )
-    return next(alike, -1)
+    return next(candidates, -1)
 
 
-def _place(mark: Mark) -> dict[str, Any]:
-    """Where a mark stands in each dimension. Of what stands beside, its own size or condition says nothing."""
-    told = {name: mark.about[name] for name in DIMENSIONS if name in mark.about}
+def _dimension_values(mark: Mark) -> dict[str, Any]:
+    """Value of a mark in each dimension. For references, dimensions that do not apply to them are omitted."""
+    values = {name: mark.attributes[name] for name in DIMENSIONS if name in mark.attributes}
     if not mark.name:
-        return told
+        return values
     kept = ["task", "model"] if mark.kind == "line" else ["task", "model", "train_size", "variant"]
     kept += ["condition"] if mark.kind == "published" else []
-    return {name: told[name] for name in kept if name in told} | {"beside": mark.name}
+    return {name: values[name] for name in kept if name in values} | {"reference": mark.name}
 
 
 def _varies_in_a_panel(panels: Sequence[Panel], name: str) -> bool:
     return any(
-        len({_place(mark)[name] for mark in panel.marks if name in _place(mark)}) > 1 for panel in panels
+        len({_dimension_values(mark)[name] for mark in panel.marks if name in _dimension_values(mark)}) > 1
+        for panel in panels
     )
 
 
-def _told_nowhere(panels: Sequence[Panel], name: str) -> bool:
-    """A size for each task, say, where the panels' headings leave it out: then the legend has it."""
+def _missing_in_subtitles(panels: Sequence[Panel], name: str) -> bool:
+    """Whether no subtitle states the training size (e.g. if each task has its own), so that the legend has to."""
     return name == "train_size" and not any(panel.subtitle for panel in panels)
 
 
 def _mark(
     mark: Mark,
-    place: int,
+    panel: int,
     dims: Sequence[str],
     within: Sequence[str],
     named: dict[str, dict[Any, str]],
     with_trials: bool,
 ) -> dict[str, Any]:
-    stands = _place(mark)
-    telling = [name for name in within if name in stands and (not mark.name or name == "beside")]
-    words = [_in_legend(name, named[name][stands[name]]) for name in telling]
-    look, trials = mark.look, mark.trials if with_trials else None
-    colour = look["color"]
+    """A mark as JSON-serializable data.
+
+    Args:
+        mark: The mark.
+        panel: Index of its panel.
+        dims: Dimensions of the chart.
+        within: Dimensions that belong in the legend.
+        named: Display names, from `_names`.
+        with_trials: Whether to include single trials.
+    """
+    values = _dimension_values(mark)
+    in_legend = [name for name in within if name in values and (not mark.name or name == "reference")]
+    parts = [_legend_text(name, named[name][values[name]]) for name in in_legend]
+    style, trials = mark.style, mark.trials if with_trials else None
+    color = style["color"]
     return {
-        "panel": place,
+        "panel": panel,
         "kind": mark.kind,
-        "dims": [list(named[name]).index(stands[name]) if name in stands else -1 for name in dims],
-        "label": ", ".join(words) or mark.name or _alone(mark),
-        "colour": [colour, dark_twin(colour)],
-        "single": [look.get("single", colour), dark_twin(look.get("single", colour))],
-        "dash": _dash(look),
-        "marker": look.get("marker", ""),
+        "dims": [list(named[name]).index(values[name]) if name in values else -1 for name in dims],
+        "label": ", ".join(parts) or mark.name or _default_label(mark),
+        "color": [color, dark_color(color)],
+        "single": [style.get("single", color), dark_color(style.get("single", color))],
+        "dash": _dash(style),
+        "marker": style.get("marker", ""),
         "bars": mark.bars,
-        "open": look.get("markerfacecolor") in (LIGHT.background, DARK.background),
+        "open": style.get("markerfacecolor") in (LIGHT.background, DARK.background),
         "rows": [
             [_short(value) for value in row]
             for row in mark.table.reindex(columns=["x", "mean", "low", "high", "sd", "n"]).itertuples(
@@ -185,89 +210,99 @@ def _mark(
     }
 
 
-def _alone(mark: Mark) -> str:
-    """What a line is called where it is the only one of its panel."""
-    key = (str(mark.about.get("experiment", "")), str(mark.about.get("condition", "")))
+def _default_label(mark: Mark) -> str:
+    """Legend entry of a curve that is the only one of its panel."""
+    key = (str(mark.attributes.get("experiment", "")), str(mark.attributes.get("condition", "")))
     return condition_name(*key) if key[1] or key in CONDITIONS else "mean"
 
 
-def _in_legend(name: str, text: str) -> str:
+def _legend_text(name: str, text: str) -> str:
     return f"{text} examples" if name == "train_size" else text
 
 
 def _triples(trials: pd.DataFrame) -> list[list[Any]]:
+    """[x, seed, value] of each trial."""
     columns = [trials[name].tolist() for name in ("x", "seed", "value")]
     return [[_short(x), int(seed), _short(value)] for x, seed, value in zip(*columns, strict=True)]
 
 
-def _dash(look: dict[str, Any]) -> list[float] | None:
-    """[] for a line without gaps, None for no line."""
-    style, width = look.get("linestyle", "-"), look.get("linewidth", 1.5)
-    if style == "":
+def _dash(style: dict[str, Any]) -> list[float] | None:
+    """Dash pattern in points: [] for a solid line, None for no line."""
+    pattern, width = style.get("linestyle", "-"), style.get("linewidth", 1.5)
+    if pattern == "":
         return None
-    return [] if style == "-" else [round(part * width, 2) for part in style[1]]
+    return [] if pattern == "-" else [round(part * width, 2) for part in pattern[1]]
 
 
 def _panel(
     panel: Panel,
     x_label: str,
     marks: Sequence[dict[str, Any]],
-    every: Sequence[dict[str, Any]],
-    together: bool,
+    all_marks: Sequence[dict[str, Any]],
+    shared_y: bool,
 ) -> dict[str, Any]:
+    """A panel as JSON-serializable data; `marks` are its own, `all_marks` those of the whole chart."""
     axes = panel.axes
     low, high = axes.get_xlim()
-    places = [float(tick) for tick in axes.get_xticks() if low <= tick <= high]
-    texts = axes.xaxis.get_major_formatter().format_ticks(places)
-    floor, ceiling = range_of(panel.metric)
+    ticks = [float(tick) for tick in axes.get_xticks() if low <= tick <= high]
+    texts = axes.xaxis.get_major_formatter().format_ticks(ticks)
+    floor, ceiling = metric_range(panel.metric)
     title, y = axes.get_title(loc="left") or panel.task, axes.get_ylabel()
-    told = {"title": title, "sub": panel.subtitle, "y": y, "group": "" if together else panel.task}
-    names = dict(zip(places, texts, strict=True))
-    return told | {
-        "zero": together,
+    headings = {"title": title, "sub": panel.subtitle, "y": y, "group": "" if shared_y else panel.task}
+    names = dict(zip(ticks, texts, strict=True))
+    return headings | {
+        "zero": shared_y,
         "range": [_short(floor), _short(ceiling)],
         "xlim": [_short(low), _short(high)],
-        "ticks": [[_short(place), text.replace("−", "-")] for place, text in zip(places, texts, strict=True)],
-        "alt": _in_words(title, panel.subtitle, x_label, y, marks, every, names),
+        "ticks": [[_short(tick), text.replace("−", "-")] for tick, text in zip(ticks, texts, strict=True)],
+        "alt": _alt_text(title, panel.subtitle, x_label, y, marks, all_marks, names),
     }
 
 
-def _in_words(
+def _alt_text(
     title: str,
     sub: str,
     x_label: str,
     y_label: str,
     marks: Sequence[dict[str, Any]],
-    every: Sequence[dict[str, Any]],
+    all_marks: Sequence[dict[str, Any]],
     names: dict[float, str],
 ) -> str:
-    """What a panel shows, for those who cannot see it: each line's ends, its lowest and its highest point."""
+    """Text alternative of a panel for screen readers: first, last, lowest and highest point of each curve."""
     where = f"{title}{f', {sub}' if sub else ''}"
-    said = [f"{where}: {y_label} against {x_label}."]
-    for mark in marks[:SPOKEN]:
+    sentences = [f"{where}: {y_label} against {x_label}."]
+    for mark in marks[:MAX_DESCRIBED]:
         rows = [row for row in mark["rows"] if row[1] is not None]
         if not rows:
             continue
-        of = every[mark["of"]]["label"] if mark["of"] >= 0 else ""
+        of = all_marks[mark["of"]]["label"] if mark["of"] >= 0 else ""
         label = mark["label"] + (f" ({of})" if of and of != "mean" else "")
-        if mark["dash"] is None and mark["kind"] != "strip":  # no order: each by its name
-            said.append(f"{label}: {', '.join(f'{number(row[1])} at {_at(row[0], names)}' for row in rows)}.")
+        if mark["dash"] is None and mark["kind"] != "strip":  # unordered: list all points
+            sentences.append(
+                f"{label}: {', '.join(f'{format_number(row[1])} at {_at(row[0], names)}' for row in rows)}."
+            )
             continue
         first, last = rows[0], rows[-1]
         if len(rows) == 1:
-            said.append(f"{label}: {number(first[1])}.")
+            sentences.append(f"{label}: {format_number(first[1])}.")
             continue
-        text = f"{label}: from {number(first[1])} at {_at(first[0], names)}"
-        text += f" to {number(last[1])} at {_at(last[0], names)}"
+        text = f"{label}: from {format_number(first[1])} at {_at(first[0], names)}"
+        text += f" to {format_number(last[1])} at {_at(last[0], names)}"
         least, most = min(rows, key=lambda row: row[1]), max(rows, key=lambda row: row[1])
         beyond = (
-            [f"lowest {number(least[1])} at {_at(least[0], names)}"] if least not in (first, last) else []
+            [f"lowest {format_number(least[1])} at {_at(least[0], names)}"]
+            if least not in (first, last)
+            else []
         )
-        beyond += [f"highest {number(most[1])} at {_at(most[0], names)}"] if most not in (first, last) else []
-        said.append(", ".join([text, *beyond]) + ".")
-    if len(marks) > SPOKEN:
-        said.append(f"And {len(marks) - SPOKEN} more, in the table below.")
-    return " ".join(said)
+        beyond += (
+            [f"highest {format_number(most[1])} at {_at(most[0], names)}"]
+            if most not in (first, last)
+            else []
+        )
+        sentences.append(", ".join([text, *beyond]) + ".")
+    if len(marks) > MAX_DESCRIBED:
+        sentences.append(f"{len(marks) - MAX_DESCRIBED} more in the table below.")
+    return " ".join(sentences)
 
 
 def _at(x: float, names: dict[float, str]) -> str:
@@ -275,7 +310,7 @@ def _at(x: float, names: dict[float, str]) -> str:
 
 
 def _short(value: float) -> float | int | None:
-    """To a few digits; whole numbers as such; None for what is not a number or has no end."""
+    """Round to `DIGITS` significant digits; None for NaN and infinity, which JSON does not have."""
     if value is None or not math.isfinite(value):
         return None
     if value == int(value) and abs(value) < 1e15:

@@ -1,4 +1,4 @@
-"""How things are called in figures, tables and sentences."""
+"""Display names of metrics, experiments, conditions and axes, and number formats, for figures, tables and text."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ METRICS = {
     "mcc": "Matthews correlation",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
-    "distance": "distance moved",
-    "spectral norm, min-max scaled": "distance moved, scaled",
-    "spread": "share of the top neurons",
-    "neurons": "share of all neurons",
+    "distance": "weight change",
+    "spectral norm, min-max scaled": "weight change, scaled",
+    "spread": "fraction of the top neurons",
+    "neurons": "fraction of all neurons",
     "compression": "compression",
 }
 EXPERIMENTS = {
-    "incremental": "Incremental re-initialisation",
-    "localized": "Localized re-initialisation",
-    "single_layer": "One layer re-initialised",
+    "incremental": "Incremental re-initialization",
+    "localized": "Localized re-initialization",
+    "single_layer": "Single layer re-initialized",
     "permutation": "Layer permutations",
-    "epochs": "Epoch by epoch",
-    "prune": "Dropped layers",
-    "probing": "Probes of the frozen model",
-    "word_probing": "What layers know of words",
+    "epochs": "Longer finetuning",
+    "prune": "Layer pruning",
+    "probing": "Linear probes of the frozen model",
+    "word_probing": "Word-level probing by layer",
     "neurons": "Top, bottom and random neurons",
-    "neuron_spread": "Where the top neurons lie",
+    "neuron_spread": "Distribution of the top neurons",
     "smallest_set": "Smallest set of neurons",
-    "selectivity": "Selectivity: against a control task",
+    "selectivity": "Selectivity (accuracy minus control task)",
     "description_length": "Description length",
 }
 X_AXES = {
     "incremental": "pretrained layers kept (k)",
     "localized": "first layer of the block",
-    "single_layer": "layer re-initialised",
+    "single_layer": "layer re-initialized",
     "permutation": "training examples",
     "epochs": "pretrained layers kept (k)",
     "prune": "layers dropped",
@@ -48,19 +48,20 @@ X_AXES = {
     "selectivity": "finetuned on",
     "description_length": "finetuned on",
 }
-X_NAMES = X_AXES | {  # of x as it is stored: in tables, and where two studies are compared
-    "permutation": "number of the order",
-    "neurons": "set, % of neurons",
-    "selectivity": "set, % of neurons",
-    "description_length": "set, % of neurons",
-    "smallest_set": "delta, points",
+# Names of x as it is stored, for tables and comparisons of two studies.
+X_COLUMNS = X_AXES | {
+    "permutation": "permutation no.",
+    "neurons": "set (% of neurons)",
+    "selectivity": "set (% of neurons)",
+    "description_length": "set (% of neurons)",
+    "smallest_set": "delta (points)",
 }
 BY_LAYER = ("word_probing", "neuron_spread")
 BY_MODEL = ("neurons", "smallest_set", "selectivity", "description_length")
-LINGUISTIC = (*BY_LAYER, *BY_MODEL)  # whose task is a corpus
-UNJOINED = ("permutation", *BY_MODEL)  # whose x is a name, with nothing between two of them
+WORD_EXPERIMENTS = (*BY_LAYER, *BY_MODEL)  # word-level probing: the task is a corpus
+CATEGORICAL_X = ("permutation", *BY_MODEL)  # x is a category: points are not joined by lines
 CONDITIONS = {
-    ("single_layer", ""): "one layer re-initialised",
+    ("single_layer", ""): "single layer re-initialized",
     ("epochs", ""): "after the last epoch",
     ("prune", "top"): "top layers dropped",
     ("prune", "bottom"): "bottom layers dropped",
@@ -70,24 +71,27 @@ ORDER = list(EXPERIMENTS)
 
 
 def metric_name(metric: str) -> str:
+    """Display name of a metric, e.g. "Matthews correlation" for "mcc"."""
     return METRICS.get(metric, metric)
 
 
 def experiment_name(experiment: str) -> str:
+    """Title of an experiment."""
     return EXPERIMENTS.get(experiment, experiment.replace("_", " ").capitalize())
 
 
 def condition_name(experiment: str, condition: str) -> str:
-    plain = condition.replace("reinitialized", "re-initialised")
+    """Display name of a condition as stored in the results."""
+    plain = condition.replace("reinitialized", "re-initialized")
     return CONDITIONS.get((experiment, condition), plain or experiment_name(experiment).lower())
 
 
-def place_name(experiment: str, x: float) -> str:
-    """Where on the x axis, in a sentence: 'at ...'."""
+def x_phrase(experiment: str, x: float) -> str:
+    """A position on the x axis in a sentence, e.g. "layer 3" or "1 layer dropped"."""
     pattern = {
         "localized": "the block that starts at layer {:g}",
         "single_layer": "layer {:g}",
-        "prune": "{:g} layers dropped",
+        "prune": "{:g} layer dropped" if x == 1 else "{:g} layers dropped",
         "probing": "layer {:g}",
         "word_probing": "layer {:g}",
         "neuron_spread": "layer {:g}",
@@ -95,39 +99,42 @@ def place_name(experiment: str, x: float) -> str:
     return pattern.get(experiment, "x = {:g}").format(x)
 
 
-def x_axis(experiment: str) -> str:
+def x_axis_label(experiment: str) -> str:
+    """Label of the x axis in the figure of an experiment."""
     return X_AXES.get(experiment, "x")
 
 
-def x_name(experiment: str) -> str:
-    return X_NAMES.get(experiment, "x")
+def x_column_label(experiment: str) -> str:
+    """What x stands for in tables of an experiment."""
+    return X_COLUMNS.get(experiment, "x")
 
 
-def x_value(experiment: str, x: float) -> str:
-    """As a column's head or a tick. Of sets of neurons, 100% are all."""
-    return "all" if x == 100 and X_NAMES.get(experiment, "").startswith("set") else f"{x:g}"
+def x_tick_label(experiment: str, x: float) -> str:
+    """A value of x as a column head or tick label; "all" for 100% of the neurons."""
+    return "all" if x == 100 and X_COLUMNS.get(experiment, "").startswith("set (") else f"{x:g}"
 
 
-def task_word(experiment: str) -> str:
-    return "corpus" if experiment in LINGUISTIC else "task"
+def task_noun(experiment: str) -> str:
+    """What the task column holds: "corpus" in word-level probing, else "task"."""
+    return "corpus" if experiment in WORD_EXPERIMENTS else "task"
 
 
-def in_order(experiments: Iterable[str]) -> list[str]:
-    """The experiments we know first, in the order of the paper; others after them by name."""
+def sort_experiments(experiments: Iterable[str]) -> list[str]:
+    """Distinct experiments: built-in ones in the order of `EXPERIMENTS`, then others by name."""
     return sorted(set(experiments), key=lambda e: (ORDER.index(e) if e in ORDER else len(ORDER), e))
 
 
 def size_name(size: int) -> str:
-    """1,000; a dash where nothing was trained on."""
+    """A number of training examples, e.g. "1,000"; a dash for 0 (not finetuned)."""
     return f"{int(size):,}" if size else "–"
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Names without package:, builtin: or their folders, unless two would then be called the same."""
+    """Map each name to a short form without "package:", "builtin:" or directories, if that stays unique."""
     full = sorted(set(names))
     short = {name: _shorten(name) for name in full}
-    taken = list(short.values())
-    return {name: text if taken.count(text) == 1 else name for name, text in short.items()}
+    short_forms = list(short.values())
+    return {name: text if short_forms.count(text) == 1 else name for name, text in short.items()}
 
 
 def _shorten(name: str) -> str:
@@ -136,13 +143,13 @@ def _shorten(name: str) -> str:
     return PurePath(name).name if name.startswith(("/", ".", "~")) else name
 
 
-def number(value: float, signed: bool = False) -> str:
-    """Three decimals; a minus sign that is one; no sign before what rounds to nothing."""
+def format_number(value: float, signed: bool = False) -> str:
+    """Format with three decimals and a typographic minus sign; no sign if it rounds to zero."""
     text = f"{value:+.3f}" if signed else f"{value:.3f}"
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 
 
-def listing(words: Iterable[str]) -> str:
-    """a / a and b / a, b and c"""
-    some = list(words)
+def join_and(parts: Iterable[str]) -> str:
+    """Join as in "a", "a and b", "a, b and c"."""
+    some = list(parts)
     return some[0] if len(some) == 1 else f"{', '.join(some[:-1])} and {some[-1]}" if some else ""

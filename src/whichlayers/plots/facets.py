@@ -1,4 +1,4 @@
-"""Panels on a page: one a task, a new row for every model (or size, or variant), a legend below them all."""
+"""Layout of figures: one panel per task, a row of panels per model (or size, or variant), a legend below."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-from whichlayers.analysis.frame_utils import each_group
 from whichlayers.plots.display_names import metric_name, short_names, size_name
+from whichlayers.results.frame_utils import each_group
 
 RANGES = {
     "accuracy": (0.0, 1.0),
@@ -26,27 +26,27 @@ RANGES = {
     "spread": (0.0, 1.0),
     "neurons": (0.0, 1.0),
     "compression": (0.0, math.inf),
-}  # every other metric we know lies in -1 to 1
-MOST_COLUMNS = 4
+}  # all other known metrics lie in [-1, 1]
+MAX_COLUMNS = 4
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One thing drawn on a panel, in numbers: so that the page can draw it anew, and let it be asked."""
+    """Data of one element of a panel (a curve, a baseline ...), from which the page draws it again."""
 
-    kind: Literal["line", "level", "strip", "published"]
-    look: dict[str, Any]
-    about: dict[str, Any]  # what is one and the same in its rows: model, task, train_size, condition ...
+    kind: Literal["line", "level", "strip", "published"]  # level: horizontal line; strip: permutations
+    style: dict[str, Any]  # keyword arguments of `Axes.plot`
+    attributes: dict[str, Any]  # what all of its rows share: model, task, train_size, condition ...
     table: pd.DataFrame  # x, mean, low, high, sd, n
     trials: pd.DataFrame | None = None  # x, seed, value
-    name: str = ""  # where what it is about does not say it
+    name: str = ""  # legend entry, if the attributes do not determine it
     outline: Sequence[tuple[float, float]] = ()  # of a density: (height, width from 0 to 1)
-    bars: bool = True  # False: its intervals are in the table alone, for want of room
+    bars: bool = True  # False: intervals are not drawn, only shown on hover
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes, the points that belong in it, and what was drawn on it."""
+    """One set of axes, the points it shows, and the marks drawn on it."""
 
     axes: Axes
     task: str
@@ -58,36 +58,45 @@ class Panel:
 
 
 class PanelFigure(Figure):
-    """A figure that knows its panels."""
+    """A matplotlib figure that keeps its panels."""
 
     panels: Sequence[Panel] = ()
-    trials_first: bool | None = None  # whether single trials are shown at first; None: where they are few
-    together: bool = False  # whether all panels have one y axis, from zero
+    show_trials: bool | None = None  # whether the page initially shows single trials; None: if they are few
+    shared_y: bool = False  # whether all panels have the same y range, starting at zero
 
 
-def range_of(metric: str) -> tuple[float, float]:
-    """What values a metric can have at all."""
+def metric_range(metric: str) -> tuple[float, float]:
+    """Lowest and highest possible value of a metric."""
     return RANGES.get(metric, (-1.0, 1.0))
 
 
-def columns_for(tasks: int) -> int:
-    """1 to 4 tasks stand side by side; more are broken into rows that are as even as they can be."""
-    if tasks <= MOST_COLUMNS:
+def panel_columns(tasks: int) -> int:
+    """Number of columns for panels of this many tasks: at most `MAX_COLUMNS`, with rows of similar length."""
+    if tasks <= MAX_COLUMNS:
         return tasks
-    return 3 if tasks in (5, 6, 9) else MOST_COLUMNS
+    return 3 if tasks in (5, 6, 9) else MAX_COLUMNS
 
 
 def make_panels(
-    points: pd.DataFrame, groups: Sequence[str], told: str = "", always: Sequence[str] = ()
+    points: pd.DataFrame, groups: Sequence[str], subtitle_column: str = "", always: Sequence[str] = ()
 ) -> tuple[PanelFigure, list[Panel]]:
-    """A panel for every task with points in a group; `groups` are the columns that get a row of their own, unless
-    the task decides them: then all tasks share a row. What differs stands below a panel's title, as does the column
-    `told`; the groups `always` do in any case."""
+    """Create a figure with one panel per task and group.
+
+    Args:
+        points: Points to distribute over the panels.
+        groups: Columns whose values get separate rows of panels. A column that the task determines does not:
+            then all tasks share a row.
+        subtitle_column: Column whose value is added to the subtitle of each panel.
+        always: Members of `groups` to name in the subtitle even if they have a single value.
+
+    Returns:
+        The figure and its panels, with titles and y labels but nothing drawn on them.
+    """
     tasks = list(dict.fromkeys(points["task"]))
-    columns = columns_for(len(tasks))
+    columns = panel_columns(len(tasks))
     rows_each = math.ceil(len(tasks) / columns)
-    decided = points.groupby("task")[list(groups)].nunique().max() == 1
-    in_rows = [g for g in groups if g == "model" or not (decided[g] and points[g].nunique() > 1)]
+    determined = points.groupby("task")[list(groups)].nunique().max() == 1
+    in_rows = [g for g in groups if g == "model" or not (determined[g] and points[g].nunique() > 1)]
     blocks = list(each_group(points, in_rows))
     width = 5.2 if columns == 1 else {2: 3.7, 3: 3.0}.get(columns, 2.6)
     rows = rows_each * len(blocks)
@@ -95,23 +104,32 @@ def make_panels(
     figure = PanelFigure(figsize=(width * columns, height * rows + 0.45), layout="constrained")
     grid = figure.add_gridspec(rows, columns)
     short, varying = short_names(tasks), [g for g in groups if g in always or points[g].nunique() > 1]
-    varying += [told] if told and (points[told] != "").any() else []
+    varying += [subtitle_column] if subtitle_column and (points[subtitle_column] != "").any() else []
     models = short_names(points["model"])
     panels = []
     for block, (_, chosen) in enumerate(blocks):
-        for place, task in enumerate(tasks):
-            mine = chosen[chosen["task"] == task]
-            if mine.empty:
+        for position, task in enumerate(tasks):
+            rows_of_task = chosen[chosen["task"] == task]
+            if rows_of_task.empty:
                 continue
-            row = block * rows_each + place // columns
-            axes = figure.add_subplot(grid[row, place % columns])
+            row = block * rows_each + position // columns
+            axes = figure.add_subplot(grid[row, position % columns])
             axes.set_title(short[task], pad=14 if varying else 6)
-            parts = [_group_name(g, mine[g].iloc[0], models) for g in varying]
+            parts = [_group_name(g, rows_of_task[g].iloc[0], models) for g in varying]
             text = " · ".join(part for part in parts if part)
             if text:
                 axes.text(0, 1.02, text, transform=axes.transAxes, fontsize=7.5, va="bottom")
-            axes.set_ylabel(metric_name(mine["metric"].iloc[0]))
-            panels.append(Panel(axes, task, mine["metric"].iloc[0], int(mine["depth"].iloc[0]), mine, text))
+            axes.set_ylabel(metric_name(rows_of_task["metric"].iloc[0]))
+            panels.append(
+                Panel(
+                    axes,
+                    task,
+                    rows_of_task["metric"].iloc[0],
+                    int(rows_of_task["depth"].iloc[0]),
+                    rows_of_task,
+                    text,
+                )
+            )
     figure.panels = panels
     return figure, panels
 
@@ -122,8 +140,8 @@ def _group_name(group: str, value: Any, models: dict[str, str]) -> str:
     return f"{size_name(value)} examples" if group == "train_size" else str(value)
 
 
-def name_x(panels: Sequence[Panel], label: str) -> None:
-    """The name of the x axis once a column, below its lowest panel."""
+def label_x_axis(panels: Sequence[Panel], label: str) -> None:
+    """Label the x axis of the lowest panel of each column."""
     lowest: dict[int, Panel] = {}
     for panel in panels:
         spec = panel.axes.get_subplotspec()
@@ -133,9 +151,9 @@ def name_x(panels: Sequence[Panel], label: str) -> None:
         panel.axes.set_xlabel(label)
 
 
-def layer_ticks(axes: Axes, first: int, last: int, room: int = 13) -> None:
-    """Integer ticks, all of them or every second, third ... so that at most `room` are labelled."""
-    step = math.ceil((last - first + 1) / room)
+def set_layer_ticks(axes: Axes, first: int, last: int, max_labels: int = 13) -> None:
+    """Set integer ticks from `first` to `last`, at most `max_labels` of them labeled."""
+    step = math.ceil((last - first + 1) / max_labels)
     axes.xaxis.set_major_locator(FixedLocator(list(range(first, last + 1, step))))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
     axes.xaxis.set_minor_locator(FixedLocator(list(range(first, last + 1))))
@@ -143,31 +161,35 @@ def layer_ticks(axes: Axes, first: int, last: int, room: int = 13) -> None:
     axes.set_xlim(first - 0.5, last + 0.5)
 
 
-def limit_y(
-    panels: Sequence[Panel], shown: dict[str, list[tuple[float, float, float]]], together: bool = False
+def set_y_limits(
+    panels: Sequence[Panel], drawn_values: dict[str, list[tuple[float, float, float]]], shared_y: bool = False
 ) -> None:
-    """One y range a task, from (value, low, high) of all that is drawn; very wide intervals are cut off.
+    """Set the y range of the panels of each task, clipping very wide intervals.
 
-    Two trials have an interval of 12.7 standard errors either way: drawn in full it would flatten the curve.
-    `together`: one range for all tasks, from zero.
+    The 95% t interval of two trials spans 12.7 standard errors on either side; drawn in full, it would flatten
+    the curve.
+
+    Args:
+        drawn_values: Task -> (value, low, high) of everything drawn in its panels.
+        shared_y: Use one range for all tasks, starting at zero.
     """
     tasks = list(dict.fromkeys(panel.task for panel in panels))
-    for group in [tasks] if together else [[task] for task in tasks]:
-        mine = [panel for panel in panels if panel.task in group]
-        value, low, high = np.array([row for task in group for row in shown[task]], dtype=float).T
+    for group in [tasks] if shared_y else [[task] for task in tasks]:
+        group_panels = [panel for panel in panels if panel.task in group]
+        value, low, high = np.array([row for task in group for row in drawn_values[task]], dtype=float).T
         lowest, top = float(value.min()), float(value.max())
-        room = max(top - lowest, 0.02)
-        floor, ceiling = range_of(mine[0].metric)
-        least = max(np.nanmin(np.append(low, lowest)), lowest - 0.75 * room, floor)
-        most = min(np.nanmax(np.append(high, top)), top + 0.75 * room, ceiling)
+        extent = max(top - lowest, 0.02)
+        floor, ceiling = metric_range(group_panels[0].metric)
+        least = max(np.nanmin(np.append(low, lowest)), lowest - 0.75 * extent, floor)
+        most = min(np.nanmax(np.append(high, top)), top + 0.75 * extent, ceiling)
         margin = 0.05 * max(most - least, 0.02)
-        bottom = min(0.0, least) if together else least - margin
-        for panel in mine:
+        bottom = min(0.0, least) if shared_y else least - margin
+        for panel in group_panels:
             panel.axes.set_ylim(bottom, most + margin)
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Outside the axes, where it covers no data; as many columns as the width holds."""
+def add_legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Add a legend below all panels, with as many columns as the width of the figure allows."""
     characters = 2.0 * figure.get_figwidth() * 72 / 8  # about as many as an 8 pt line holds
     columns = len(labels)
     while (

@@ -1,9 +1,9 @@
-"""The figures: mean with 95% t interval for every cell, trials as faint points where they are few.
+"""Main figure of each experiment: means with 95% t intervals, and single trials where they are few.
 
     figure = draw(finished(load_points(folder)), "incremental")
     save(figure, folder / "figures", "incremental")
 
-A `Figure` is made directly and never through pyplot, so nothing here touches global state or needs a display.
+Figures are created directly, not through pyplot: no global state is changed and no display is needed.
 """
 
 from __future__ import annotations
@@ -16,66 +16,90 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from whichlayers.analysis.baseline_differences import BASELINES
-from whichlayers.analysis.frame_utils import each_group
-from whichlayers.plots.artists import Shown, baselines, line, look, probe_look, with_baselines, with_trials
-from whichlayers.plots.display_names import LINGUISTIC, condition_name, size_name, x_axis
-from whichlayers.plots.facets import layer_ticks, legend_below, limit_y, make_panels, name_x
+from whichlayers.plots.artists import (
+    DrawnValues,
+    add_baseline_legend,
+    add_trial_legend,
+    draw_baselines,
+    draw_line,
+    line_style,
+    probe_style,
+)
+from whichlayers.plots.display_names import WORD_EXPERIMENTS, condition_name, size_name, x_axis_label
+from whichlayers.plots.facets import (
+    add_legend_below,
+    label_x_axis,
+    make_panels,
+    set_layer_ticks,
+    set_y_limits,
+)
 from whichlayers.plots.permutations import draw_permutations
-from whichlayers.plots.published_overlay import draw_published, with_published
+from whichlayers.plots.published_overlay import add_published_legend, draw_published
 from whichlayers.plots.style import LIGHT, MARKERS, Theme
-from whichlayers.plots.word_figures import draw_words
+from whichlayers.plots.word_figures import draw_word_experiment
+from whichlayers.results.frame_utils import each_group
 
 FORMATS = ("png", "svg", "pdf")
-MOST_VARIANTS = 2  # of the curves of incremental re-initialisation, in one figure
-PROBED = "probe of layer k, frozen model"
+MAX_VARIANTS = 2  # variants of incremental re-initialization in one figure
+PROBE_LABEL = "linear probe of layer k, frozen model"
 
 
 def draw(points: pd.DataFrame, experiment: str, theme: Theme = LIGHT, overlay: bool = False) -> Figure:
-    """The figure of one experiment, from finished points; `overlay` sets published curves beside ours."""
+    """Draw the main figure of an experiment.
+
+    Args:
+        points: Finished points of a study (see `whichlayers.results.frames.finished`).
+        experiment: Name of the experiment.
+        theme: Colors.
+        overlay: Whether to draw published results for the same task and size as well.
+    """
     with theme.applied():
-        return laid_out(paint(points, experiment, theme, overlay))
+        return fix_layout(draw_without_layout(points, experiment, theme, overlay))
 
 
-def paint(points: pd.DataFrame, experiment: str, theme: Theme = LIGHT, overlay: bool = False) -> Figure:
-    """The same before its panels are placed, which takes longest; inside `theme.applied()`."""
+def draw_without_layout(
+    points: pd.DataFrame, experiment: str, theme: Theme = LIGHT, overlay: bool = False
+) -> Figure:
+    """Same as `draw`, without computing the layout, which takes longest. Call it inside `theme.applied()`."""
     chosen = points[points["experiment"] == experiment]
     if experiment == "incremental":
         probing = points[points["experiment"] == "probing"]
-        return draw_incremental(in_one_figure(chosen), experiment, theme, probing, overlay)
+        return draw_incremental(main_figure_rows(chosen), experiment, theme, probing, overlay)
     if experiment == "permutation":
         return draw_permutations(chosen, experiment, theme)
-    if experiment in LINGUISTIC:
-        return draw_words(chosen, experiment, theme, overlay)
+    if experiment in WORD_EXPERIMENTS:
+        return draw_word_experiment(chosen, experiment, theme, overlay)
     return draw_conditions(chosen, experiment, theme, overlay)
 
 
-def in_one_figure(incremental: pd.DataFrame) -> pd.DataFrame:
-    """All curves where they are of one or two ways of doing it; of more, those of the first: figures of their own
-    compare the others with it."""
+def main_figure_rows(incremental: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the incremental experiment for its main figure: all variants if there are at most `MAX_VARIANTS`, else
+    the first one. Further figures compare the others."""
     variants = list(dict.fromkeys(incremental["variant"]))
     return (
-        incremental if len(variants) <= MOST_VARIANTS else incremental[incremental["variant"] == variants[0]]
+        incremental if len(variants) <= MAX_VARIANTS else incremental[incremental["variant"] == variants[0]]
     )
 
 
-def side_by_side(incremental: pd.DataFrame) -> bool:
-    """Whether that figure is itself a comparison of two ways of doing it, a colour each."""
-    return incremental["train_size"].nunique() == 1 and incremental["variant"].nunique() == MOST_VARIANTS
+def compares_two_variants(incremental: pd.DataFrame) -> bool:
+    """Whether the main figure already compares two variants, with one color for each."""
+    return incremental["train_size"].nunique() == 1 and incremental["variant"].nunique() == MAX_VARIANTS
 
 
-def laid_out(figure: Figure) -> Figure:
-    """Places the panels, once for all formats."""
+def fix_layout(figure: Figure) -> Figure:
+    """Compute the layout once and freeze it, for all file formats."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
 
 
 def save(figure: Figure, folder: Path, name: str, theme: Theme = LIGHT) -> list[Path]:
+    """Write a figure as PNG, SVG and PDF into a folder; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for ending in FORMATS:
-        path = folder / f"{name}.{ending}"
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
+    for suffix in FORMATS:
+        path = folder / f"{name}.{suffix}"
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
         with theme.applied():
             figure.savefig(path, dpi=200, metadata=undated)
         paths.append(path)
@@ -88,101 +112,121 @@ def draw_incremental(
     theme: Theme,
     probing: pd.DataFrame | None = None,
     overlay: bool = False,
-    shares: bool = False,
+    as_percent: bool = False,
 ) -> Figure:
-    """Layers kept against the metric: a line a size, from light to dark; variants by line and marker.
+    """Draw the metric against the number of pretrained layers kept, one curve per training size and variant.
 
-    Probes of the frozen model, where there are any, are a broken line. `shares` names sizes as shares of the
-    training set.
+    Args:
+        points: Rows of the incremental or epochs experiment.
+        experiment: Name of the experiment, for the x label.
+        theme: Colors; sizes go along the color ramp, variants differ by line style and marker.
+        probing: Rows of the probing experiment, drawn as a dashed curve for the same model and task.
+        overlay: Whether to draw published curves.
+        as_percent: Give training sizes in percent of the training set.
     """
     amount: Any = points["train_size"]
-    if shares:
-        amount = [_share(*sizes) for sizes in zip(points["train_size"], points["train_rows"], strict=True)]
+    if as_percent:
+        amount = [
+            _percent_of_training_set(*sizes)
+            for sizes in zip(points["train_size"], points["train_rows"], strict=True)
+        ]
     points = points.assign(amount=amount)
     figure, panels = make_panels(points, ["model"])
     amounts, variants = sorted(set(points["amount"])), list(dict.fromkeys(points["variant"]))
-    colours = dict(zip(amounts, theme.sizes(len(amounts)), strict=True))
-    by_variant = len(amounts) == 1 and len(variants) > 1  # then colours are free for the variants
-    looks = {
-        (size, variant): look(
+    colors = dict(zip(amounts, theme.sizes(len(amounts)), strict=True))
+    by_variant = len(amounts) == 1 and len(variants) > 1  # colors distinguish the variants
+    styles = {
+        (size, variant): line_style(
             theme, theme.conditions[i % len(theme.conditions)], 0, MARKERS[i % len(MARKERS)]
         )
         if by_variant
-        else look(theme, colours[size], i)
+        else line_style(theme, colors[size], i)
         for size in amounts
         for i, variant in enumerate(variants)
     }
-    shown: Shown = {panel.task: [] for panel in panels}
-    few, sources, probed = False, set(), False
+    drawn_values: DrawnValues = {panel.task: [] for panel in panels}
+    has_trials, sources, has_probes = False, set(), False
     for panel in panels:
         series = list(each_group(panel.points.sort_values("amount", kind="stable"), ["amount", "variant"]))
-        for place, ((size, variant), rows) in enumerate(series):
-            few |= line(panel, rows, (place, len(series)), looks[size, variant], shown)
+        for index, ((size, variant), rows) in enumerate(series):
+            has_trials |= draw_line(panel, rows, (index, len(series)), styles[size, variant], drawn_values)
             if variant == panel.points["variant"].iloc[0]:
-                sources |= draw_published(panel, rows, "incremental", looks[size, variant], shown, overlay)
+                sources |= draw_published(
+                    panel, rows, "incremental", styles[size, variant], drawn_values, overlay
+                )
         if probing is not None:
             model = panel.points["model"].iloc[0]
-            mine = probing[(probing["task"] == panel.task) & (probing["model"] == model)]
-            for _, rows in each_group(mine, ["train_size", "variant"]):
-                line(panel, rows, (0, 1), probe_look(theme), shown, single_trials=False, name=PROBED)
-                probed = True
-        layer_ticks(panel.axes, 0, panel.depth)
-    limit_y(panels, shown)
-    name_x(panels, x_axis(experiment))
+            rows_of_task = probing[(probing["task"] == panel.task) & (probing["model"] == model)]
+            for _, rows in each_group(rows_of_task, ["train_size", "variant"]):
+                draw_line(
+                    panel,
+                    rows,
+                    (0, 1),
+                    probe_style(theme),
+                    drawn_values,
+                    single_trials=False,
+                    name=PROBE_LABEL,
+                )
+                has_probes = True
+        set_layer_ticks(panel.axes, 0, panel.depth)
+    set_y_limits(panels, drawn_values)
+    label_x_axis(panels, x_axis_label(experiment))
     if by_variant:
-        handles = [Line2D([], [], **looks[amounts[0], variant]) for variant in variants]
-        labels = [variant or "as usual" for variant in variants]
+        handles = [Line2D([], [], **styles[amounts[0], variant]) for variant in variants]
+        labels = [variant or "default" for variant in variants]
     else:
-        handles = [Line2D([], [], **look(theme, colours[size], 0)) for size in amounts]
-        labels = [f"{size:g}% of the data" if shares else f"{size_name(size)} examples" for size in amounts]
+        handles = [Line2D([], [], **line_style(theme, colors[size], 0)) for size in amounts]
+        labels = [
+            f"{size:g}% of the data" if as_percent else f"{size_name(size)} examples" for size in amounts
+        ]
         if len(variants) > 1:
-            handles += [Line2D([], [], **look(theme, theme.ink, i)) for i in range(len(variants))]
-            labels += [variant or "as usual" for variant in variants]
-    if probed:
-        handles.append(Line2D([], [], **probe_look(theme)))
-        labels.append(PROBED)
-    with_trials(handles, labels, few, theme)
-    with_published(handles, labels, sources, theme)
-    legend_below(figure, handles, labels)
+            handles += [Line2D([], [], **line_style(theme, theme.ink, i)) for i in range(len(variants))]
+            labels += [variant or "default" for variant in variants]
+    if has_probes:
+        handles.append(Line2D([], [], **probe_style(theme)))
+        labels.append(PROBE_LABEL)
+    add_trial_legend(handles, labels, has_trials, theme)
+    add_published_legend(handles, labels, sources, theme)
+    add_legend_below(figure, handles, labels)
     return figure
 
 
 def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False) -> Figure:
-    """A line a condition over x, between the dashed baselines of the same model, task and size."""
+    """Draw one curve per condition over x, with the baselines of the same model, task and size as dashed lines."""
     figure, panels = make_panels(points, ["model", "train_size", "variant"])
     conditions = [c for c in dict.fromkeys(points["condition"]) if c not in BASELINES]
     cells = points[~points["condition"].isin(BASELINES)]
-    shown: Shown = {panel.task: [] for panel in panels}
-    few, sources = False, set()
+    drawn_values: DrawnValues = {panel.task: [] for panel in panels}
+    has_trials, sources = False, set()
     for panel in panels:
-        baselines(panel, theme, shown)
+        draw_baselines(panel, theme, drawn_values)
         present = [c for c in conditions if (panel.points["condition"] == c).any()]
         for condition in present:
             i = conditions.index(condition)
-            colour = theme.conditions[i % len(theme.conditions)]
+            color = theme.conditions[i % len(theme.conditions)]
             rows = panel.points[panel.points["condition"] == condition]
-            drawn = look(theme, colour, 0, MARKERS[i % len(MARKERS)])
+            style = line_style(theme, color, 0, MARKERS[i % len(MARKERS)])
             place = (present.index(condition), len(present))
-            few |= line(panel, rows, place, drawn, shown)
-            sources |= draw_published(panel, rows, experiment, drawn, shown, overlay, place)
+            has_trials |= draw_line(panel, rows, place, style, drawn_values)
+            sources |= draw_published(panel, rows, experiment, style, drawn_values, overlay, place)
         if not cells.empty:
-            layer_ticks(panel.axes, int(cells["x"].min()), int(cells["x"].max()))
-    limit_y(panels, shown)
-    name_x(panels, x_axis(experiment))
+            set_layer_ticks(panel.axes, int(cells["x"].min()), int(cells["x"].max()))
+    set_y_limits(panels, drawn_values)
+    label_x_axis(panels, x_axis_label(experiment))
     handles, labels = [], []
     for i, condition in enumerate(conditions):
-        colour, marker = theme.conditions[i % len(theme.conditions)], MARKERS[i % len(MARKERS)]
-        handles.append(Line2D([], [], **look(theme, colour, 0, marker)))
+        color, marker = theme.conditions[i % len(theme.conditions)], MARKERS[i % len(MARKERS)]
+        handles.append(Line2D([], [], **line_style(theme, color, 0, marker)))
         labels.append(condition_name(experiment, condition))
-    with_trials(handles, labels, few, theme)
-    with_baselines(handles, labels, points, theme)
-    with_published(handles, labels, sources, theme)
-    legend_below(figure, handles, labels)
+    add_trial_legend(handles, labels, has_trials, theme)
+    add_baseline_legend(handles, labels, points, theme)
+    add_published_legend(handles, labels, sources, theme)
+    add_legend_below(figure, handles, labels)
     return figure
 
 
-def _share(size: float, whole: float) -> float:
-    """In per cent: the roundest share of the training set that comes to this size, give or take one example."""
+def _percent_of_training_set(size: float, whole: float) -> float:
+    """`size` in percent of `whole`, with as few digits as give this size within one example."""
     for digits in (1, 2, 3):
         percent = float(f"{100 * size / whole:.{digits}g}")
         if abs(percent / 100 * whole - size) <= 1:

@@ -1,6 +1,6 @@
-"""The further figures that a study's results allow: those of the papers' appendices, and comparisons of settings.
+"""Further figures that the results of a study allow: single trials, comparisons of settings, epochs, weight change.
 
-Each `Plate` belongs below an experiment's own figure and is there only where its data are.
+Each belongs below the main figure of an experiment, and exists only if the results contain its data.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from whichlayers.analysis.claims.singh2020 import movement, scaled_movement
-from whichlayers.plots.captions import CUT_OFF
-from whichlayers.plots.display_names import listing, size_name
-from whichlayers.plots.figures import draw_incremental, laid_out, side_by_side
+from whichlayers.plots.captions import CLIPPED_NOTE
+from whichlayers.plots.display_names import join_and, size_name
+from whichlayers.plots.figures import compares_two_variants, draw_incremental, fix_layout
 from whichlayers.plots.further_plots import (
     draw_comparison,
     draw_epochs,
@@ -24,49 +24,63 @@ from whichlayers.plots.further_plots import (
     epoch_curves,
     many_trials,
 )
-from whichlayers.plots.style import FEW, LIGHT, Theme
+from whichlayers.plots.style import LIGHT, MAX_SINGLE_TRIALS, Theme
 
 NORMS = ("frobenius", "spectral")
-SCALED = "spectral norm, min-max scaled"  # as it is called in the published numbers
-LEAST_EPOCHS = 4  # fewer make no curve
+SCALED = "spectral norm, min-max scaled"  # metric name in the published data
+MIN_EPOCHS = 4  # evaluated epochs needed for a learning curve
 
 
 @dataclass(frozen=True)
-class Plate:
-    key: str  # of its files
-    experiment: str  # the section it stands in
+class FurtherFigure:
+    """A figure of the report in addition to the main figure of an experiment."""
+
+    key: str  # base name of its files
+    experiment: str  # section of the report it belongs to
     title: str
     caption: str
-    paint: Callable[[Theme], Figure]
+    draw_without_layout: Callable[[Theme], Figure]  # draws it without layout, inside `theme.applied()`
 
     def draw(self, theme: Theme = LIGHT) -> Figure:
+        """Draw the figure with its layout computed."""
         with theme.applied():
-            return laid_out(self.paint(theme))
+            return fix_layout(self.draw_without_layout(theme))
 
 
 COMPARED = {
-    "recipe": ("recipes", "Ways of re-initialising", "The same layers drawn anew by each recipe."),
+    "recipe": (
+        "recipes",
+        "Re-initialization recipes",
+        "The same layers re-initialized by each recipe.",
+    ),
     "reinit_lr_factor": (
         "higher_lr",
-        "Learning rate of re-initialised layers",
-        "The re-initialised layers learn at another rate than the others, or at the same.",
+        "Learning rate of re-initialized layers",
+        "Re-initialized layers trained with a different learning rate than the others, or with the same.",
     ),
     "keep_layer_norm": (
         "layer_norm",
-        "Layer norms of re-initialised layers",
-        "The layer norms of re-initialised layers keep their pretrained values, or are reset.",
+        "Layer norms of re-initialized layers",
+        "Layer norms of re-initialized layers keep their pretrained values, or are reset.",
     ),
 }
-INTERVALS = "Means with 95% t intervals; trials of one seed share examples, order and head."
+INTERVALS = "Means with 95% t intervals; trials with the same seed share examples, data order and head."
 
 
-def plates(
+def further_figures(
     points: pd.DataFrame,
     epochs: pd.DataFrame | None = None,
     weights: pd.DataFrame | None = None,
     overlay: bool = False,
-) -> list[Plate]:
-    """From finished points, `load_epochs` and `load_weight_change`."""
+) -> list[FurtherFigure]:
+    """All further figures that a study's results allow.
+
+    Args:
+        points: Finished points.
+        epochs: Learning curves, from `load_epochs`.
+        weights: Weight changes, from `load_weight_change`.
+        overlay: Whether to draw published curves.
+    """
     found = list(_incremental(points[points["experiment"] == "incremental"], overlay))
     for experiment in ("incremental", "epochs"):
         found += _epochs(points[points["experiment"] == experiment], experiment, epochs)
@@ -75,81 +89,84 @@ def plates(
     return found
 
 
-def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[Plate]:
+def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[FurtherFigure]:
     if rows.empty:
         return
     if not many_trials(rows).empty:
         sizes = sorted(set(many_trials(rows)["train_size"]))
-        named = f"{listing(size_name(size) for size in sizes)} examples"
-        told = (
-            f"Of the trials with {named}, which are more than {FEW} a point: a point each, moved sideways at random "
-            "so that all can be seen; the dotted line is their mean."
+        named = f"{join_and(size_name(size) for size in sizes)} examples"
+        caption = (
+            f"Training sizes with more than {MAX_SINGLE_TRIALS} trials per point ({named}): one point per trial, "
+            "jittered horizontally to reduce overlap; the dotted line is the mean."
         )
-        yield Plate("trials", "incremental", f"Every trial, {named}", told, partial(draw_trials, rows))
-    for column, (key, title, told) in COMPARED.items():
-        if rows.loc[~rows["untouched"], column].nunique() > 1 and not side_by_side(rows):
-            paint = partial(draw_comparison, rows, column)
-            yield Plate(key, "incremental", title, f"{told} {INTERVALS}", paint)
-    if _in_shares(rows):
-        told = "The same curves by the share of its training set that a task was given."
-        paint = partial(_draw_shares, rows, overlay)
-        yield Plate("fractions", "incremental", "By share of the training set", told, paint)
+        yield FurtherFigure(
+            "trials", "incremental", f"All trials, {named}", caption, partial(draw_trials, rows)
+        )
+    for column, (key, title, caption) in COMPARED.items():
+        if rows.loc[~rows["untouched"], column].nunique() > 1 and not compares_two_variants(rows):
+            draw = partial(draw_comparison, rows, column)
+            yield FurtherFigure(key, "incremental", title, f"{caption} {INTERVALS}", draw)
+    if _has_fractions(rows):
+        caption = "The same curves, with training sizes in percent of each task's training set."
+        draw = partial(_draw_fractions, rows, overlay)
+        yield FurtherFigure("fractions", "incremental", "By fraction of the training set", caption, draw)
 
 
-def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) -> Iterator[Plate]:
+def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) -> Iterator[FurtherFigure]:
     if epochs is None or rows.empty:
         return
     each = epochs.groupby("trial_id")["epoch"].nunique()
-    whole = each.index[each >= LEAST_EPOCHS]  # a trial that was evaluated at its end alone has no curve
+    whole = each.index[each >= MIN_EPOCHS]  # trials evaluated only at the end have no curve
     rows = rows[rows["trial_id"].isin(whole)]
     if not rows.empty:
         curves = epoch_curves(rows, epochs)
-        told = (
-            "After every epoch: the metric above, the loss on the evaluation set below, with no, half and all of "
+        caption = (
+            "Scores after every epoch: the metric (top) and the evaluation loss (bottom), with none, half and all of "
             f"the layers pretrained. {INTERVALS}"
         )
         key = "epochs" if experiment == "incremental" else "every_epoch"
-        yield Plate(key, experiment, "Epoch by epoch", told, partial(draw_epochs, curves))
+        yield FurtherFigure(key, experiment, "Learning curves", caption, partial(draw_epochs, curves))
 
 
-def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iterator[Plate]:
-    """The change as it is, and with every curve scaled from 0 to 1, as Singh & Giovanardi draw it (Figure 3)."""
-    moved, by_spectral = (_with_facts(movement(points, weights, norm), points) for norm in NORMS)
+def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iterator[FurtherFigure]:
+    """Weight change of each layer, unscaled and scaled to [0, 1] as in Figure 3 of Singh & Giovanardi 2020."""
+    moved, by_spectral = (_add_depth_and_rows(movement(points, weights, norm), points) for norm in NORMS)
     if moved.empty:
         return
-    of = (
-        "of the change of a matrix, averaged over the layer's matrices. These are the output matrices of its "
-        "feed-forward part where the model has such names, else all of its matrices."
+    measure = (
+        "of the change of each weight matrix, averaged over the matrices of a layer (the output matrices of its "
+        "feed-forward block if the model has matrices of that name, else all of them)."
     )
-    weighed = points[points["trial_id"].isin(weights["trial_id"])]["experiment"]
-    home = "incremental" if (weighed == "incremental").any() else str(weighed.iloc[0])
-    told = "How far finetuning moved each layer, all layers being pretrained: the Frobenius norm"
-    paint = partial(draw_weight_change, moved)
-    yield Plate("weight_change", home, "Weight change", f"{told} {of} {INTERVALS}", paint)
+    measured = points[points["trial_id"].isin(weights["trial_id"])]["experiment"]
+    section = "incremental" if (measured == "incremental").any() else str(measured.iloc[0])
+    caption = (
+        "How much finetuning changed each layer of the model with all layers pretrained: the Frobenius norm"
+    )
+    draw = partial(draw_weight_change, moved)
+    yield FurtherFigure("weight_change", section, "Weight change", f"{caption} {measure} {INTERVALS}", draw)
     scaled = scaled_movement(by_spectral)
     if (weights["kind"] == "spectral").any() and not scaled.empty:
-        told = (
-            f"The same by the spectral norm {of} Each trial's curve is scaled from 0, the layer that moved least, to "
-            "1, the one that moved most, as Singh & Giovanardi draw it."
+        caption = (
+            f"Same as above, with the spectral norm {measure} The curve of each trial is scaled from 0 (the layer that "
+            "changed least) to 1 (the layer that changed most), as in Singh & Giovanardi 2020."
         )
-        paint = partial(draw_weight_change, scaled, metric=SCALED, overlay=overlay)
-        yield Plate(
-            "weight_change_scaled", home, "Weight change, scaled", f"{told} {INTERVALS} {CUT_OFF}", paint
-        )
+        draw = partial(draw_weight_change, scaled, metric=SCALED, overlay=overlay)
+        caption = f"{caption} {INTERVALS} {CLIPPED_NOTE}"
+        yield FurtherFigure("weight_change_scaled", section, "Weight change, scaled", caption, draw)
 
 
-def _with_facts(moved: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
+def _add_depth_and_rows(moved: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
     depths = points.drop_duplicates("model").set_index("model")["depth"]
     rows = points.drop_duplicates("task").set_index("task")["train_rows"]
     return moved.assign(depth=moved["model"].map(depths), train_rows=moved["task"].map(rows))
 
 
-def _draw_shares(rows: pd.DataFrame, overlay: bool, theme: Theme) -> Figure:
-    return draw_incremental(rows, "incremental", theme, None, overlay, shares=True)
+def _draw_fractions(rows: pd.DataFrame, overlay: bool, theme: Theme) -> Figure:
+    return draw_incremental(rows, "incremental", theme, None, overlay, as_percent=True)
 
 
-def _in_shares(rows: pd.DataFrame) -> bool:
-    """Whether the study asked for shares of training sets of several sizes: of one, counts say the same."""
+def _has_fractions(rows: pd.DataFrame) -> bool:
+    """Whether the study has fractions of training sets of different sizes; with one size, counts are enough."""
     whole = rows[rows["train_size"] == rows["train_rows"]]
     shared = rows[rows["task"].isin(whole["task"])]
     return bool(shared["train_rows"].nunique() > 1 and (shared["train_size"] < shared["train_rows"]).any())

@@ -1,8 +1,8 @@
-"""The model as a stack of layers, each shaded by what its pretrained weights were worth: the picture for a slide.
+"""Layer diagram: the model as columns of layers, each colored by the effect of its pretrained weights.
 
-One stack a task and size. The number in a box is the worth in points (× 100 of the metric) with half of its 95%
-interval; a hatched box cannot be told from zero. Below the stack stands the score with no pretrained layer, above
-it that with all of them.
+There is one column per task and training size. The number in a box is the effect of a layer in points (100 times the
+metric) ± half of its 95% interval; hatched boxes are not significantly different from zero. The score with no layer
+pretrained is below each column, the score with all layers pretrained above it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,36 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from whichlayers.analysis.frame_utils import each_group, each_row
-from whichlayers.analysis.layer_effects import INCREMENTAL, PRESERVED, REDRAWN, SINGLE, ends, layer_values
-from whichlayers.plots.display_names import listing, metric_name, short_names, size_name
+from whichlayers.analysis.layer_effects import (
+    BLOCK_PRESERVED,
+    BLOCK_REINITIALIZED,
+    INCREMENTAL,
+    SINGLE_LAYER,
+    baseline_scores,
+    layer_effects,
+)
+from whichlayers.plots.display_names import join_and, metric_name, short_names, size_name
 from whichlayers.plots.style import LIGHT, Theme
+from whichlayers.results.frame_utils import each_group, each_row
+from whichlayers.text import counted
 
 SIGNIFICANT = 0.05
-WORDS = {
-    INCREMENTAL: "What each layer adds on top of those below it",
-    SINGLE: "What is lost when this layer alone is re-initialised",
-    REDRAWN: "What is lost when a block around the layer is re-initialised",
-    PRESERVED: "What a block around the layer brings when only the block is kept",
+TITLES = {
+    INCREMENTAL: "Effect of adding each pretrained layer to those below it",
+    SINGLE_LAYER: "Loss from re-initializing a single layer",
+    BLOCK_REINITIALIZED: "Loss from re-initializing a block that contains the layer",
+    BLOCK_PRESERVED: "Gain from keeping only a block that contains the layer",
 }
-MEANT = {
-    INCREMENTAL: "the paired step from k − 1 to k pretrained layers, those above being re-initialised",
-    SINGLE: "all layers pretrained minus this one re-initialised, paired by seed",
-    REDRAWN: "all layers pretrained minus a block re-initialised, paired by seed, mean over the blocks it lies in",
-    PRESERVED: "a block preserved minus no layer pretrained, paired by seed, mean over the blocks it lies in",
+DEFINITIONS = {
+    INCREMENTAL: "k minus k − 1 pretrained layers, paired by seed, with all layers above re-initialized",
+    SINGLE_LAYER: "all layers pretrained minus this layer re-initialized, paired by seed",
+    BLOCK_REINITIALIZED: "all layers pretrained minus one block re-initialized, paired by seed, averaged over the "
+    "blocks that contain the layer",
+    BLOCK_PRESERVED: "one block pretrained minus no layer pretrained, paired by seed, averaged over the blocks "
+    "that contain the layer",
 }
-MOST_STACKS = 12  # side by side
-SHADES = {  # for worth below, of and above nothing; the ends differ in lightness from the middle in both themes
+MAX_COLUMNS_PER_ROW = 12
+SHADES = {  # for negative, zero and positive effects; the ends differ in lightness from the middle in both themes
     "light": ("#b85000", "#f3f5f8", "#0b5394"),
     "dark": ("#f08a3c", "#222933", "#62b6f0"),
 }
@@ -45,87 +55,99 @@ SHADES = {  # for worth below, of and above nothing; the ends differ in lightnes
 
 @dataclass(frozen=True)
 class Box:
+    """Effect of one layer, or of several consecutive layers together."""
+
     first: int
     last: int
     mean: float
-    half: float  # NaN where there is one trial
+    half: float  # half of the 95% interval; NaN if there is a single trial
     n: int
-    clear: bool  # adjusted p below 0.05 within its stack
+    significant: bool  # adjusted p below 0.05 within its column
 
     @property
-    def each(self) -> float:
-        """Worth a layer, which decides the shade of a box that stands for several."""
+    def per_layer(self) -> float:
+        """Mean effect per layer, which determines the color."""
         return self.mean / (self.last - self.first + 1)
 
 
 @dataclass(frozen=True)
-class Stack:
+class LayerColumn:
+    """The layers of the model for one task and training size."""
+
     task: str
     size: int
     metric: str
-    none: float  # NaN where it was not run
-    all: float
+    none: float  # score with no layer pretrained; NaN if it was not run
+    all: float  # score with all layers pretrained
     boxes: tuple[Box, ...]
 
 
 @dataclass(frozen=True)
-class Picture:
-    """The stacks of one model and variant, by one source."""
+class LayerDiagram:
+    """The columns of one model and variant, with effects measured by one experiment."""
 
     source: str
     model: str
     variant: str
     depth: int
-    stacks: tuple[Stack, ...]
+    columns: tuple[LayerColumn, ...]
 
     @property
-    def most(self) -> float:
-        """The end of the scale: the largest worth of a layer, in either direction."""
-        return max(abs(box.each) for stack in self.stacks for box in stack.boxes) or 1.0
+    def max_effect(self) -> float:
+        """End of the color scale: the largest absolute effect per layer."""
+        return max(abs(box.per_layer) for column in self.columns for box in column.boxes) or 1.0
 
     @property
     def kind(self) -> str:
-        return next(kind for kind in WORDS if self.source.startswith(kind))
+        """The key of `TITLES` that the source belongs to."""
+        return next(kind for kind in TITLES if self.source.startswith(kind))
 
     @property
     def caption(self) -> str:
-        metrics = listing(dict.fromkeys(metric_name(stack.metric) for stack in self.stacks))
-        ns = sorted({box.n for stack in self.stacks for box in stack.boxes})
-        pairs = f"{ns[0]} paired trials" if len(ns) == 1 else f"{ns[0]} to {ns[-1]} paired trials"
-        wide = any(box.first != box.last for stack in self.stacks for box in stack.boxes)
+        metrics = join_and(dict.fromkeys(metric_name(column.metric) for column in self.columns))
+        ns = sorted({box.n for column in self.columns for box in column.boxes})
+        pairs = counted(ns[0], "paired trial") if len(ns) == 1 else f"{ns[0]} to {ns[-1]} paired trials"
+        wide = any(box.first != box.last for column in self.columns for box in column.boxes)
         return (
-            f"{WORDS[self.kind]}, in points ({metrics} × 100), ± half of its 95% interval: {MEANT[self.kind]}; "
-            f"{pairs}. Hatched: cannot be told from zero (adjusted p of 0.05 or more within the stack). "
-            "The intervals are of one layer each and not adjusted: that of a hatched layer may leave zero out. "
-            "Below each stack the score with no pretrained layer, above it that with all."
-            + (" A box over several layers is shaded by its worth a layer." if wide else "")
+            f"{TITLES[self.kind]}, in points ({metrics} × 100) ± half of the 95% interval: {DEFINITIONS[self.kind]}; "
+            f"{pairs}. Hatched: not significantly different from zero (adjusted p ≥ 0.05 within the column). "
+            "Intervals are not adjusted for multiple comparisons, so that of a hatched layer may exclude zero. "
+            "The score with no layer pretrained is below each column, the score with all layers pretrained above it."
+            + (" A box that spans several layers is colored by its effect per layer." if wide else "")
         )
 
-    def in_words(self) -> str:
-        """For those who cannot see it: the layers that can be told from zero, stack by stack."""
-        told = [f"{WORDS[self.kind]}."]
-        for stack in self.stacks:
-            clear = sorted((box for box in stack.boxes if box.clear), key=lambda box: -abs(box.mean))
-            named = listing(f"{span(box)} ({points_text(box.mean)})" for box in clear[:4])
-            many = f" and {len(clear) - 4} more" if len(clear) > 4 else ""
-            name = short_names([s.task for s in self.stacks])[stack.task]
-            which = f"layer {named}{many}" if named else "no layer"
-            told.append(f"{name}, {size_name(stack.size)} examples: {which} can be told from zero.")
-        return " ".join(told)
+    @property
+    def alt_text(self) -> str:
+        """Text alternative for screen readers: the layers with a significant effect, column by column."""
+        sentences = [f"{TITLES[self.kind]}."]
+        short = short_names([column.task for column in self.columns])
+        for column in self.columns:
+            boxes = sorted((box for box in column.boxes if box.significant), key=lambda box: -abs(box.mean))
+            names = [f"{layer_range(box)} ({format_points(box.mean)})" for box in boxes[:4]]
+            names += [f"{len(boxes) - 4} more"] if len(boxes) > 4 else []
+            if not boxes:
+                text = "no layer has an effect significantly different from zero"
+            elif len(boxes) == 1 and boxes[0].first == boxes[0].last:
+                text = f"the effect of layer {names[0]} is significantly different from zero"
+            else:
+                text = f"the effects of layers {join_and(names)} are significantly different from zero"
+            sentences.append(f"{short[column.task]}, {size_name(column.size)} examples: {text}.")
+        return " ".join(sentences)
 
 
-def pictures(points: pd.DataFrame) -> list[Picture]:
-    """From finished points; the most direct source first. Empty where no experiment tells of single layers."""
-    values, found = layer_values(points), []
-    order = {task: place for place, task in enumerate(dict.fromkeys(points["task"]))}
+def layer_diagrams(points: pd.DataFrame) -> list[LayerDiagram]:
+    """All layer diagrams that finished points allow, one per experiment, model and variant; the most direct first."""
+    values, found = layer_effects(points), []
+    order = {task: index for index, task in enumerate(dict.fromkeys(points["task"]))}
     for (source, model, variant), rows in each_group(values, ["source", "model", "variant"]):
-        kind = next(kind for kind in WORDS if str(source).startswith(kind))
+        kind = next(kind for kind in TITLES if str(source).startswith(kind))
         scores = {
-            (r.model, r.task, r.train_size, r.variant): (r.none, r.all) for r in each_row(ends(points, kind))
+            (r.model, r.task, r.train_size, r.variant): (r.none, r.all)
+            for r in each_row(baseline_scores(points, kind))
         }
-        stacks = []
-        for (task, size, metric), mine in each_group(rows, ["task", "train_size", "metric"]):
-            none, every = scores.get((model, task, size, variant), (math.nan, math.nan))
+        columns = []
+        for (task, size, metric), layers in each_group(rows, ["task", "train_size", "metric"]):
+            none, all_layers = scores.get((model, task, size, variant), (math.nan, math.nan))
             boxes = [
                 Box(
                     int(r.first),
@@ -135,134 +157,137 @@ def pictures(points: pd.DataFrame) -> list[Picture]:
                     int(r.n),
                     bool(r.p_adjusted < SIGNIFICANT),
                 )
-                for r in each_row(mine)
+                for r in each_row(layers)
             ]
-            stacks.append(Stack(str(task), int(size), str(metric), float(none), float(every), tuple(boxes)))
-        stacks.sort(key=lambda stack: (order[stack.task], stack.size))
+            columns.append(
+                LayerColumn(str(task), int(size), str(metric), float(none), float(all_layers), tuple(boxes))
+            )
+        columns.sort(key=lambda column: (order[column.task], column.size))
         found.append(
-            Picture(str(source), str(model), str(variant), int(rows["depth"].iloc[0]), tuple(stacks))
+            LayerDiagram(str(source), str(model), str(variant), int(rows["depth"].iloc[0]), tuple(columns))
         )
     return found
 
 
-def file_names(found: Sequence[Picture]) -> dict[str, Picture]:
-    """The first is called layers, the others say by which source, and count where there are several."""
-    named: dict[str, Picture] = {}
-    for picture in found:
-        base = "layers" if not named else f"layers_{picture.kind.replace(' ', '_')}"
+def diagram_file_names(diagrams: Sequence[LayerDiagram]) -> dict[str, LayerDiagram]:
+    """Name each diagram: "layers" for the first, then "layers_SOURCE" and, if there are several, "_v2", "_v3" ..."""
+    named: dict[str, LayerDiagram] = {}
+    for diagram in diagrams:
+        base = "layers" if not named else f"layers_{diagram.kind.replace(' ', '_')}"
         count = sum(name == base or name.startswith(f"{base}_v") for name in named)
-        named[f"{base}_v{count + 1}" if count else base] = picture
+        named[f"{base}_v{count + 1}" if count else base] = diagram
     return named
 
 
-def picture_data(found: Sequence[Picture]) -> list[dict[str, Any]]:
-    """For the page, which draws them and lets a reader choose."""
-    models = short_names([p.model for p in found])
-    tasks = short_names([stack.task for p in found for stack in p.stacks])
+def diagram_data(diagrams: Sequence[LayerDiagram]) -> list[dict[str, Any]]:
+    """JSON-serializable data from which the page (web/layers.js) draws the diagrams."""
+    models = short_names([diagram.model for diagram in diagrams])
+    tasks = short_names([column.task for diagram in diagrams for column in diagram.columns])
     return [
         {
-            "source": WORDS[p.kind] + (p.source.removeprefix(p.kind)),
-            "model": models[p.model],
-            "variant": p.variant,
-            "depth": p.depth,
-            "most": 100 * p.most,
-            "caption": p.caption,
-            "alt": p.in_words(),
-            "stacks": [
+            "source": TITLES[d.kind] + (d.source.removeprefix(d.kind)),
+            "model": models[d.model],
+            "variant": d.variant,
+            "depth": d.depth,
+            "maxEffect": 100 * d.max_effect,
+            "caption": d.caption,
+            "alt": d.alt_text,
+            "columns": [
                 {
-                    "task": tasks[s.task],
-                    "size": size_name(s.size),
-                    "metric": metric_name(s.metric),
-                    "none": _points(s.none),
-                    "all": _points(s.all),
+                    "task": tasks[c.task],
+                    "size": size_name(c.size),
+                    "metric": metric_name(c.metric),
+                    "none": _points(c.none),
+                    "all": _points(c.all),
                     "boxes": [
-                        [b.first, b.last, _points(b.mean), _points(b.half), b.n, b.clear] for b in s.boxes
+                        [b.first, b.last, _points(b.mean), _points(b.half), b.n, b.significant]
+                        for b in c.boxes
                     ],
                 }
-                for s in p.stacks
+                for c in d.columns
             ],
         }
-        for p in found
+        for d in diagrams
     ]
 
 
-def draw_layers(picture: Picture, theme: Theme = LIGHT) -> Figure:
-    """The stacks side by side, tasks apart from one another and broken into rows; layer 1 is the lowest."""
-    rows = _in_rows(picture.stacks)
-    widest = max(len(row) + 0.35 * len({s.task for s in row}) for row in rows)
-    width, height = max(4.6, 0.72 * widest + 1.0), 0.27 * (picture.depth + 4.2)
-    spare = width - (0.72 * widest + 1.0)  # beside few stacks: what the note below them needs
-    tall = height * len(rows) + 0.3
+def draw_layers(diagram: LayerDiagram, theme: Theme = LIGHT) -> Figure:
+    """Draw the columns side by side, grouped by task and wrapped into rows; layer 1 is at the bottom."""
+    rows = _wrap(diagram.columns)
+    widest = max(len(row) + 0.35 * len({column.task for column in row}) for row in rows)
+    width, height = max(4.6, 0.72 * widest + 1.0), 0.27 * (diagram.depth + 4.2)
+    spare = width - (0.72 * widest + 1.0)  # with few columns, the note below them is wider than they are
+    total_height = height * len(rows) + 0.3
     with theme.applied():
-        figure = Figure(figsize=(width, tall))
-        for place, row in enumerate(rows):
-            bottom = (0.3 + height * (len(rows) - 1 - place)) / tall
+        figure = Figure(figsize=(width, total_height))
+        for index, row in enumerate(rows):
+            bottom = (0.3 + height * (len(rows) - 1 - index)) / total_height
             left = 0.86 + spare / 2
-            axes = figure.add_axes((left / width, bottom, 1 - (left + 0.04) / width, height / tall))
+            axes = figure.add_axes((left / width, bottom, 1 - (left + 0.04) / width, height / total_height))
             axes.set_xlim(-0.06, max(widest, (width - left - 0.04) / 0.72) - 0.3)
-            _row(axes, row, picture, theme)
-        note = f"{WORDS[picture.kind]}: points ± half of the 95% interval; hatched: not told from zero"
+            _draw_row(axes, row, diagram, theme)
+        note = f"{TITLES[diagram.kind]}: points ± half of the 95% interval; hatched: not significant"
         note = note if width > 6.6 else note.replace(": ", ":\n", 1)
-        figure.text(0.5, 0.13 / tall, note, ha="center", va="center", size=6.4, color=theme.ink)
+        figure.text(0.5, 0.13 / total_height, note, ha="center", va="center", size=6.4, color=theme.ink)
     return figure
 
 
-def _in_rows(stacks: Sequence[Stack]) -> list[list[Stack]]:
-    """Tasks stay whole; a row has up to MOST_STACKS, or one task that has more."""
-    rows: list[list[Stack]] = [[]]
-    for task in dict.fromkeys(stack.task for stack in stacks):
-        mine = [stack for stack in stacks if stack.task == task]
-        if rows[-1] and len(rows[-1]) + len(mine) > MOST_STACKS:
+def _wrap(columns: Sequence[LayerColumn]) -> list[list[LayerColumn]]:
+    """Split into rows of at most `MAX_COLUMNS_PER_ROW`, without separating the columns of a task."""
+    rows: list[list[LayerColumn]] = [[]]
+    for task in dict.fromkeys(column.task for column in columns):
+        of_task = [column for column in columns if column.task == task]
+        if rows[-1] and len(rows[-1]) + len(of_task) > MAX_COLUMNS_PER_ROW:
             rows.append([])
-        rows[-1] += mine
+        rows[-1] += of_task
     return rows
 
 
-def _row(axes: Axes, stacks: Sequence[Stack], picture: Picture, theme: Theme) -> None:
-    tasks = list(dict.fromkeys(stack.task for stack in stacks))
-    short, depth = short_names([stack.task for stack in picture.stacks]), picture.depth
-    places = [i + 0.35 * tasks.index(stack.task) for i, stack in enumerate(stacks)]
+def _draw_row(axes: Axes, columns: Sequence[LayerColumn], diagram: LayerDiagram, theme: Theme) -> None:
+    tasks = list(dict.fromkeys(column.task for column in columns))
+    short, depth = short_names([column.task for column in diagram.columns]), diagram.depth
+    lefts = [i + 0.35 * tasks.index(column.task) for i, column in enumerate(columns)]
     axes.set_ylim(-0.3, depth + 3.9)
     axes.set_axis_off()
-    for place, stack in zip(places, stacks, strict=True):
-        _stack(axes, place, stack, picture, theme)
+    for left, column in zip(lefts, columns, strict=True):
+        _draw_column(axes, left, column, diagram, theme)
     for task in tasks:
-        mine = [place for place, stack in zip(places, stacks, strict=True) if stack.task == task]
-        middle = (mine[0] + mine[-1] + 0.94) / 2
+        of_task = [left for left, column in zip(lefts, columns, strict=True) if column.task == task]
+        middle = (of_task[0] + of_task[-1] + 0.94) / 2
         axes.text(middle, depth + 3.2, short[task], ha="center", va="center", weight="bold", size=9)
-    heads = {0.35: "none kept", depth + 1.65: "all kept", depth + 2.4: "examples"}
-    heads |= {
+    scores = {0.35: "none kept", depth + 1.65: "all kept", depth + 2.4: "examples"}
+    layers = {
         layer + 0.5: f"layer {layer}" if layer in (1, depth) else str(layer) for layer in range(1, depth + 1)
     }
-    for height, text in heads.items():
-        quiet = theme.muted if text[0] in "nae" else theme.ink
-        axes.text(-0.12, height, text, ha="right", va="center", size=7.5, color=quiet)
+    for labels, color in ((scores, theme.muted), (layers, theme.ink)):
+        for height, text in labels.items():
+            axes.text(-0.12, height, text, ha="right", va="center", size=7.5, color=color)
 
 
-def _stack(axes: Axes, place: float, stack: Stack, picture: Picture, theme: Theme) -> None:
-    middle = place + 0.47
-    axes.text(middle, picture.depth + 2.4, size_name(stack.size), ha="center", va="center", size=7.5)
-    for height, score in ((0.35, stack.none), (picture.depth + 1.65, stack.all)):
+def _draw_column(axes: Axes, left: float, column: LayerColumn, diagram: LayerDiagram, theme: Theme) -> None:
+    middle = left + 0.47
+    axes.text(middle, diagram.depth + 2.4, size_name(column.size), ha="center", va="center", size=7.5)
+    for height, score in ((0.35, column.none), (diagram.depth + 1.65, column.all)):
         if not math.isnan(score):
             axes.text(
                 middle, height, f"{100 * score:.1f}", ha="center", va="center", size=7.5, color=theme.ink
             )
-    for box in stack.boxes:
-        colour = shade(box.each / picture.most, theme)
+    for box in column.boxes:
+        color = shade(box.per_layer / diagram.max_effect, theme)
         axes.add_patch(
             FancyBboxPatch(
-                (place + 0.03, box.first + 0.06),
+                (left + 0.03, box.first + 0.06),
                 0.88,
                 box.last - box.first + 0.88,
                 boxstyle="round,pad=0,rounding_size=0.06",
-                facecolor=colour,
-                edgecolor=theme.muted if box.clear else (*to_rgb(ink_on(colour)), 0.35),
-                linewidth=0.5 if box.clear else 0.0,
-                hatch=None if box.clear else "/////",
+                facecolor=color,
+                edgecolor=theme.muted if box.significant else (*to_rgb(text_color_on(color)), 0.35),
+                linewidth=0.5 if box.significant else 0.0,
+                hatch=None if box.significant else "/////",
                 hatch_linewidth=0.4,
             )
         )
-        text = points_text(box.mean) + ("" if math.isnan(box.half) else f" ±{100 * box.half:.1f}")
+        text = format_points(box.mean) + ("" if math.isnan(box.half) else f" ±{100 * box.half:.1f}")
         axes.text(
             middle,
             (box.first + box.last + 1) / 2,
@@ -270,33 +295,35 @@ def _stack(axes: Axes, place: float, stack: Stack, picture: Picture, theme: Them
             ha="center",
             va="center",
             size=6.2,
-            weight="bold" if box.clear else "normal",
-            color=ink_on(colour),
-            bbox=None if box.clear else {"facecolor": colour, "edgecolor": "none", "pad": 0.8},
+            weight="bold" if box.significant else "normal",
+            color=text_color_on(color),
+            bbox=None if box.significant else {"facecolor": color, "edgecolor": "none", "pad": 0.8},
         )
 
 
-def shade(share: float, theme: Theme) -> str:
-    """From -1 (harms most) through 0 to 1 (helps most)."""
-    scale = LinearSegmentedColormap.from_list("worth", SHADES[theme.name])
-    return to_hex(scale(0.5 + 0.5 * max(-1.0, min(1.0, share))))
+def shade(relative_effect: float, theme: Theme) -> str:
+    """Color of an effect relative to the largest one, from -1 to 1."""
+    scale = LinearSegmentedColormap.from_list("effect", SHADES[theme.name])
+    return to_hex(scale(0.5 + 0.5 * max(-1.0, min(1.0, relative_effect))))
 
 
-def ink_on(colour: str) -> str:
-    """Black or white, whichever stands out more."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+def text_color_on(color: str) -> str:
+    """Black or white, whichever has more contrast on this color."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "#ffffff" if luminance < 0.179 else "#000000"
 
 
-def span(box: Box) -> str:
+def layer_range(box: Box) -> str:
+    """Layer number, or range of layer numbers, of a box."""
     return str(box.first) if box.first == box.last else f"{box.first}–{box.last}"
 
 
-def points_text(value: float) -> str:
-    """+3.2, in points."""
+def format_points(value: float) -> str:
+    """A score difference in points with its sign, e.g. "+3.2"."""
     return f"{round(100 * value, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def _points(value: float) -> float | None:
+    """A score in points, rounded; None for NaN, which JSON does not have."""
     return None if math.isnan(value) else round(100 * value, 3)

@@ -1,8 +1,8 @@
-"""Colours, lines and sizes of the figures, for light and for dark pages.
+"""Colors, line styles and sizes of the figures, for light and dark pages.
 
-Sizes of data are one ramp that changes in lightness and hue together, so that its order survives grey print
-and any colour blindness. Conditions take colours of Okabe and Ito, and a marker each. Variants (recipes and
-the like) differ by line and marker alone.
+Training set sizes use a color ramp that varies in both lightness and hue, so that its order is visible in grayscale
+and with any color vision deficiency. Conditions use the Okabe-Ito colors and one marker each. Variants (recipes and
+other settings) differ only by line style and marker.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINE_WIDTH = 1.5
 MARKER_SIZE = 4.0
 CAP_SIZE = 2.0
-FEW = 10  # up to so many trials in a cell are shown one by one
+MAX_SINGLE_TRIALS = 10  # points with at most this many trials also show each trial
 
 
 @dataclass(frozen=True)
 class Theme:
+    """Colors of a light or dark figure."""
+
     name: str
     ink: str
     muted: str
     grid: str
     background: str
-    ramp: tuple[str, ...]  # from little data to much
+    ramp: tuple[str, ...]  # from few to many training examples
     conditions: tuple[str, ...]
 
     def sizes(self, n: int) -> list[str]:
-        """n colours from little data to much; a single one is the far end."""
+        """n colors of the ramp, from few to many training examples."""
         ramp = LinearSegmentedColormap.from_list("sizes", self.ramp)
-        places = np.linspace(0.0, 1.0, n) if n > 2 else np.linspace(0.25, 0.85, n) if n == 2 else [0.75]
-        return [to_hex(ramp(float(place))) for place in places]
+        positions = np.linspace(0.0, 1.0, n) if n > 2 else np.linspace(0.25, 0.85, n) if n == 2 else [0.75]
+        return [to_hex(ramp(float(position))) for position in positions]
 
     def applied(self) -> AbstractContextManager[None]:
-        """matplotlib's settings for this theme, inside a `with` and nowhere else."""
+        """Context manager that applies the matplotlib settings of this theme."""
         settings: Any = {
-            "font.family": "DejaVu Sans",  # comes with matplotlib: the same figure on every machine
+            "font.family": "DejaVu Sans",  # shipped with matplotlib: figures are the same on every machine
             "font.size": 8.0,
             "axes.titlesize": 9.0,
             "axes.titleweight": "bold",
@@ -79,7 +81,7 @@ class Theme:
             "figure.facecolor": self.background,
             "savefig.facecolor": self.background,
             "svg.fonttype": "path",
-            "svg.hashsalt": "whichlayers",  # the same results give the same file, byte for byte
+            "svg.hashsalt": "whichlayers",  # makes files reproducible byte for byte
             "pdf.fonttype": 42,
         }
         return matplotlib.rc_context(settings)
@@ -106,7 +108,7 @@ DARK = Theme(
 
 
 @cache
-def _twins() -> dict[str, str]:
+def _dark_colors() -> dict[str, str]:
     pairs = list(zip(LIGHT.conditions, DARK.conditions, strict=True))
     pairs += [(LIGHT.ink, DARK.ink), (LIGHT.muted, DARK.muted), (LIGHT.background, DARK.background)]
     for n in range(1, 41):
@@ -114,6 +116,6 @@ def _twins() -> dict[str, str]:
     return dict(pairs)
 
 
-def dark_twin(colour: str) -> str:
-    """What a colour of the light theme is in the dark one."""
-    return _twins().get(colour, colour)
+def dark_color(color: str) -> str:
+    """The color of the dark theme that corresponds to a color of the light theme."""
+    return _dark_colors().get(color, color)

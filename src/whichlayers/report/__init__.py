@@ -1,1 +1,1 @@
-"""What the results look like: figures, tables, the page. Every number comes from `analysis`."""
+"""Reports of a study: findings in text, tables, and a self-contained HTML page. All numbers come from `analysis`."""

@@ -1,8 +1,8 @@
-"""Writes the report of a study: figures, tables and one page that needs nothing but itself.
+"""Write the report of a study: figures, tables and a self-contained HTML page.
 
-Everything is read from results.db (and study.toml, shown as it was run); a study still running gives a report of
-what it has so far, which says how far it is. `page` alone gives the page and writes nothing: `whichlayers watch`
-shows it while the study runs.
+Everything is read from results.db and from the copy of study.toml next to it. The report of a running study covers
+the trials finished so far and states its progress. `page` returns only the HTML page and writes no files;
+`whichlayers watch` serves it while the study runs.
 """
 
 from __future__ import annotations
@@ -13,120 +13,145 @@ from pathlib import Path
 
 import pandas as pd
 
-from whichlayers.analysis.claims import Claim, as_table, claims
-from whichlayers.plots.display_names import in_order
-from whichlayers.plots.figures import laid_out, save
-from whichlayers.plots.further_figures import plates
-from whichlayers.plots.layer_diagram import Picture, draw_layers, file_names, picture_data, pictures
+from whichlayers.analysis.claims import Claim, as_table, evaluate_claims
+from whichlayers.plots.display_names import sort_experiments
+from whichlayers.plots.figures import fix_layout, save
+from whichlayers.plots.further_figures import further_figures
+from whichlayers.plots.layer_diagram import (
+    LayerDiagram,
+    diagram_data,
+    diagram_file_names,
+    draw_layers,
+    layer_diagrams,
+)
 from whichlayers.plots.style import LIGHT
 from whichlayers.report import metadata
 from whichlayers.report.findings import headlines
 from whichlayers.report.page import render
-from whichlayers.report.sections import Section, Shown, claims_shown, section
+from whichlayers.report.sections import ReportFigure, ReportSection, build_section, claims_for_page
 from whichlayers.report.tables import summary
 from whichlayers.results.frames import (
     finished,
-    load_change_of_whole_models,
+    load_baseline_weight_change,
     load_epochs,
     load_points,
     load_runs,
+    load_study_summary,
     load_trials,
-    study_facts,
 )
 
-WRITTEN = ".written"  # in figures/: the files that the last report wrote
+FIGURE_LIST = ".written"  # in figures/: names of the files that the last report wrote
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a study's finished points come to. Empty where nothing has finished."""
+class ReportContent:
+    """Sections, claims and layer diagrams of a report, from the finished points of a study."""
 
     points: pd.DataFrame
-    sections: list[Section]
+    sections: list[ReportSection]
     claims: list[Claim]
-    layers: list[Picture]
+    diagrams: list[LayerDiagram]
 
 
-def write_report(folder: Path, overlay: bool = False, words: str = "") -> Path:
-    """Writes figures/, summary.csv, claims.csv and report.html into the study's folder; gives the page's path.
+def write_report(folder: Path, overlay: bool = False, description: str = "") -> Path:
+    """Write figures/, summary.csv, claims.csv and report.html into a study folder.
 
-    `overlay` draws the papers' curves beside ours, where task and size are the same; on the page they can be
-    switched on in any case. `words` say what the study asks, where the caller knows.
+    Args:
+        folder: Study folder.
+        overlay: Whether to draw published curves for the same task and training size. On the page they can be
+            switched on in any case.
+        description: What the study investigates, in a few sentences.
+
+    Returns:
+        Path of report.html.
     """
     folder = Path(folder)
     points = load_points(folder)
-    found = _found(folder, finished(points), overlay, files=True)
-    summary(found.points).to_csv(folder / "summary.csv", index=False)
-    as_table(found.claims).to_csv(folder / "claims.csv", index=False)
-    _write_figures(folder / "figures", found)
+    content = _build_content(folder, finished(points), overlay, files=True)
+    summary(content.points).to_csv(folder / "summary.csv", index=False)
+    as_table(content.claims).to_csv(folder / "claims.csv", index=False)
+    _write_figures(folder / "figures", content)
     target = folder / "report.html"
     draft = folder / "report.html.part"
-    draft.write_text(_page(folder, points, found, words), encoding="utf-8")
+    draft.write_text(_render_page(folder, points, content, description), encoding="utf-8")
     os.replace(draft, target)
     return target
 
 
-def _write_figures(folder: Path, found: Found) -> None:
-    """Figures of an earlier report that this one does not have any more are deleted; other files are left alone."""
+def _write_figures(folder: Path, content: ReportContent) -> None:
+    """Write all figures, and delete those that only the previous report had; other files are kept."""
     written: list[Path] = []
-    for part in found.sections:
-        for shown in part.figures:
-            with LIGHT.applied():  # whose letters the panels make room for
-                laid_out(shown.figure)
-            written += save(shown.figure, folder, shown.key)
-    for name, picture in file_names(found.layers).items():
-        written += save(draw_layers(picture), folder, name)
-    listing = folder / WRITTEN
-    earlier = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
-    for name in set(earlier) - {path.name for path in written}:
+    for section in content.sections:
+        for figure in section.figures:
+            with LIGHT.applied():  # the layout depends on the font
+                fix_layout(figure.figure)
+            written += save(figure.figure, folder, figure.key)
+    for name, diagram in diagram_file_names(content.diagrams).items():
+        written += save(draw_layers(diagram), folder, name)
+    list_file = folder / FIGURE_LIST
+    previous = list_file.read_text(encoding="utf-8").splitlines() if list_file.is_file() else []
+    for name in set(previous) - {path.name for path in written}:
         (folder / Path(name).name).unlink(missing_ok=True)
-    listing.write_text("".join(f"{path.name}\n" for path in written), encoding="utf-8")
+    list_file.write_text("".join(f"{path.name}\n" for path in written), encoding="utf-8")
 
 
-def page(folder: Path, live: str | None = None, words: str = "", overlay: bool = False) -> str:
-    """The page by itself, also of a study in which nothing has finished yet."""
+def page(folder: Path, live: str | None = None, description: str = "", overlay: bool = False) -> str:
+    """Return the HTML page of a study without writing files, even if no trial has finished yet.
+
+    Args:
+        folder: Study folder.
+        live: Version of the page, if a server keeps it up to date.
+        description: What the study investigates, in a few sentences.
+        overlay: Whether published curves are initially visible.
+    """
     points = load_points(folder)
     done = points[(points["status"] == "done") & points["value"].notna()]
-    found = Found(done, [], [], []) if done.empty else _found(folder, finished(points), overlay, files=False)
-    return _page(folder, points, found, words, live)
+    if done.empty:
+        content = ReportContent(done, [], [], [])
+    else:
+        content = _build_content(folder, finished(points), overlay, files=False)
+    return _render_page(folder, points, content, description, live)
 
 
-def _found(folder: Path, done: pd.DataFrame, overlay: bool, files: bool) -> Found:
-    weights = load_change_of_whole_models(folder)
-    further = plates(done, load_epochs(folder), weights, overlay)
-    every = [section(done, kind, further, overlay, files) for kind in in_order(done["experiment"])]
-    return Found(done, every, claims(done, weights), pictures(done))
+def _build_content(folder: Path, done: pd.DataFrame, overlay: bool, files: bool) -> ReportContent:
+    weights = load_baseline_weight_change(folder)
+    further = further_figures(done, load_epochs(folder), weights, overlay)
+    experiments = sort_experiments(done["experiment"])
+    sections = [build_section(done, experiment, further, overlay, files) for experiment in experiments]
+    return ReportContent(done, sections, evaluate_claims(done, weights), layer_diagrams(done))
 
 
-def _page(folder: Path, points: pd.DataFrame, found: Found, words: str, live: str | None = None) -> str:
-    known, runs = study_facts(folder), load_runs(folder)
-    shown = [figure for part in found.sections for figure in part.figures]
-    charts = {figure.key: figure.chart for figure in shown if figure.chart is not None}
+def _render_page(
+    folder: Path, points: pd.DataFrame, content: ReportContent, description: str, live: str | None = None
+) -> str:
+    facts, runs = load_study_summary(folder), load_runs(folder)
+    figures = [figure for section in content.sections for figure in section.figures]
+    charts = {figure.key: figure.chart for figure in figures if figure.chart is not None}
     return render(
         "report.html",
-        {"charts": charts, "layers": picture_data(found.layers)},
+        {"charts": charts, "layers": diagram_data(content.diagrams)},
         live,
-        facts=known,
-        progress=metadata.progress(known),
-        words=metadata.without_folders(words, points),
-        description=metadata.description(folder),
-        asked=metadata.asked(points, found.points),
+        facts=facts,
+        progress=metadata.progress(facts),
+        description=metadata.shorten_names(description, points),
+        author_description=metadata.author_description(folder),
+        setup=metadata.study_setup(points, content.points),
         study_file=metadata.study_file(folder),
-        headlines=headlines(found.points, found.claims) if found.sections else [],
-        pictured=_pictured(found.layers, files=live is None),
-        sections=found.sections,
-        claims=claims_shown(found.claims),
-        runs=metadata.run_facts(runs),
-        time=metadata.time_told(runs),
+        headlines=headlines(content.points, content.claims) if content.sections else [],
+        layer_figure=_layer_figure(content.diagrams, files=live is None),
+        sections=content.sections,
+        claims=claims_for_page(content.claims),
+        runs=metadata.run_details(runs),
+        run_time=metadata.total_run_time(runs),
         notes=metadata.notes(folder),
         failures=metadata.failures(load_trials(folder)),
-        without_value=metadata.without_value(points),
+        without_value=metadata.count_without_value(points),
         files=live is None,
     )
 
 
-def _pictured(layers: list[Picture], files: bool) -> Shown | None:
-    if not layers:
+def _layer_figure(diagrams: list[LayerDiagram], files: bool) -> ReportFigure | None:
+    if not diagrams:
         return None
-    title = "What each layer's pretrained weights were worth"
-    return Shown("layers", title, layers[0].caption, draw_layers(layers[0]), {}, files=files)
+    title = "Effect of each layer's pretrained weights"
+    return ReportFigure("layers", title, diagrams[0].caption, draw_layers(diagrams[0]), {}, files=files)

@@ -1,4 +1,4 @@
-"""The claims as a table: in the terminal, and as rows for the page."""
+"""Claims from the papers as a table for the terminal, and as rows for the report page."""
 
 from __future__ import annotations
 
@@ -10,20 +10,31 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from whichlayers.analysis.claims.base import FAILS, HOLDS, NOT_ASKED, OPEN, Claim, Test, Verdict
-from whichlayers.plots.display_names import metric_name, number
+from whichlayers.analysis.claims.base import (
+    FAILS,
+    HOLDS,
+    NOT_TESTED,
+    UNDECIDED,
+    VERDICT_LABELS,
+    Claim,
+    ClaimTest,
+    Verdict,
+)
+from whichlayers.plots.display_names import format_number, metric_name
 
 COEFFICIENTS = ("r", "rho")
-STYLES: dict[Verdict, str] = {HOLDS: "green", FAILS: "red", OPEN: "yellow", NOT_ASKED: "dim"}
+STYLES: dict[Verdict, str] = {HOLDS: "green", FAILS: "red", UNDECIDED: "yellow", NOT_TESTED: "dim"}
 
 
 @dataclass(frozen=True)
 class ClaimRow:
+    """A claim, or one of its tests, with all numbers formatted as text."""
+
     id: str
     text: str
     about: str
     effect: str
-    level: str  # of the interval
+    level: str  # confidence level of the interval
     interval: str
     p: str
     verdict: Verdict
@@ -31,64 +42,75 @@ class ClaimRow:
     details: str
     tests: tuple[ClaimRow, ...] = ()
 
+    @property
+    def verdict_label(self) -> str:
+        return VERDICT_LABELS[self.verdict]
+
 
 def claim_rows(claims: Sequence[Claim]) -> list[ClaimRow]:
+    """Format claims and their tests."""
     return [_row(claim.id, claim.text, claim.about, claim, claim.details, claim.tests) for claim in claims]
 
 
 def claims_table(claims: Sequence[Claim], with_tests: bool = False) -> Table:
-    """A row a claim, which fits any width: its words, then the numbers that decide, then what they rest on."""
+    """Table with one row per claim: its text, the numbers of the decisive test, and details. Fits any width."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_lines=False)
     for name in ("", "verdict"):
         table.add_column(name, no_wrap=True)
-    table.add_column("claim, and the test that decides it", overflow="fold")
+    table.add_column("claim and decisive test", overflow="fold")
     for row in claim_rows(claims):
         lines = [escape(row.text), *(f"[dim]{escape(part)}[/dim]" for part in (row.details,) if part)]
         if row.effect:
             lines.insert(1, escape(f"{row.about}: {_sentence(row)}"))
         for test in row.tests if with_tests else ():
             lines.append(
-                f"[{STYLES[test.verdict]}]{test.verdict}[/] {escape(f'{test.about}: {_sentence(test)}')}"
+                f"[{STYLES[test.verdict]}]{test.verdict_label}[/] {escape(f'{test.about}: {_sentence(test)}')}"
             )
-        table.add_row(row.id, f"[{STYLES[row.verdict]}]{row.verdict}[/]", "\n".join(lines), end_section=True)
+        table.add_row(
+            row.id, f"[{STYLES[row.verdict]}]{row.verdict_label}[/]", "\n".join(lines), end_section=True
+        )
     return table
 
 
 def _sentence(row: ClaimRow) -> str:
-    needed = f"; to decide it: {row.needed}" if row.needed else ""
+    needed = f"; needed to decide: {row.needed}" if row.needed else ""
     if not row.effect:
-        return "no spread"
+        return "no variance"
     interval = f"{row.level} interval {row.interval}, " if row.interval else ""
     return f"{row.effect}, {interval}p = {row.p}{needed}".replace("p = <", "p < ")
 
 
 def _row(
-    id: str, text: str, about: str, what: Claim | Test, details: str, tests: tuple[Test, ...] = ()
+    id: str, text: str, about: str, result: Claim | ClaimTest, details: str, tests: tuple[ClaimTest, ...] = ()
 ) -> ClaimRow:
-    shown = not math.isnan(what.effect)
-    p = what.p if isinstance(what, Claim) else what.p_adjusted
+    has_effect = not math.isnan(result.effect)
+    p = result.p if isinstance(result, Claim) else result.p_adjusted
     return ClaimRow(
         id,
         text,
         about,
-        effect=_effect(what, about) if shown else "",
-        level=f"{what.level:.0%}",
-        interval="" if math.isnan(what.low) else f"{number(what.low)} to {number(what.high)}",
+        effect=_effect(result, about) if has_effect else "",
+        level=f"{result.level:.0%}",
+        interval=""
+        if math.isnan(result.low)
+        else f"{format_number(result.low)} to {format_number(result.high)}",
         p="" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
-        verdict=what.verdict,
-        needed=f"about {what.needed} {what.needs}" if what.needed and what.verdict == OPEN else "",
+        verdict=result.verdict,
+        needed=f"about {result.needed} {result.needs}"
+        if result.needed and result.verdict == UNDECIDED
+        else "",
         details=details,
         tests=tuple(_row("", "", test.about, test, test.note) for test in tests),
     )
 
 
-def _effect(what: Claim | Test, about: str) -> str:
-    """+0.031 accuracy; a coefficient by its name: r = 0.984"""
-    if what.unit in COEFFICIENTS:
+def _effect(result: Claim | ClaimTest, about: str) -> str:
+    """An effect with its unit, e.g. "+0.031 accuracy"; coefficients as "r = 0.984"."""
+    if result.unit in COEFFICIENTS:
         if " against " in about:
-            return f"difference in {what.unit}: {number(what.effect, signed=True)}"
-        return f"{what.unit} = {number(what.effect)}"
-    return f"{number(what.effect, signed=_signed(what.unit))} {_unit(what.unit)}"
+            return f"difference in {result.unit}: {format_number(result.effect, signed=True)}"
+        return f"{result.unit} = {format_number(result.effect)}"
+    return f"{format_number(result.effect, signed=_signed(result.unit))} {_unit(result.unit)}"
 
 
 def _signed(unit: str) -> bool:

@@ -1,4 +1,4 @@
-"""Two studies on one page: paired differences with their intervals, both curves, what differs, what has no partner."""
+"""Comparison of two studies, as a page and for the terminal: paired differences, both curves, differing settings."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from rich.table import Table
 from rich.text import Text
 
 from whichlayers.analysis.baseline_differences import BASELINES
-from whichlayers.analysis.compare import Comparison
-from whichlayers.analysis.frame_utils import each_group, each_row
-from whichlayers.plots.artists import Shown, line, look
+from whichlayers.analysis.compare_studies import Comparison
+from whichlayers.plots.artists import DrawnValues, draw_line, line_style
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.display_names import (
     BY_MODEL,
-    LINGUISTIC,
-    UNJOINED,
+    CATEGORICAL_X,
+    WORD_EXPERIMENTS,
     condition_name,
     experiment_name,
-    in_order,
+    format_number,
     metric_name,
-    number,
     short_names,
     size_name,
-    task_word,
-    x_axis,
-    x_name,
-    x_value,
+    sort_experiments,
+    task_noun,
+    x_axis_label,
+    x_column_label,
+    x_tick_label,
 )
-from whichlayers.plots.facets import Mark, Panel, layer_ticks, limit_y, make_panels, name_x
+from whichlayers.plots.facets import Mark, Panel, label_x_axis, make_panels, set_layer_ticks, set_y_limits
 from whichlayers.plots.style import LIGHT, MARKERS, Theme
-from whichlayers.plots.word_figures import LCA, MOST_BARS, PRETRAINED, name_models
+from whichlayers.plots.word_figures import LCA, MAX_CURVES_WITH_BARS, PRETRAINED, set_model_ticks
 from whichlayers.report.page import render
-from whichlayers.report.sections import Shown as ShownFigure
-from whichlayers.report.sections import TextTable
+from whichlayers.report.sections import ReportFigure, TextTable
+from whichlayers.results.frame_utils import each_group, each_row
+from whichlayers.text import counted
 
 SIGNIFICANT = 0.05
 HEADS = (
@@ -56,33 +56,35 @@ HEADS = (
     "p (Holm)",
 )
 
-IN_TERMINAL = (1, 2, 3, 5, 6, 7, 9)
+TERMINAL_COLUMNS = (1, 2, 3, 5, 6, 7, 9)  # indices into HEADS
 
 
-def write_comparison(found: Comparison, target: Path) -> Path:
+def write_comparison(comparison: Comparison, target: Path) -> Path:
+    """Write the comparison of two studies as a self-contained HTML page; returns its path."""
     charts, sections = {}, []
-    for experiment in in_order(found.pairs["experiment"]):
-        mine = _frame(found, experiment)
+    for experiment in sort_experiments(comparison.pairs["experiment"]):
+        frame = _panel_frame(comparison, experiment)
         title, key = experiment_name(experiment), experiment.replace(" ", "_")
-        shown, minus = [], f"{found.b.name} minus {found.a.name}"
-        for name, heading, told, figure in (
-            (f"{key}_difference", minus, DIFFERENCE, draw_differences(mine, experiment)),
-            (f"{key}_both", "Both studies", BOTH, draw_both(mine, experiment, found)),
+        figures, difference = [], f"{comparison.b.name} minus {comparison.a.name}"
+        for name, heading, caption, figure in (
+            (f"{key}_difference", difference, DIFFERENCE_CAPTION, draw_differences(frame, experiment)),
+            (f"{key}_both", "Both studies", BOTH_CAPTION, draw_both(frame, experiment, comparison)),
         ):
-            chart = chart_of(figure, name, f"{title}: {heading}", told)
+            chart = chart_of(figure, name, f"{title}: {heading}", caption)
             charts[name] = chart
-            shown.append(ShownFigure(name, heading, told, figure, chart, files=False))
-        points = found.points[found.points["experiment"] == experiment]
-        sections.append({"key": key, "title": title, "figures": shown, "table": _points_table(points, title)})
+            figures.append(ReportFigure(name, heading, caption, figure, chart, files=False))
+        points = comparison.points[comparison.points["experiment"] == experiment]
+        table = _points_table(points, title)
+        sections.append({"key": key, "title": title, "figures": figures, "table": table})
     text = render(
         "compare.html",
         {"charts": charts, "layers": []},
-        found=found,
-        verdict=verdict(found),
-        differs=found.differs,
-        curves=_curves_table(found),
+        comparison=comparison,
+        verdict=verdict(comparison),
+        differs=comparison.differs,
+        curves=_curves_table(comparison),
         sections=sections,
-        pairs=len(found.pairs),
+        pairs=len(comparison.pairs),
     )
     draft = target.with_name(f"{target.name}.part")
     draft.write_text(text, encoding="utf-8")
@@ -90,48 +92,53 @@ def write_comparison(found: Comparison, target: Path) -> Path:
     return target
 
 
-DIFFERENCE = (
-    "Differences within a seed, then averaged, with their 95% t intervals, each for one point at a time. "
-    "Above zero the second study scores higher."
+DIFFERENCE_CAPTION = (
+    "Differences paired by seed and averaged over seeds, with 95% t intervals (not adjusted for multiple comparisons). "
+    "Above zero, the second study scores higher."
 )
-BOTH = "Means of the trials that have a partner, with 95% t intervals. The differences above are more exact than these."
+BOTH_CAPTION = (
+    "Means over the paired trials, with 95% t intervals. The paired differences above are more precise than a "
+    "comparison of these intervals."
+)
 
 
-def verdict(found: Comparison) -> str:
-    """One sentence: how many curves differ, after correction for their number."""
-    tested = found.curves[found.curves["p"].notna()]
+def verdict(comparison: Comparison) -> str:
+    """One sentence: how many curves differ significantly, after correction for their number."""
+    tested = comparison.curves[comparison.curves["p"].notna()]
     if tested.empty:
-        return "A single pair of trials a point gives no interval: run more trials in both studies."
+        return (
+            "No curve can be tested: that requires at least two pairs of trials with different differences."
+        )
     clear = tested[tested["p_adjusted"] < SIGNIFICANT]
     up, down = int((clear["mean"] > 0).sum()), int((clear["mean"] < 0).sum())
-    what = "curve" if len(tested) == 1 else "curves"
     return (
-        f"Of {len(tested)} {what} that can be tested, {found.b.name} is higher in {up} and lower in {down} "
-        f"(adjusted p below 0.05, Holm), and {len(tested) - len(clear)} cannot be told apart."
+        f"Of {counted(len(tested), 'tested curve')}, {comparison.b.name} is significantly higher in {up} and lower in "
+        f"{down} (Holm-adjusted p below 0.05), and {len(tested) - len(clear)} "
+        f"{'does' if len(tested) - len(clear) == 1 else 'do'} not differ significantly."
     )
 
 
-def comparison_table(found: Comparison) -> Group:
-    """For the terminal: a table an experiment, a row a curve."""
-    whole = _curves_table(found)
-    shown: list[RenderableType] = []
+def comparison_table(comparison: Comparison) -> Group:
+    """Tables for the terminal: one per experiment, one row per curve."""
+    whole = _curves_table(comparison)
+    parts: list[RenderableType] = []
     for experiment in dict.fromkeys(row[0] for row in whole.rows):
         rows = [row for row in whole.rows if row[0] == experiment]
-        kept = [i for i in IN_TERMINAL if HEADS[i] != "curve" or any(row[i] for row in rows)]
+        kept = [i for i in TERMINAL_COLUMNS if HEADS[i] != "curve" or any(row[i] for row in rows)]
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
         for i in kept:
-            words = HEADS[i] in ("task", "curve")
+            is_text = HEADS[i] in ("task", "curve")
             table.add_column(
-                HEADS[i], justify="left" if words else "right", no_wrap=not words, overflow="fold"
+                HEADS[i], justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold"
             )
         for row in rows:
             table.add_row(*(escape(row[i]) for i in kept))
-        shown += [Text(experiment, style="bold"), table]
-    return Group(*shown)
+        parts += [Text(experiment, style="bold"), table]
+    return Group(*parts)
 
 
 def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT) -> Figure:
-    """B minus A over x: a line a size and condition, about a broken line at zero."""
+    """Draw B minus A over x, one curve per training size and condition, with a dashed line at zero."""
     with theme.applied():
         points = frame.assign(
             value=frame["b"] - frame["a"], metric="difference in " + frame["metric"].map(metric_name)
@@ -139,71 +146,76 @@ def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT)
         names = tick_names(frame, experiment)
         figure, panels = make_panels(points, ["variant"])
         series = list(dict.fromkeys(zip(points["train_size"], points["condition"], strict=True)))
-        figure.trials_first = None if len(series) <= MOST_BARS else False
+        figure.show_trials = None if len(series) <= MAX_CURVES_WITH_BARS else False
         sizes = sorted(set(points["train_size"]))
         ramp = dict(zip(sizes, theme.sizes(len(sizes)), strict=True))
         conditions = list(dict.fromkeys(points["condition"]))
-        shown: Shown = {panel.task: [] for panel in panels}
+        drawn_values: DrawnValues = {panel.task: [] for panel in panels}
         for panel in panels:
             present = [key for key in series if _rows(panel.points, *key).shape[0]]
-            for place, (size, condition) in enumerate(present):
+            for index, (size, condition) in enumerate(present):
                 i = conditions.index(condition)
-                colour = ramp[size] if len(conditions) == 1 else theme.conditions[i % len(theme.conditions)]
+                color = ramp[size] if len(conditions) == 1 else theme.conditions[i % len(theme.conditions)]
                 dash = sizes.index(size) if len(conditions) > 1 else 0
                 marker = MARKERS[
                     (i + i // len(theme.conditions)) % len(MARKERS)
-                ]  # a colour that comes again: another
-                drawn = _joined(look(theme, colour, dash, marker), experiment)
-                line(panel, _rows(panel.points, size, condition), (place, len(present)), drawn, shown)
+                ]  # a different marker when colors repeat
+                style = _unjoin(line_style(theme, color, dash, marker), experiment)
+                draw_line(
+                    panel, _rows(panel.points, size, condition), (index, len(present)), style, drawn_values
+                )
             zero: dict[str, Any] = {"color": theme.ink, "linestyle": (0, (2, 2)), "linewidth": 1.0}
             panel.axes.axhline(0, **zero)
             table = pd.DataFrame({"x": [float("nan")], "mean": [0.0]})
             panel.marks.append(Mark("level", zero, {"task": panel.task}, table, name="no difference"))
-            shown[panel.task].append((0.0, 0.0, 0.0))
-            _ticks(panel, names)
-        limit_y(panels, shown)
-        name_x(panels, _x_label(experiment))
+            drawn_values[panel.task].append((0.0, 0.0, 0.0))
+            _set_ticks(panel, names)
+        set_y_limits(panels, drawn_values)
+        label_x_axis(panels, _x_label(experiment))
     return figure
 
 
-def draw_both(frame: pd.DataFrame, experiment: str, found: Comparison, theme: Theme = LIGHT) -> Figure:
-    """A line a study, in panels of their own for every size, condition and setting."""
+def draw_both(frame: pd.DataFrame, experiment: str, comparison: Comparison, theme: Theme = LIGHT) -> Figure:
+    """Draw one curve per study, with separate panels for every training size, condition and setting."""
     with theme.applied():
-        studies, ticks = {"a": found.a.name, "b": found.b.name}, tick_names(frame, experiment)
+        studies, ticks = {"a": comparison.a.name, "b": comparison.b.name}, tick_names(frame, experiment)
         long = pd.concat([frame.assign(value=frame[side], setting=name) for side, name in studies.items()])
         long["condition"] = [
             ", ".join(filter(None, [condition_name(experiment, c) if c else "", v]))
             for c, v in zip(long["condition"], long.pop("variant"), strict=True)
         ]
         figure, panels = make_panels(long, ["train_size", "condition"])
-        shown: Shown = {panel.task: [] for panel in panels}
+        drawn_values: DrawnValues = {panel.task: [] for panel in panels}
         for panel in panels:
             for i, name in enumerate(studies.values()):
-                mine = panel.points[panel.points["setting"] == name]
-                drawn = _joined(look(theme, theme.conditions[i], i, MARKERS[i]), experiment)
-                line(panel, mine, (i, 2), drawn, shown)
-            _ticks(panel, ticks)
-        limit_y(panels, shown)
-        name_x(panels, _x_label(experiment))
+                rows = panel.points[panel.points["setting"] == name]
+                style = _unjoin(line_style(theme, theme.conditions[i], i, MARKERS[i]), experiment)
+                draw_line(panel, rows, (i, 2), style, drawn_values)
+            _set_ticks(panel, ticks)
+        set_y_limits(panels, drawn_values)
+        label_x_axis(panels, _x_label(experiment))
     return figure
 
 
 def tick_names(frame: pd.DataFrame, experiment: str) -> dict[float, str]:
-    """Every layer from first to last, every order; of questions about sets of neurons the models that were asked."""
-    if "whose" in frame:
-        return dict(sorted(zip(frame["x"], frame["whose"], strict=True)))
-    return {float(x): x_value(experiment, x) for x in range(int(frame["x"].min()), int(frame["x"].max()) + 1)}
+    """Tick labels by x: all integers from first to last, or the names of the models for sets of neurons."""
+    if "model_label" in frame:
+        return dict(sorted(zip(frame["x"], frame["model_label"], strict=True)))
+    return {
+        float(x): x_tick_label(experiment, x) for x in range(int(frame["x"].min()), int(frame["x"].max()) + 1)
+    }
 
 
-def _ticks(panel: Panel, names: dict[float, str]) -> None:
+def _set_ticks(panel: Panel, names: dict[float, str]) -> None:
     if all(name.isdigit() for name in names.values()):
-        layer_ticks(panel.axes, int(min(names)), int(max(names)))
+        set_layer_ticks(panel.axes, int(min(names)), int(max(names)))
     else:
-        name_models(panel, list(names.values()))
+        set_model_ticks(panel, list(names.values()))
 
 
-def _joined(drawn: dict[str, Any], experiment: str) -> dict[str, Any]:
-    return drawn | ({"linestyle": ""} if experiment in UNJOINED else {})
+def _unjoin(style: dict[str, Any], experiment: str) -> dict[str, Any]:
+    """The style without a line if x is a category."""
+    return style | ({"linestyle": ""} if experiment in CATEGORICAL_X else {})
 
 
 def _rows(points: pd.DataFrame, size: int, condition: str) -> pd.DataFrame:
@@ -211,32 +223,32 @@ def _rows(points: pd.DataFrame, size: int, condition: str) -> pd.DataFrame:
 
 
 def _x_label(experiment: str) -> str:
-    return x_axis(experiment) if experiment in BY_MODEL else x_name(experiment)
+    return x_axis_label(experiment) if experiment in BY_MODEL else x_column_label(experiment)
 
 
-def _frame(found: Comparison, experiment: str) -> pd.DataFrame:
-    """Pairs in the shape that panels take. Baselines stand at an x of no meaning: they are in the tables."""
-    mine = found.pairs[found.pairs["experiment"] == experiment]
-    curves = mine[~mine["condition"].isin(BASELINES)]
-    rows = (curves if len(curves) else mine).rename(columns={"setting": "variant"})
-    rows = rows.assign(model="", depth=int(mine["x"].max()))
-    if experiment not in LINGUISTIC:
+def _panel_frame(comparison: Comparison, experiment: str) -> pd.DataFrame:
+    """Pairs of an experiment in the format of `make_panels`, without baselines, whose x has no meaning."""
+    pairs = comparison.pairs[comparison.pairs["experiment"] == experiment]
+    curves = pairs[~pairs["condition"].isin(BASELINES)]
+    rows = (curves if len(curves) else pairs).rename(columns={"setting": "variant"})
+    rows = rows.assign(model="", depth=int(pairs["x"].max()))
+    if experiment not in WORD_EXPERIMENTS:
         return rows
     rows = _by_model(rows) if experiment in BY_MODEL else rows
-    # models before and after finetuning differ in size and settings: that they do is no further curve
-    alone = not rows.duplicated(["task", "condition", "x", "seed"]).any()
-    return rows.assign(variant="", train_size=rows["train_size"].max()) if alone else rows
+    # models before and after finetuning differ in training size and settings, but belong to the same curve
+    one_curve = not rows.duplicated(["task", "condition", "x", "seed"]).any()
+    return rows.assign(variant="", train_size=rows["train_size"].max()) if one_curve else rows
 
 
 def _by_model(rows: pd.DataFrame) -> pd.DataFrame:
-    """Sets of neurons as conditions over the models that were asked, as in a study's own figure."""
+    """Sets of neurons as conditions over the models, as in the figure of a single study."""
     parts = rows["condition"].str.partition(": ")
     sets = parts[2] + rows["x"].map(lambda x: "" if x == 100 else f" {x:g}%")
     if rows["experiment"].iloc[0] == "smallest_set":
         sets = parts[2].where(parts[2] != "", LCA)
     names = sorted(dict.fromkeys(parts[0]), key=lambda name: name != PRETRAINED)
-    where = {name: float(place) for place, name in enumerate(names)}
-    return rows.assign(whose=parts[0], x=parts[0].map(where), condition=sets)
+    positions = {name: float(i) for i, name in enumerate(names)}
+    return rows.assign(model_label=parts[0], x=parts[0].map(positions), condition=sets)
 
 
 def _curve_name(row: Any) -> str:
@@ -244,45 +256,47 @@ def _curve_name(row: Any) -> str:
     return ", ".join(filter(None, [named, row.setting]))
 
 
-def _curves_table(found: Comparison) -> TextTable:
-    tasks = short_names(found.curves["task"])
+def _curves_table(comparison: Comparison) -> TextTable:
+    tasks = short_names(comparison.curves["task"])
     rows = tuple(
         (
             experiment_name(row.experiment),
             tasks[row.task],
             size_name(row.train_size),
-            ", ".join(
-                filter(
-                    None,
-                    [condition_name(row.experiment, row.condition) if row.condition else "", row.setting],
-                )
-            ),
+            _curve_name(row),
             str(row.points),
             *_numbers(row),
         )
-        for row in each_row(found.curves)
+        for row in each_row(comparison.curves)
     )
-    words = dict.fromkeys(task_word(experiment) for experiment in found.curves["experiment"])
-    heads = (HEADS[0], " or ".join(words), *HEADS[2:])
-    return TextTable("Curve by curve", heads, rows, (0, 1, 3))
+    nouns = dict.fromkeys(task_noun(experiment) for experiment in comparison.curves["experiment"])
+    heads = (HEADS[0], " or ".join(nouns), *HEADS[2:])
+    return TextTable("Curves", heads, rows, (0, 1, 3))
 
 
 def _points_table(points: pd.DataFrame, title: str) -> TextTable:
     tasks = short_names(points["task"])
     experiment = str(points["experiment"].iloc[0])
-    heads = (task_word(experiment), "examples", "curve", x_name(experiment), "A", "B", *HEADS[5:])
+    heads = (task_noun(experiment), "examples", "curve", x_column_label(experiment), "A", "B", *HEADS[5:])
     rows = []
     for _, curve in each_group(points, ["condition", "task", "train_size", "setting"]):
         for row in each_row(curve):
-            ends = (x_value(row.experiment, row.x), number(row.mean_a), number(row.mean_b))
-            rows.append((tasks[row.task], size_name(row.train_size), _curve_name(row), *ends, *_numbers(row)))
-    return TextTable(f"Every point of {title}", heads, tuple(rows), (0, 2))
+            scores = (
+                x_tick_label(row.experiment, row.x),
+                format_number(row.mean_a),
+                format_number(row.mean_b),
+            )
+            rows.append(
+                (tasks[row.task], size_name(row.train_size), _curve_name(row), *scores, *_numbers(row))
+            )
+    return TextTable(f"All points: {title}", heads, tuple(rows), (0, 2))
 
 
 def _numbers(row: Any) -> tuple[str, ...]:
+    """Difference, interval, n, p and adjusted p of a row, formatted."""
     p = [
         "" if pd.isna(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
         for value in (row.p, row.p_adjusted)
     ]
-    interval = "" if pd.isna(row.low) else f"{number(row.low)} to {number(row.high)}"
-    return (number(row.mean, signed=True), interval, str(row.n), *p)
+    interval = "" if pd.isna(row.low) else f"{format_number(row.low)} to {format_number(row.high)}"
+    return (format_number(row.mean, signed=True), interval, str(row.n), *p)

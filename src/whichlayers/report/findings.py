@@ -1,4 +1,4 @@
-"""The statistics in sentences: each says what an interval or an adjusted p value says, and no more."""
+"""Findings of a study as sentences, each stating the result of a test or an interval."""
 
 from __future__ import annotations
 
@@ -8,167 +8,183 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.baseline_differences import ALL, BASELINES, NONE, against, permutation_cost
-from whichlayers.analysis.claims import FAILS, HOLDS, NOT_ASKED, OPEN, Claim
-from whichlayers.analysis.frame_utils import each_group, each_row
-from whichlayers.analysis.incremental_curves import Curve, curves, layer_worth
+from whichlayers.analysis.baseline_differences import (
+    ALL_PRETRAINED,
+    BASELINES,
+    NONE_PRETRAINED,
+    differences_from_baseline,
+    permutation_effect,
+)
+from whichlayers.analysis.claims import FAILS, HOLDS, UNDECIDED, Claim
+from whichlayers.analysis.incremental_curves import Curve, curves, incremental_steps
 from whichlayers.analysis.intervals import Interval
 from whichlayers.plots.display_names import (
     condition_name,
     experiment_name,
-    in_order,
-    listing,
+    format_number,
+    join_and,
     metric_name,
-    number,
-    place_name,
     short_names,
     size_name,
+    sort_experiments,
+    x_phrase,
 )
-from whichlayers.report.word_findings import TOLD, word_findings, words_overall
+from whichlayers.report.word_findings import WITH_FINDINGS, word_findings, word_headlines
+from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
+from whichlayers.text import counted
 
 SIGNIFICANT = 0.05
-MOST_ITEMS = 6  # more tasks, models or variants than this: the overview stands alone, the table has the rest
+MAX_ITEMS = 6  # with more tasks, models or variants, only the table lists them
 
 
 @dataclass(frozen=True)
 class Finding:
-    about: str  # task, and model or variant where there are several
+    """Sentences on one task."""
+
+    heading: str  # task, with model and variant if there are several
     sentences: tuple[str, ...]
 
 
 def findings(points: pd.DataFrame, experiment: str) -> list[Finding]:
+    """Findings of one experiment, from finished points; empty if there are more than `MAX_ITEMS`."""
     if experiment == "incremental":
         return incremental_findings(points)
     chosen = points[points["experiment"] == experiment]
-    named: dict[str, list[str]] = {}
-    if experiment in TOLD:
-        for about, sentence in word_findings(points, experiment):
-            named.setdefault(about, []).append(sentence)
+    by_heading: dict[str, list[str]] = {}
+    if experiment in WITH_FINDINGS:
+        for heading, sentence in word_findings(points, experiment):
+            by_heading.setdefault(heading, []).append(sentence)
     else:
         for key, rows in each_group(chosen, CURVE):
             where = dict(zip(CURVE, key, strict=True))
-            told = _permutation(rows) if experiment == "permutation" else _conditions(rows, experiment)
-            named.setdefault(_about(chosen, where), []).extend(told)
-    found = [Finding(about, tuple(sentences)) for about, sentences in named.items() if sentences]
-    return found if len(found) <= MOST_ITEMS else []
+            sentences = _permutation(rows) if experiment == "permutation" else _conditions(rows, experiment)
+            by_heading.setdefault(_heading(chosen, where), []).extend(sentences)
+    found = [Finding(heading, tuple(sentences)) for heading, sentences in by_heading.items() if sentences]
+    return found if len(found) <= MAX_ITEMS else []
 
 
 def incremental_findings(points: pd.DataFrame) -> list[Finding]:
+    """Gain from pretraining of every curve, with an overall finding first if there are several."""
     chosen = points[points["experiment"] == "incremental"]
-    every = curves(points)
-    known = [curve for curve in every if curve.gain is not None and curve.gain.n > 1]
+    all_curves = curves(points)
+    known = [curve for curve in all_curves if curve.gain is not None and curve.gain.n > 1]
     found = []
     if len(known) > 1:
         better = sum(curve.gain.low > 0 for curve in known if curve.gain)
-        found.append(Finding("Overall", (_overview(better, len(known), len(every)),)))
-    named: dict[str, list[str]] = {_about(chosen, vars(curve)): [] for curve in every}
-    for curve in sorted(every, key=lambda c: c.train_size):
-        named[_about(chosen, vars(curve))].append(_gain(curve))
-    if len(named) <= MOST_ITEMS:
-        found += [Finding(about, tuple(sentences)) for about, sentences in named.items()]
+        found.append(Finding("Overall", (_overview(better, len(known), len(all_curves)),)))
+    by_heading: dict[str, list[str]] = {_heading(chosen, vars(curve)): [] for curve in all_curves}
+    for curve in sorted(all_curves, key=lambda c: c.train_size):
+        by_heading[_heading(chosen, vars(curve))].append(_gain(curve))
+    if len(by_heading) <= MAX_ITEMS:
+        found += [Finding(heading, tuple(sentences)) for heading, sentences in by_heading.items()]
     return found
 
 
 def headlines(points: pd.DataFrame, claims: Sequence[Claim]) -> list[str]:
-    """What the whole study found, in a few sentences, from finished points."""
-    told = []
+    """The main findings of a study in a few sentences, from finished points and claims."""
+    sentences = []
     found = incremental_findings(points) if (points["experiment"] == "incremental").any() else []
-    if found and (found[0].about == "Overall" or len(found) == 1):
-        told.append(" ".join(found[0].sentences[:1]))
-    steps = layer_worth(points)
+    if found and (found[0].heading == "Overall" or len(found) == 1):
+        sentences.append(" ".join(found[0].sentences[:1]))
+    steps = incremental_steps(points)
     tested = steps[steps["p"].notna()] if len(steps) else steps
     if len(tested):
-        told.append(_steps_overall(tested, short_names(points["task"])))
-    for experiment in in_order(points["experiment"]):
-        told += _experiment_overall(points[points["experiment"] == experiment], experiment)
-    asked = [claim for claim in claims if claim.verdict != NOT_ASKED]
-    verdicts = {verdict: [c.id for c in asked if c.verdict == verdict] for verdict in (HOLDS, FAILS, OPEN)}
-    words = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are left open by these data"}
-    named = [f"{listing(ids)} {_number(words[v], len(ids))}" for v, ids in verdicts.items() if ids]
-    if named:
-        told.append(f"Of the papers' claims that this study bears on, {'; '.join(named)}.")
-    return told
+        sentences.append(_steps_overall(tested, short_names(points["task"])))
+    for experiment in sort_experiments(points["experiment"]):
+        sentences += _experiment_overall(points[points["experiment"] == experiment], experiment)
+    verdicts = {
+        HOLDS: ("holds", "hold"),
+        FAILS: ("does not hold", "do not hold"),
+        UNDECIDED: ("cannot be decided with these data",) * 2,
+    }
+    parts = []
+    for verdict, (singular, plural) in verdicts.items():
+        ids = [claim.id for claim in claims if claim.verdict == verdict]
+        if ids:
+            parts.append(f"{join_and(ids)} {singular if len(ids) == 1 else plural}")
+    if parts:
+        sentences.append(f"Claims from the papers that this study tests: {'; '.join(parts)}.")
+    return sentences
 
 
-def _number(words: str, count: int) -> str:
-    """hold -> holds, and so on, of one."""
-    return (
-        {"hold": "holds", "do not hold": "does not hold"}.get(words, words.replace("are ", "is "))
-        if count == 1
-        else words
-    )
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _steps_overall(tested: pd.DataFrame, tasks: dict[str, str]) -> str:
-    clear = tested[tested["p_adjusted"] < SIGNIFICANT]
-    start = f"Of {len(tested)} steps from one k to the next, "
+    """How many steps of the incremental curves are significant, and the largest of them."""
+    total, clear = len(tested), tested[tested["p_adjusted"] < SIGNIFICANT]
+    adjusted = "significantly different from zero (p values adjusted within each curve)"
     if clear.empty:
-        return f"{start}none can be told from zero after correction for several comparisons."
-    most = max(each_row(clear), key=lambda step: abs(step.mean))
-    where = f"{tasks[most.task]} at {size_name(most.train_size)} examples"
-    first, last = most.from_k + 1, most.to_k
+        steps = "The only step tested" if total == 1 else f"None of the {total} steps"
+        return f"{steps} from one k to the next is {'not ' if total == 1 else ''}{adjusted}."
+    steps = "The only step tested" if total == 1 else f"{len(clear)} of {total} steps"
+    largest = max(each_row(clear), key=lambda step: abs(step.mean))
+    where = f"{tasks[largest.task]} with {size_name(largest.train_size)} examples"
+    first, last = largest.from_k + 1, largest.to_k
     layers = f"layer {first}" if first == last else f"layers {first} to {last}"
+    which = "it" if total == 1 else "the largest"
     return (
-        f"{start}{len(clear)} can be told from zero after correction within their curve; the largest is that of "
-        f"{layers} on {where}{f', {most.variant}' if most.variant else ''}: {number(most.mean, signed=True)} "
-        f"(95% interval {number(most.low, signed=True)} to {number(most.high, signed=True)}, {most.n} paired trials)."
+        f"{steps} from one k to the next {_are(len(clear))} {adjusted}; {which} is the effect of {layers} on "
+        f"{where}{f', {largest.variant}' if largest.variant else ''}: {format_number(largest.mean, signed=True)} "
+        f"(95% interval {format_number(largest.low, signed=True)} to {format_number(largest.high, signed=True)}, "
+        f"{counted(largest.n, 'paired trial')})."
     )
 
 
 def _experiment_overall(rows: pd.DataFrame, experiment: str) -> list[str]:
+    """One sentence on all curves of an experiment; empty if it has none."""
     name = experiment_name(experiment)
     if experiment == "permutation":
-        costs = [permutation_cost(curve) for _, curve in each_group(rows, CURVE)]
+        costs = [permutation_effect(curve) for _, curve in each_group(rows, CURVE)]
         known = [cost for cost in costs if cost is not None]
+        if not known:
+            return []
         worse = sum(cost.high < 0 for cost in known)
-        what = "curve" if len(known) == 1 else "curves"
-        return (
-            [
-                f"{name}: worse than the original order in {worse} of {len(known)} {what} (95% interval below zero)."
-            ]
-            if known
-            else []
-        )
-    if experiment in TOLD:
-        return words_overall(rows, experiment)
-    if experiment == "incremental" or not (rows["condition"] == ALL).any():
+        cases = f"in {worse} of {counted(len(known), 'curve')}"
+        return [f"{name}: significantly worse than the original order {cases} (95% interval below zero)."]
+    if experiment in WITH_FINDINGS:
+        return word_headlines(rows, experiment)
+    if experiment == "incremental" or not (rows["condition"] == ALL_PRETRAINED).any():
         return []
-    table = against(rows[~rows["condition"].str.startswith("block preserved")], ALL)
+    table = differences_from_baseline(
+        rows[~rows["condition"].str.startswith("block preserved")], ALL_PRETRAINED
+    )
     tested = table[table["p"].notna()] if len(table) else table
     if tested.empty:
         return []
     clear = tested[tested["p_adjusted"] < SIGNIFICANT]
     below = int((clear["mean"] < 0).sum())
     return [
-        f"{name}: {below} of {len(tested)} points lie below all layers pretrained, and {len(clear) - below} above, "
-        "after correction within their curve."
+        f"{name}: {below} of {counted(len(tested), 'point')} {_are(below)} significantly below the model with all "
+        f"layers pretrained, {len(clear) - below} above it (p values adjusted within each curve)."
     ]
 
 
 def gain_table(points: pd.DataFrame) -> list[dict[str, str]]:
-    """One row a curve: both ends, the gain, where 90% of it is reached, which steps stand out."""
-    steps = layer_worth(points)
+    """One row per curve: scores with none and all layers pretrained, gain, k with 90% of it, significant layers."""
+    steps = incremental_steps(points)
     models, tasks = short_names(points["model"]), short_names(points["task"])
     rows = []
     for c in curves(points):
-        mine = steps[
+        steps_of_curve = steps[
             (steps["model"] == c.model)
             & (steps["task"] == c.task)
             & (steps["train_size"] == c.train_size)
             & (steps["variant"] == c.variant)
         ]
-        clear = mine[mine["p_adjusted"] < SIGNIFICANT]
+        clear = steps_of_curve[steps_of_curve["p_adjusted"] < SIGNIFICANT]
         rows.append(
             {
                 "model": models[c.model],
                 "task": tasks[c.task],
                 "examples": size_name(c.train_size),
                 "variant": c.variant,
-                "none": number(c.means[0]) if 0 in c.means else "",
-                "all": number(c.means[c.depth]) if c.depth in c.means else "",
-                "gain": number(c.gain.mean, signed=True) if c.gain else "",
-                "interval": f"{number(c.gain.low)} to {number(c.gain.high)}"
+                "none": format_number(c.means[0]) if 0 in c.means else "",
+                "all": format_number(c.means[c.depth]) if c.depth in c.means else "",
+                "gain": format_number(c.gain.mean, signed=True) if c.gain else "",
+                "interval": f"{format_number(c.gain.low)} to {format_number(c.gain.high)}"
                 if c.gain and c.gain.n > 1
                 else "",
                 "n": str(c.gain.n) if c.gain else "0",
@@ -179,8 +195,8 @@ def gain_table(points: pd.DataFrame) -> list[dict[str, str]]:
     return rows
 
 
-def _about(points: pd.DataFrame, where: dict) -> str:
-    """The task; with the model and the variant where a study has several."""
+def _heading(points: pd.DataFrame, where: dict) -> str:
+    """The task, with the model and the variant if a study has several."""
     parts = [short_names(points["task"])[where["task"]]]
     if points["model"].nunique() > 1:
         parts.append(short_names(points["model"])[where["model"]])
@@ -188,84 +204,93 @@ def _about(points: pd.DataFrame, where: dict) -> str:
 
 
 def _overview(better: int, total: int, curves: int) -> str:
+    """How many of the curves with finished trials at both ends have a significant gain from pretraining."""
     every = "both" if total == 2 else f"all {total}"
-    which = every if better == total else f"{better} of {total}" if better else f"none of {total}"
-    known = "" if total == curves else " that have both their ends"
+    which = every if better == total else f"{better} of {total}" if better else f"any of {total}"
+    known = "" if total == curves else " with finished trials at both ends"
     return (
-        f"In {which} curves{known}, the model with all layers pretrained does better than the one with none: "
-        "the 95% interval of the paired difference lies above zero."
+        f"The gain from pretraining (all layers pretrained minus none) is {'' if better else 'not '}significantly "
+        f"greater than zero in {which} curves{known} (95% interval of the paired difference above zero)."
     )
 
 
 def _gain(curve: Curve) -> str:
-    start = f"{size_name(curve.train_size)} examples: "
+    """One sentence on the gain from pretraining of a curve."""
+    start = f"{size_name(curve.train_size)} examples:"
     gain, metric = curve.gain, metric_name(curve.metric)
     if gain is None:
-        return f"{start}no pair of finished trials with none and with all {curve.depth} layers kept."
+        return f"{start} no pair of finished trials with none and with all {curve.depth} layers pretrained."
+    start += " gain from pretraining"
     if gain.n == 1:
-        difference = f"{number(gain.mean, signed=True)} {metric}"
-        return f"{start}{difference} from none to all layers in a single pair of trials, hence no interval."
-    if not gain.clear:
-        return f"{start}{_interval(gain, metric)} from none to all layers, which cannot be told from zero."
-    text = f"{start}{_interval(gain, metric)} from none to all {curve.depth} layers"
+        mean = format_number(gain.mean, signed=True)
+        return f"{start} {mean} {metric} in a single pair of trials, hence no interval."
+    text = f"{start} {_interval(gain, metric)}"
+    if not gain.significant:
+        return f"{text}, not significantly different from zero."
     if curve.reaches == curve.depth:
         text += "; no smaller k has a mean that reaches 90% of it"
     elif curve.reaches is not None:
-        text += f"; the mean of k = {curve.reaches} reaches 90% of it"
+        text += f"; the mean at k = {curve.reaches} reaches 90% of it"
         if curve.falls_back:
-            text += f" (and that of k = {listing(str(k) for k in curve.falls_back)} does not)"
+            text += f" (but not at k = {join_and(str(k) for k in curve.falls_back)})"
     return f"{text}."
 
 
 def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
+    """One sentence per condition of a curve: how many points differ from the baseline, and the largest difference."""
     sentences = []
     size, metric = size_name(rows["train_size"].iloc[0]), metric_name(rows["metric"].iloc[0])
     for condition in [c for c in dict.fromkeys(rows["condition"]) if c not in BASELINES]:
-        baseline = NONE if condition.startswith("block preserved") else ALL
-        every = against(rows, baseline)
-        table = every[every["condition"] == condition] if len(every) else every
+        baseline = NONE_PRETRAINED if condition.startswith("block preserved") else ALL_PRETRAINED
+        differences = differences_from_baseline(rows, baseline)
+        table = differences[differences["condition"] == condition] if len(differences) else differences
         tested = table[table["p"].notna()] if len(table) else table
         if tested.empty:
             continue
         clear = tested[tested["p_adjusted"] < SIGNIFICANT]
-        most = max(each_row(tested), key=lambda row: abs(row.mean))
-        d = Interval(most.mean, most.low, most.high, most.sd, most.n)
-        start, where = (
-            f"{size} examples, {condition_name(experiment, condition)}",
-            place_name(experiment, most.x),
-        )
+        largest = max(each_row(tested), key=lambda row: abs(row.mean))
+        d = Interval(largest.mean, largest.low, largest.high, largest.sd, largest.n)
+        start = f"{size} examples, {condition_name(experiment, condition)}"
+        where = x_phrase(experiment, largest.x)
+        different = f"significantly different from the baseline ({baseline})"
         if len(tested) == 1:
-            told = "differs from" if len(clear) else "cannot be told from"
-            together = int(every["p"].notna().sum())
-            corrected = f" after correction for {together} comparisons" if together > 1 else ""
-            sentences.append(f"{start}: at {where}, {_interval(d, metric)}; {told} {baseline}{corrected}.")
+            comparisons = int(differences["p"].notna().sum())
+            corrected = f" after correction for {comparisons} comparisons" if comparisons > 1 else ""
+            verdict = different if len(clear) else f"not {different}"
+            sentences.append(f"{start}: at {where}, {_interval(d, metric)}; {verdict}{corrected}.")
             continue
-        share = (
-            f"{len(clear)} of {len(tested)} differ" if len(clear) else f"none of {len(tested)} can be told"
+        count = (
+            f"{len(clear)} of {len(tested)} points {_are(len(clear))}"
+            if len(clear)
+            else f"none of {len(tested)} points is"
         )
         sentences.append(
-            f"{start}: {share} from {baseline} after correction for several comparisons. "
-            f"The largest difference, at {where}: {_interval(d, metric)}."
+            f"{start}: {count} {different} after correction for multiple comparisons. "
+            f"The largest difference is at {where}: {_interval(d, metric)}."
         )
     return sentences
 
 
 def _permutation(rows: pd.DataFrame) -> list[str]:
-    metric, told = metric_name(rows["metric"].iloc[0]), []
-    for baseline in (ALL, NONE):
-        cost = permutation_cost(rows, baseline)
+    """One sentence on permuted layers compared with both baselines; empty if there are too few trials."""
+    metric, parts = metric_name(rows["metric"].iloc[0]), []
+    for baseline in (ALL_PRETRAINED, NONE_PRETRAINED):
+        cost = permutation_effect(rows, baseline)
         if cost is not None:
-            told.append(f"{_interval(cost, metric, 'permutations')} against {baseline}")
+            parts.append(f"{_interval(cost, metric, 'permutation')} compared with {baseline}")
     size = size_name(rows["train_size"].iloc[0])
-    return [f"{size} examples, layers permuted: {listing(told)}."] if told else []
+    return [f"{size} examples, layers permuted: {join_and(parts)}."] if parts else []
 
 
-def _interval(d: Interval, metric: str, what: str = "paired trials") -> str:
-    low, high = number(d.low, signed=True), number(d.high, signed=True)
-    return f"{number(d.mean, signed=True)} {metric} (95% interval {low} to {high}, {d.n} {what})"
+def _interval(d: Interval, metric: str, unit: str = "paired trial") -> str:
+    low, high = format_number(d.low, signed=True), format_number(d.high, signed=True)
+    return (
+        f"{format_number(d.mean, signed=True)} {metric} (95% interval {low} to {high}, {counted(d.n, unit)})"
+    )
 
 
 def _step(step: Any) -> str:
+    """Layers of a step and its effect, e.g. "3 (+0.021)"."""
     first, last = step.from_k + 1, step.to_k
     layers = first if first == last else f"{first}–{last}"
-    return f"{layers}\u00a0({number(step.mean, signed=True)})"
+    return f"{layers}\u00a0({format_number(step.mean, signed=True)})"

@@ -1,4 +1,4 @@
-"""What the page says about the study itself: what it asked, how far it is, what made it, what failed."""
+"""Metadata on the report page: setup and progress of the study, its runs, notes on the data, failed trials."""
 
 from __future__ import annotations
 
@@ -8,100 +8,119 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.frame_utils import each_row
 from whichlayers.plots.display_names import (
-    LINGUISTIC,
+    WORD_EXPERIMENTS,
     experiment_name,
-    in_order,
     metric_name,
     short_names,
     size_name,
+    sort_experiments,
 )
-from whichlayers.results.frames import StudyFacts, load_notes
+from whichlayers.results.frame_utils import each_row
+from whichlayers.results.frames import StudySummary, load_notes
+from whichlayers.text import counted
 
-MOST_FAILURES = 50
+MAX_FAILURES = 50
 
 
-def progress(facts: StudyFacts) -> dict[str, Any]:
+def progress(facts: StudySummary) -> dict[str, Any]:
+    """Progress as text and as a fraction of all trials, and whether trials are still missing."""
     done, total = facts.counts["done"], facts.total
-    open_ones = facts.counts["pending"] + facts.counts["running"]
-    text = f"{done:,} of {total:,} trials finished"
+    remaining = facts.counts["pending"] + facts.counts["running"]
+    text = f"{done:,} of {counted(total, 'trial')} finished"
     if facts.counts["failed"]:
         text += f", {facts.counts['failed']:,} failed"
-    if open_ones:
-        text += f", {open_ones:,} still to come. This is a report of what there is so far"
-    return {"text": f"{text}.", "share": done / max(1, total), "partial": open_ones > 0}
+    if remaining:
+        text += f", {remaining:,} remaining. This report covers the trials finished so far"
+    return {"text": f"{text}.", "share": done / max(1, total), "partial": remaining > 0}
 
 
-def asked(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str]]:
-    """What the study compares, as its points tell, finished or not: names and what was asked of them."""
+def study_setup(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str]]:
+    """What the study compares, as (name, text): models, tasks, sizes, experiments ...
+
+    Args:
+        points: All points of the study.
+        done: Its finished points.
+    """
     models = points.drop_duplicates("model_fingerprint")
-    about_words = points["experiment"].isin(LINGUISTIC)
-    tasks, corpora = (points[chosen].drop_duplicates("task") for chosen in (~about_words, about_words))
+    is_word_level = points["experiment"].isin(WORD_EXPERIMENTS)
+    tasks, corpora = (points[chosen].drop_duplicates("task") for chosen in (~is_word_level, is_word_level))
     short, named = short_names(points["task"]), short_names(points["model"])
     cell = ["experiment", "condition", "x", "model", "task", "train_size", "recipe"]
     trials = points.groupby(cell)["seed"].nunique()
     found = [
-        ("Models", ", ".join(f"{named[m.model]} ({m.depth:.0f} layers)" for m in each_row(models))),
+        (
+            "Models",
+            ", ".join(f"{named[m.model]} ({counted(int(m.depth), 'layer')})" for m in each_row(models)),
+        ),
         ("Tasks", ", ".join(f"{short[t.task]} ({metric_name(t.metric)})" for t in each_row(tasks))),
         ("Corpora", ", ".join(short[c.task] for c in each_row(corpora))),
         ("Finetuned on", ", ".join(name for name in dict.fromkeys(points["finetuned_on"]) if name)),
         ("Training examples", ", ".join(size_name(size) for size in sorted(set(points["train_size"]) - {0}))),
-        ("Experiments", ", ".join(experiment_name(e).lower() for e in in_order(points["experiment"]))),
-        ("Re-initialisation", ", ".join(dict.fromkeys(points.loc[~points["untouched"], "recipe"])) or "none"),
+        (
+            "Experiments",
+            ", ".join(experiment_name(e).lower() for e in sort_experiments(points["experiment"])),
+        ),
+        (
+            "Re-initialization recipe",
+            ", ".join(dict.fromkeys(points.loc[~points["untouched"], "recipe"])) or "none",
+        ),
         ("Head", ", ".join(dict.fromkeys(points["head"]))),
-        ("Trials per point", _span(trials)),
-        ("Epochs", _span(done.loc[~done["experiment"].isin(LINGUISTIC), "epochs"].dropna())),
+        ("Trials per point", _range(trials)),
+        ("Epochs", _range(done.loc[~done["experiment"].isin(WORD_EXPERIMENTS), "epochs"].dropna())),
     ]
     variants = [variant for variant in dict.fromkeys(done.get("variant", ())) if variant]
-    found += [("Compared besides", "; ".join(variants))] if variants else []
+    found += [("Variants compared", "; ".join(variants))] if variants else []
     return [(name, text) for name, text in found if text]
 
 
 def study_file(folder: Path) -> str | None:
+    """Text of study.toml in the study folder, or None."""
     path = folder / "study.toml"
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
-def description(folder: Path) -> str:
-    """The study's own words about itself; empty where it has none, or its file cannot be read."""
+def author_description(folder: Path) -> str:
+    """The `description` in study.toml; empty if there is none or the file cannot be parsed."""
     try:
         return str(tomllib.loads(study_file(folder) or "").get("description", "")).strip()
     except tomllib.TOMLDecodeError:
         return ""
 
 
-def without_folders(words: str, points: pd.DataFrame) -> str:
-    """Models that go by a path, by its last part, and tasks as the figures call them: the study file has the rest."""
+def shorten_names(text: str, points: pd.DataFrame) -> str:
+    """Replace paths of models and names of tasks by the short names that the figures use."""
     names = short_names(points["model"]) | short_names(points["task"])
     for full in sorted(names, key=len, reverse=True):
-        words = words.replace(full, names[full])
-    return words
+        text = text.replace(full, names[full])
+    return text
 
 
 def notes(folder: Path) -> list[str]:
-    return [_once(note) for note in load_notes(folder)]
+    """Notes on the data of the study, e.g. on training sets smaller than the official ones."""
+    return [_drop_repeated_task(note) for note in load_notes(folder)]
 
 
-def _once(note: str) -> str:
-    """A task's name before the note of a reader that says it, too."""
+def _drop_repeated_task(note: str) -> str:
+    """Remove a task name at the start of a note if the note repeats it."""
     first, colon, rest = note.partition(": ")
     return rest if colon and rest.startswith(f"{first}: ") else note
 
 
-def time_told(runs: pd.DataFrame) -> str:
-    """How long the runs took. Of one that was killed nothing tells but its trials: it counts until the last ended."""
-    seconds = (runs["finished"] - runs["started"]).dt.total_seconds()
-    cut = runs[runs["finished"].isna()]
-    count = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
-    if cut.empty:
-        return f"{count}, {duration(seconds.sum())} in all"
-    known = (cut["last_trial"] - cut["started"]).dt.total_seconds().clip(lower=0).fillna(0)
-    one = "one that did not end counts" if len(cut) == 1 else f"{len(cut)} that did not end count"
-    return f"{count}, {duration(seconds.sum() + known.sum())} as far as is known: {one} until its last finished trial"
+def total_run_time(runs: pd.DataFrame) -> str:
+    """Number of runs and their total time; a run without an end counts up to its last finished trial."""
+    seconds = (runs["finished"] - runs["started"]).dt.total_seconds().sum()
+    unfinished = runs[runs["finished"].isna()]
+    count = counted(len(runs), "run")
+    if unfinished.empty:
+        return f"{count}, {duration(seconds)} in total"
+    known = (unfinished["last_trial"] - unfinished["started"]).dt.total_seconds().clip(lower=0).fillna(0)
+    note = f"{counted(len(unfinished), 'unfinished run')} counted up to the last finished trial"
+    return f"{count}, about {duration(seconds + known.sum())} in total ({note})"
 
 
-def run_facts(runs: pd.DataFrame) -> list[dict[str, str]]:
+def run_details(runs: pd.DataFrame) -> list[dict[str, str]]:
+    """Start, duration, outcome, device, versions, commit and command of each run."""
     return [
         {
             "started": f"{run.started:%Y-%m-%d %H:%M} UTC",
@@ -117,18 +136,20 @@ def run_facts(runs: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def failures(trials: pd.DataFrame) -> dict[str, Any]:
+    """The first failed trials, and how many more there are."""
     failed = trials[trials["status"] == "failed"]
-    shown = failed.head(MOST_FAILURES).to_dict("records")
-    return {"shown": shown, "left_out": len(failed) - len(shown)}
+    listed = failed.head(MAX_FAILURES).to_dict("records")
+    return {"listed": listed, "omitted": len(failed) - len(listed)}
 
 
-def without_value(points: pd.DataFrame) -> int:
-    """Trials that ended well but whose metric is no number: a correlation with a constant, say."""
-    silent = points[(points["status"] == "done") & points["value"].isna()]
-    return int(silent["trial_id"].nunique())
+def count_without_value(points: pd.DataFrame) -> int:
+    """Number of finished trials with an undefined metric, e.g. the correlation with a constant."""
+    undefined = points[(points["status"] == "done") & points["value"].isna()]
+    return int(undefined["trial_id"].nunique())
 
 
 def duration(seconds: float) -> str:
+    """A duration as text, e.g. "1 h 02 min" or "3 min 20 s"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -136,7 +157,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def _span(values: pd.Series) -> str:
+def _range(values: pd.Series) -> str:
     if values.empty:
         return ""
     least, most = int(values.min()), int(values.max())
@@ -144,4 +165,4 @@ def _span(values: pd.Series) -> str:
 
 
 def _threads(number: float) -> str:
-    return "" if pd.isna(number) else ", 1 thread" if number == 1 else f", {number:.0f} threads"
+    return "" if pd.isna(number) else f", {counted(int(number), 'thread')}"

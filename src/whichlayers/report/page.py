@@ -1,11 +1,11 @@
-"""One HTML page that needs nothing but itself: template, style and script put together, and nothing let in.
+"""Render a self-contained HTML page: template, style, script and data in one file.
 
-The figures are drawn by a small script of our own (web/*.js, SVG) rather than by plotly: the page of a large study
-then has some hundred kB in place of 5 MB, prints, follows light and dark, can be walked by keyboard and read
-aloud, and runs under a policy that allows this one script, this one style, and no connection anywhere.
+The figures are drawn by a small script (web/*.js, SVG) rather than by plotly: the page of a large study has a few
+hundred kB instead of 5 MB, prints well, follows light and dark mode, and works with a keyboard and with screen
+readers. Its content security policy allows only this script and this style, and no network connections.
 
-All text from data goes through jinja2's escaping, or through JSON that cannot end its script element; the script
-writes text as text and never as markup.
+All text from data is escaped by jinja2, or is JSON that cannot end its script element; the script inserts text only
+as text, never as markup.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from whichlayers import __version__
-from whichlayers.plots.display_names import number
+from whichlayers.plots.display_names import format_number
 from whichlayers.plots.layer_diagram import SHADES
 from whichlayers.plots.style import DARK, LIGHT
+from whichlayers.version import __version__
 
 WEB = Path(__file__).with_name("web")
 SCRIPTS = ("tools.js", "chart.js", "drawing.js", "layers.js", "page.js")
@@ -34,8 +34,15 @@ POLICY = (
 )
 
 
-def render(template: str, data: dict[str, Any], live: str | None = None, **facts: Any) -> str:
-    """The page; `data` is for its script. `live`: the version of a page that asks its server for news."""
+def render(template: str, data: dict[str, Any], live: str | None = None, **context: Any) -> str:
+    """Render a template to a page.
+
+    Args:
+        template: File in web/.
+        data: JSON-serializable data for the script of the page.
+        live: Version of the page, if a server keeps it up to date.
+        context: Further variables of the template.
+    """
     style, script = _style(), _script()
     policy = POLICY.format(
         style=_hash(style), script=_hash(script), connect="'none'" if live is None else "'self'"
@@ -58,13 +65,13 @@ def render(template: str, data: dict[str, Any], live: str | None = None, **facts
             live=live,
             written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             version=__version__,
-            **facts,
+            **context,
         )
     )
 
 
 def json_for_html(data: Any) -> str:
-    """JSON in which no character can be taken for markup, wherever it stands in a page."""
+    """JSON with all characters escaped that have a meaning in HTML."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -73,14 +80,14 @@ def json_for_html(data: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(WEB),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )
-    made.filters["number"] = number
-    return made
+    environment.filters["number"] = format_number
+    return environment
 
 
 @cache

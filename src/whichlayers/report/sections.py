@@ -1,4 +1,4 @@
-"""A study's results as the page shows them: a section an experiment, with its figure, sentences and tables."""
+"""Sections of the report page: one per experiment, with its figures, findings and tables."""
 
 from __future__ import annotations
 
@@ -6,40 +6,39 @@ import base64
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from whichlayers.analysis.claims import NOT_ASKED, Claim
+from whichlayers.analysis.claims import NOT_TESTED, Claim
 from whichlayers.analysis.correlations import task_correlations
-from whichlayers.analysis.frame_utils import each_row
 from whichlayers.analysis.published import published_correlations
 from whichlayers.plots.captions import caption
 from whichlayers.plots.chart_data import Chart, chart_of
-from whichlayers.plots.display_names import experiment_name, number, short_names, size_name
-from whichlayers.plots.figures import laid_out, paint
-from whichlayers.plots.further_figures import Plate
+from whichlayers.plots.display_names import experiment_name, format_number, short_names, size_name
+from whichlayers.plots.figures import draw_without_layout, fix_layout
+from whichlayers.plots.further_figures import FurtherFigure
 from whichlayers.plots.published_overlay import crosses_caption, overlay_caption
 from whichlayers.plots.style import DARK, LIGHT, Theme
-from whichlayers.report.claim_table import claim_rows
+from whichlayers.report.claim_table import ClaimRow, claim_rows
 from whichlayers.report.findings import Finding, findings, gain_table
-from whichlayers.report.tables import Grid, grid
-from whichlayers.report.word_tables import word_tables
+from whichlayers.report.tables import SummaryGrid, summary_grid
+from whichlayers.report.word_tables import paper_tables
+from whichlayers.results.frame_utils import each_row
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A figure on the page: a chart where it can be one, else a picture for each theme."""
+class ReportFigure:
+    """A figure on the page: a chart if it has panels, else an image for each theme."""
 
     key: str
     title: str
     caption: str
-    figure: Figure  # light, for the files
+    figure: Figure  # in the light theme, for the files
     chart: Chart | None = None
-    light: str = ""
+    light: str = ""  # image as a data URL, if there is no chart
     dark: str = ""
-    files: bool = True
+    files: bool = True  # whether the figure is also written to figures/
 
     @property
     def has_chart(self) -> bool:
@@ -52,88 +51,108 @@ class Shown:
 
 @dataclass(frozen=True)
 class TextTable:
+    """A table of formatted cells."""
+
     label: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    words: tuple[int, ...]  # the columns that hold words, not numbers
+    text_columns: tuple[int, ...]  # columns that hold text rather than numbers
     note: str = ""
-    wide: tuple[int, ...] = ()  # the columns that hold many of them
+    wide_columns: tuple[int, ...] = ()  # columns that hold long text
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
+    """Results of one experiment on the page."""
+
     key: str
     title: str
-    figure: Shown
-    grid: Grid
+    figure: ReportFigure
+    grid: SummaryGrid
     findings: list[Finding] = field(default_factory=list)
-    further: list[Shown] = field(default_factory=list)
+    further: list[ReportFigure] = field(default_factory=list)
     gains: TextTable | None = None
     correlations: TextTable | None = None
     tables: list[TextTable] = field(default_factory=list)
-    published: bool = False
+    published: bool = False  # whether `correlations` has published values
 
     @property
-    def figures(self) -> list[Shown]:
+    def figures(self) -> list[ReportFigure]:
         return [self.figure, *self.further]
 
 
-def section(
-    points: pd.DataFrame, experiment: str, further: Sequence[Plate], overlay: bool, files: bool
-) -> Section:
-    """Of finished points; `files`: whether the figures will lie beside the page."""
+def build_section(
+    points: pd.DataFrame, experiment: str, further: Sequence[FurtherFigure], overlay: bool, files: bool
+) -> ReportSection:
+    """Build the section of an experiment.
 
-    def told(figure: Figure) -> str:
+    Args:
+        points: Finished points of the whole study.
+        experiment: Name of the experiment.
+        further: Further figures of the study; those of this experiment are included.
+        overlay: Whether published results are initially visible.
+        files: Whether the figures are also written next to the page.
+    """
+
+    def caption_of(figure: Figure) -> str:
         crosses = crosses_caption(figure, points, experiment)
-        beside = overlay_caption(points, experiment) or crosses
-        if beside and not overlay:
-            beside = f"Published {'numbers' if crosses else 'curves'} can be switched on."
-        return f"{caption(points, experiment)} {beside}".strip()
+        published = overlay_caption(points, experiment) or crosses
+        if published and not overlay:
+            published = f"Published {'values' if crosses else 'curves'} can be switched on."
+        return f"{caption(points, experiment)} {published}".strip()
+
+    def draw(theme: Theme) -> Figure:
+        return draw_without_layout(points, experiment, theme, overlay)
 
     title, published = experiment_name(experiment), published_correlations()
-    main = _shown(
-        experiment, title, told, lambda theme: paint(points, experiment, theme, overlay), overlay, files
-    )
     permuted = experiment == "permutation"
-    return Section(
+    return ReportSection(
         key=experiment,
         title=title,
-        figure=main,
-        grid=grid(points, experiment),
+        figure=_report_figure(experiment, title, caption_of, draw, overlay, files),
+        grid=summary_grid(points, experiment),
         findings=findings(points, experiment),
         further=[
-            _shown(plate.key, plate.title, plate.caption, plate.paint, overlay, files)
-            for plate in further
-            if plate.experiment == experiment
+            _report_figure(one.key, one.title, one.caption, one.draw_without_layout, overlay, files)
+            for one in further
+            if one.experiment == experiment
         ],
         gains=_gains(points) if experiment == "incremental" else None,
         correlations=_correlations(points, published) if permuted else None,
         tables=[
-            replace(_table(t.label, t.heads, t.rows, set(t.words)), note=t.note)
-            for t in word_tables(points, experiment)
+            replace(_table(t.label, t.heads, t.rows, set(t.text_columns)), note=t.note)
+            for t in paper_tables(points, experiment)
         ],
         published=permuted and bool(published),
     )
 
 
-def _shown(
-    key: str, title: str, caption: str | Callable[[Figure], str], painter: Any, overlay: bool, files: bool
-) -> Shown:
+def _report_figure(
+    key: str,
+    title: str,
+    caption: str | Callable[[Figure], str],
+    draw: Callable[[Theme], Figure],
+    overlay: bool,
+    files: bool,
+) -> ReportFigure:
     with LIGHT.applied():
-        figure = painter(LIGHT)
-    told = caption if isinstance(caption, str) else caption(figure)
-    chart = chart_of(figure, key, title, told, overlay)
+        figure = draw(LIGHT)
+    text = caption if isinstance(caption, str) else caption(figure)
+    chart = chart_of(figure, key, title, text, overlay)
     if chart is not None:
-        return Shown(key, title, chart["caption"], figure, chart, files=files)
+        return ReportFigure(key, title, chart["caption"], figure, chart, files=files)
     with DARK.applied():
-        dark = painter(DARK)
-    return Shown(key, title, told, figure, None, _picture(figure, LIGHT), _picture(dark, DARK), files)
+        dark = draw(DARK)
+    return ReportFigure(
+        key, title, text, figure, None, _data_url(figure, LIGHT), _data_url(dark, DARK), files
+    )
 
 
-def _picture(figure: Figure, theme: Theme) -> str:
+def _data_url(figure: Figure, theme: Theme) -> str:
+    """The figure as an SVG image in a data URL."""
     buffer = io.BytesIO()
     with theme.applied():
-        laid_out(figure).savefig(buffer, format="svg", metadata={"Date": None})
+        fix_layout(figure).savefig(buffer, format="svg", metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
@@ -141,26 +160,24 @@ def _gains(points: pd.DataFrame) -> TextTable:
     rows = gain_table(points)
     heads = {"task": "task", "model": "model", "variant": "variant", "examples": "examples", "none": "none"}
     heads |= {"all": "all", "gain": "gain", "interval": "95% interval", "n": "pairs", "reaches": "90% at k"}
-    heads |= {"steps": "layers that stand out"}
+    heads |= {"steps": "significant layers"}
     for name in ("model", "variant"):
         if len({row[name] for row in rows}) == 1:
             del heads[name]
-    made = _table("What pretrained layers are worth", heads, rows, {"task", "model", "variant", "steps"})
-    return replace(made, wide=(len(heads) - 1,))
+    table = _table("Gain from pretraining", heads, rows, {"task", "model", "variant", "steps"})
+    return replace(table, wide_columns=(len(heads) - 1,))
 
 
 def _correlations(points: pd.DataFrame, published: dict) -> TextTable | None:
-    """Table 1 of Tamkin et al.: which pairs of tasks the same permutations hurt alike."""
+    """Correlations between the scores of two tasks over permutations, as in Table 1 of Tamkin et al. 2020."""
     short, rows = short_names(points["task"]), []
     for pair in each_row(task_correlations(points)):
         row = {"tasks": f"{short[pair.task]}, {short[pair.other]}", "variant": pair.variant}
         row |= {"examples": size_name(pair.train_size), "n": str(pair.n)}
         for kind in ("spearman", "pearson"):
-            row[kind] = f"{number(getattr(pair, kind))} ({getattr(pair, f'{kind}_p'):.3f})"
-            theirs = published.get((frozenset({pair.task, pair.other}), kind))
-            row[f"published_{kind}"] = (
-                "" if theirs is None else f"{theirs[0]:.2f} ({theirs[1].split(',')[0]})"
-            )
+            row[kind] = f"{format_number(getattr(pair, kind))} ({getattr(pair, f'{kind}_p'):.3f})"
+            value = published.get((frozenset({pair.task, pair.other}), kind))
+            row[f"published_{kind}"] = "" if value is None else f"{value[0]:.2f} ({value[1].split(',')[0]})"
         rows.append(row)
     if not rows:
         return None
@@ -170,18 +187,21 @@ def _correlations(points: pd.DataFrame, published: dict) -> TextTable | None:
     for name in ("variant", "published_spearman", "published_pearson"):
         if len({row[name] for row in rows} | {""}) == 1:
             del heads[name]
-    return _table("Do the same permutations hurt tasks alike?", heads, rows, {"tasks", "variant"})
+    return _table("Correlation between tasks over permutations", heads, rows, {"tasks", "variant"})
 
 
-def _table(label: str, heads: dict[str, str], rows: list[dict[str, str]], words: set[str]) -> TextTable:
+def _table(
+    label: str, heads: dict[str, str], rows: list[dict[str, str]], text_columns: set[str]
+) -> TextTable:
+    """Table from rows by column name; `heads` maps the names of the columns to include to their headings."""
     cells = tuple(tuple(row[name] for name in heads) for row in rows)
     return TextTable(
-        label, tuple(heads.values()), cells, tuple(i for i, name in enumerate(heads) if name in words)
+        label, tuple(heads.values()), cells, tuple(i for i, name in enumerate(heads) if name in text_columns)
     )
 
 
-def claims_shown(found: Sequence[Claim]) -> dict[str, Any]:
-    """Those that the study's results bear on, and the names of the others with what they would need."""
-    rows = claim_rows(found)
-    asked = [row for row in rows if row.verdict != NOT_ASKED]
-    return {"asked": asked, "others": [row for row in rows if row.verdict == NOT_ASKED]}
+def claims_for_page(claims: Sequence[Claim]) -> dict[str, list[ClaimRow]]:
+    """The claims that the study tests, and the others."""
+    rows = claim_rows(claims)
+    tested = [row for row in rows if row.verdict != NOT_TESTED]
+    return {"tested": tested, "others": [row for row in rows if row.verdict == NOT_TESTED]}

@@ -1,4 +1,4 @@
-"""Summaries as tables: summary.csv, and the grid (a row a curve, a column an x) of page and terminal."""
+"""Summary tables: summary.csv, and the grid (one row per curve, one column per x) for page and terminal."""
 
 from __future__ import annotations
 
@@ -7,60 +7,75 @@ from dataclasses import dataclass
 import pandas as pd
 
 from whichlayers.analysis.baseline_differences import BASELINES
-from whichlayers.analysis.frame_utils import each_group, each_row
-from whichlayers.analysis.intervals import summarise
-from whichlayers.plots.display_names import condition_name, short_names, size_name, task_word, x_name, x_value
+from whichlayers.analysis.intervals import summarize
+from whichlayers.plots.display_names import (
+    condition_name,
+    short_names,
+    size_name,
+    task_noun,
+    x_column_label,
+    x_tick_label,
+)
+from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
 
 CELL = ["experiment", "condition", "model", "task", "train_size", "recipe", "x"]
 STATISTICS = ["mean", "low", "high", "sd", "n"]
-NOT_SHARES = {"compression"}  # metrics that are no shares of 1: times
+NOT_FRACTIONS = {"compression"}  # metrics that are not shown × 100
 FURTHER = ["metric", "variant", "head", "keep_layer_norm", "reinit_lr_factor", "model_fingerprint"]
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
+    """Mean and 95% interval of one point."""
+
     mean: float
-    half_width: float  # NaN where there is one trial
+    half_width: float  # of the 95% t interval; NaN if there is a single trial
     n: int
 
 
 @dataclass(frozen=True)
-class Row:
+class GridRow:
+    """One curve: the values of the head columns, and one cell per column."""
+
     heads: tuple[str, ...]
-    cells: tuple[Cell | None, ...]  # None: nothing finished there
+    cells: tuple[GridCell | None, ...]  # None: no trial has finished
 
 
 @dataclass(frozen=True)
-class Grid:
-    heads: tuple[str, ...]
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-    x: str = ""  # what the columns stand for
-    first: int = 0  # the columns before it that stand for none: of the baselines
-    share: bool = True  # whether its values are shares of 1, which may be told × 100
+class SummaryGrid:
+    """All curves of an experiment as a table."""
+
+    heads: tuple[str, ...]  # names of the head columns: task, examples ...
+    columns: tuple[str, ...]  # names of the value columns: baselines, then values of x
+    rows: tuple[GridRow, ...]
+    x_label: str = ""
+    n_baselines: int = 0  # number of leading value columns that hold baselines
+    fractions: bool = True  # whether the values are fractions of 1, which may be shown × 100
 
 
 def summary(points: pd.DataFrame) -> pd.DataFrame:
-    """A row for every cell that has a finished trial: what summary.csv holds."""
-    order = points[CELL + FURTHER].drop_duplicates().reset_index(drop=True).reset_index(names="place")
-    table = summarise(points, CELL + FURTHER).merge(order, on=CELL + FURTHER, how="left")
-    table = table.sort_values(["experiment", "place"], kind="stable")
+    """Content of summary.csv: one row per point with a finished trial."""
+    order = points[CELL + FURTHER].drop_duplicates().reset_index(drop=True).reset_index(names="position")
+    table = summarize(points, CELL + FURTHER).merge(order, on=CELL + FURTHER, how="left")
+    table = table.sort_values(["experiment", "position"], kind="stable")
     return table[CELL + STATISTICS + FURTHER].reset_index(drop=True)
 
 
-def grid(points: pd.DataFrame, experiment: str) -> Grid:
-    """Baselines first, then x from left to right; heads name what varies, always the task, and the size where there
-    is one."""
+def summary_grid(points: pd.DataFrame, experiment: str) -> SummaryGrid:
+    """Summary of an experiment with baselines first, then x from left to right.
+
+    The head columns are the task, the training size if the model is finetuned, and whatever else varies.
+    """
     chosen = points[points["experiment"] == experiment]
     is_baseline = chosen["condition"].isin(BASELINES)
     cells = chosen[~is_baseline]
-    marks = [b for b in BASELINES if (chosen["condition"] == b).any()] + sorted(set(cells["x"]))
-    columns = tuple(mark.split()[0] if isinstance(mark, str) else x_value(experiment, mark) for mark in marks)
+    keys = [b for b in BASELINES if (chosen["condition"] == b).any()] + sorted(set(cells["x"]))
+    columns = tuple(key.split()[0] if isinstance(key, str) else x_tick_label(experiment, key) for key in keys)
     conditions = list(dict.fromkeys(cells["condition"])) or [""]
-    several = {
+    included = {
         "model": chosen["model"].nunique() > 1,
-        task_word(experiment): True,
+        task_noun(experiment): True,
         "examples": bool((chosen["train_size"] > 0).any()),
         "variant": chosen["variant"].nunique() > 1,
         "condition": len(conditions) > 1,
@@ -69,24 +84,24 @@ def grid(points: pd.DataFrame, experiment: str) -> Grid:
     rows = []
     for (_, model, _, task, size, variant), curve in each_group(chosen, CURVE):
         for condition in conditions:
-            mine = curve[curve["condition"].isin([condition, *BASELINES])]
-            if not (mine["condition"] == condition).any() and len(conditions) > 1:
+            part = curve[curve["condition"].isin([condition, *BASELINES])]
+            if not (part["condition"] == condition).any() and len(conditions) > 1:
                 continue
-            keys = mine["x"].astype(object).where(~mine["condition"].isin(BASELINES), mine["condition"])
+            row_keys = part["x"].astype(object).where(~part["condition"].isin(BASELINES), part["condition"])
             found = {
-                row.key: Cell(row.mean, (row.high - row.low) / 2, row.n)
-                for row in each_row(summarise(mine.assign(key=keys), ["key"]))
+                row.key: GridCell(row.mean, (row.high - row.low) / 2, row.n)
+                for row in each_row(summarize(part.assign(key=row_keys), ["key"]))
             }
             named = {
                 "model": models[model],
-                task_word(experiment): tasks[task],
+                task_noun(experiment): tasks[task],
                 "examples": size_name(size),
                 "variant": variant,
                 "condition": condition_name(experiment, condition),
             }
-            heads = tuple(named[head] for head, wanted in several.items() if wanted)
-            rows.append(Row(heads, tuple(found.get(mark) for mark in marks)))
-    heads = tuple(head for head, wanted in several.items() if wanted)
-    before = sum(isinstance(mark, str) for mark in marks)
-    share = not set(chosen["metric"]) & NOT_SHARES
-    return Grid(heads, columns, tuple(rows), x_name(experiment), before, share)
+            heads = tuple(named[head] for head, include in included.items() if include)
+            rows.append(GridRow(heads, tuple(found.get(key) for key in keys)))
+    heads = tuple(head for head, include in included.items() if include)
+    n_baselines = sum(isinstance(key, str) for key in keys)
+    fractions = not set(chosen["metric"]) & NOT_FRACTIONS
+    return SummaryGrid(heads, columns, tuple(rows), x_column_label(experiment), n_baselines, fractions)

@@ -1,8 +1,7 @@
-"""What the experiments on words found, in sentences: the layer that knows most, what finetuning changed at the top,
-and how far the best neurons are ahead of the worst.
+"""Findings of word-level probing as sentences: the best layer, the effect of finetuning on the last layer, and the top
+neurons compared with the bottom ones.
 
-A sentence a question and corpus: what can be told from zero is named, the rest is said to be undecided. The tables
-have the numbers of each model.
+There is one sentence per experiment and corpus, which names the models with significant differences and those without.
 """
 
 from __future__ import annotations
@@ -11,63 +10,62 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from whichlayers.analysis.frame_utils import each_group
 from whichlayers.analysis.intervals import PairedDifference, paired_difference, t_interval
-from whichlayers.plots.display_names import listing, metric_name, number, short_names
-from whichlayers.plots.word_figures import PRETRAINED, whose
+from whichlayers.plots.display_names import format_number, join_and, metric_name, short_names
+from whichlayers.plots.word_figures import PRETRAINED, model_labels
+from whichlayers.results.frame_utils import each_group
+from whichlayers.text import counted
 
-TOLD = ("word_probing", "neurons")
+WITH_FINDINGS = ("word_probing", "neurons")
 
-Differences = Mapping[str, PairedDifference]  # by whose they are: pretrained, or what it was finetuned on
+Differences = Mapping[str, PairedDifference]  # by model label: "pretrained", or the task it was finetuned on
 
 
 def word_findings(points: pd.DataFrame, experiment: str) -> Iterator[tuple[str, str]]:
-    """(what it is about, a sentence), from finished points of one of the experiments that are `TOLD`."""
+    """Yield (corpus and model, sentence) from finished points, for one of the experiments `WITH_FINDINGS`."""
     chosen = points[points["experiment"] == experiment]
-    chosen = chosen.assign(asked=whose(chosen))
+    chosen = chosen.assign(model_label=model_labels(chosen))
     models, corpora = short_names(chosen["model"]), short_names(chosen["task"])
     for (model, corpus), rows in each_group(chosen, ["model", "task"]):
-        about = corpora[corpus] + (f", {models[model]}" if len(models) > 1 else "")
+        heading = corpora[corpus] + (f", {models[model]}" if len(models) > 1 else "")
         for sentence in _layers(rows) if experiment == "word_probing" else _neurons(rows):
-            yield about, sentence
+            yield heading, sentence
 
 
-def words_overall(rows: pd.DataFrame, experiment: str) -> list[str]:
-    """One sentence on all models and corpora, from finished points of one of the experiments that are `TOLD`."""
-    rows = rows.assign(asked=whose(rows))
-    differences = _changes if experiment == "word_probing" else _leads
-    each = [differences(mine) for _, mine in each_group(rows, ["model", "task"])]
+def word_headlines(rows: pd.DataFrame, experiment: str) -> list[str]:
+    """One sentence on all models and corpora of an experiment; empty if there are only single trials."""
+    rows = rows.assign(model_label=model_labels(rows))
+    differences = _finetuning_effects if experiment == "word_probing" else _top_minus_bottom
+    each = [differences(group) for _, group in each_group(rows, ["model", "task"])]
     found = [d for one in each for d in one.values() if d.n > 1]
     if not found:
         return []
-    below, above = (sum(d.clear and d.mean * sign > 0 for d in found) for sign in (-1, 1))
-    cases = f"of {len(found)} cases"
+    below, above = (sum(d.significant and d.mean * sign > 0 for d in found) for sign in (-1, 1))
+    cases = counted(len(found), "case")
     if experiment == "word_probing":
-        told = (
-            f"After finetuning, the highest layer knows less of words in {below} {cases}, and more in {above}"
+        text = (
+            f"Finetuning significantly lowers the word-level probing score of the last layer in {below} of {cases} and "
+            f"raises it in {above} (one case per corpus and finetuned model"
         )
     else:
-        told = (
-            f"The top neurons know more of words than the bottom ones in {above} {cases}, and less in {below}"
+        text = (
+            f"A probe on the top neurons scores significantly higher than one on the bottom neurons in {above} of "
+            f"{cases} and lower in {below} (one case per corpus and model"
         )
-    return [f"{told} (a case: a corpus and a model; 95% interval beyond zero)."]
+    return [f"{text}; 95% interval excludes zero)."]
 
 
 def _layers(rows: pd.DataFrame) -> Iterator[str]:
-    metric, top = metric_name(rows["metric"].iloc[0]), rows["x"].max()
-    before = rows[rows["asked"] == PRETRAINED]
+    metric, last = metric_name(rows["metric"].iloc[0]), rows["x"].max()
+    before = rows[rows["model_label"] == PRETRAINED]
     if before["x"].nunique() > 1:
         best = before.groupby("x")["value"].mean().idxmax()
         found = t_interval(before.loc[before["x"] == best, "value"])
         layer = "the embeddings have" if best == 0 else f"layer {best:g} has"
-        told = _range(found.low, found.high, found.n)
-        yield f"As pretrained, {layer} the highest mean: {number(found.mean)} {metric}{told}."
-    yield from _sentence(
-        _changes(rows),
-        f"Layer {top:g} after finetuning, less the same layer as pretrained",
-        ("lower", "higher"),
-        metric,
-    )
+        interval = _range(found.low, found.high, found.n)
+        yield f"In the pretrained model, {layer} the highest mean: {format_number(found.mean)} {metric}{interval}."
+    comparison = f"Layer {last:g} after finetuning compared with the same layer of the pretrained model"
+    yield from _sentence(_finetuning_effects(rows), comparison, metric)
 
 
 def _neurons(rows: pd.DataFrame) -> Iterator[str]:
@@ -75,76 +73,73 @@ def _neurons(rows: pd.DataFrame) -> Iterator[str]:
     if lca.empty:
         return
     share = f"{100 * lca['share'].min():.6g}%"
-    yield from _sentence(
-        _leads(rows),
-        f"The top {share} of the neurons alone, less the bottom {share}",
-        ("behind", "ahead"),
-        metric_name(rows["metric"].iloc[0]),
-    )
+    comparison = f"Probe on the top {share} of the neurons compared with the bottom {share}"
+    yield from _sentence(_top_minus_bottom(rows), comparison, metric_name(rows["metric"].iloc[0]))
 
 
-def _changes(rows: pd.DataFrame) -> Differences:
-    """The last layer after finetuning, less the same layer before."""
+def _finetuning_effects(rows: pd.DataFrame) -> Differences:
+    """Last layer after finetuning minus the same layer before, paired by seed."""
     last = rows[rows["x"] == rows["x"].max()]
-    before = _by_seed(last[last["asked"] == PRETRAINED])
+    before = _by_seed(last[last["model_label"] == PRETRAINED])
     found = {
         str(name): paired_difference(_by_seed(after), before)
-        for name, after in last[last["asked"] != PRETRAINED].groupby("asked", sort=False)
+        for name, after in last[last["model_label"] != PRETRAINED].groupby("model_label", sort=False)
     }
-    return {name: change for name, change in found.items() if change is not None}
+    return {name: effect for name, effect in found.items() if effect is not None}
 
 
-def _leads(rows: pd.DataFrame) -> Differences:
-    """The top neurons less the bottom ones, of the smallest share that was asked for."""
+def _top_minus_bottom(rows: pd.DataFrame) -> Differences:
+    """Top neurons minus bottom neurons for the smallest fraction in the study, paired by seed."""
     lca, found = rows[rows["ranking"] == "lca"], {}
-    for name, mine in lca[lca["share"] == lca["share"].min()].groupby("asked", sort=False):
-        top, bottom = (_by_seed(mine[mine["neurons"] == which]) for which in ("top", "bottom"))
+    for name, group in lca[lca["share"] == lca["share"].min()].groupby("model_label", sort=False):
+        top, bottom = (_by_seed(group[group["neurons"] == which]) for which in ("top", "bottom"))
         found[str(name)] = paired_difference(top, bottom)
-    return {name: lead for name, lead in found.items() if lead is not None}
+    return {name: difference for name, difference in found.items() if difference is not None}
 
 
-def _sentence(found: Differences, what: str, ways: tuple[str, str], metric: str) -> Iterator[str]:
-    """One sentence on all of them: which lie below zero, which above, and which cannot be told from it."""
-    below = {name: d for name, d in found.items() if d.clear and d.mean < 0}
-    above = {name: d for name, d in found.items() if d.clear and d.mean > 0}
+def _sentence(found: Differences, comparison: str, metric: str) -> Iterator[str]:
+    """One sentence on all models: where the difference is below zero, above zero, or not significant."""
+    below = {name: d for name, d in found.items() if d.significant and d.mean < 0}
+    above = {name: d for name, d in found.items() if d.significant and d.mean > 0}
     single = {name: d for name, d in found.items() if d.n == 1}
-    unclear = {name: d for name, d in found.items() if not d.clear and d.n > 1}
+    unclear = {name: d for name, d in found.items() if not d.significant and d.n > 1}
     parts = [
-        f"{way} {_who(group)} ({_most(group, metric)})"
-        for way, group in zip(ways, (below, above), strict=True)
+        f"significantly {direction} {_models(group)} ({_largest(group, metric)})"
+        for direction, group in (("lower", below), ("higher", above))
         if group
     ]
     if unclear:
-        parts.append(f"cannot be told from zero {_who(unclear)} ({_means(unclear, metric)})")
+        parts.append(f"not significantly different {_models(unclear)} ({_means(unclear, metric)})")
     if single:
-        parts.append(f"a single trial, hence no interval, {_who(single)} ({_means(single, metric)})")
+        parts.append(f"a single trial, hence no interval, {_models(single)} ({_means(single, metric)})")
     if parts:
-        yield f"{what}: {'; '.join(parts)}."
+        yield f"{comparison}: {'; '.join(parts)}."
 
 
-def _who(names: Sequence[str] | Differences) -> str:
-    """as pretrained, and when finetuned on SST-2 and RTE"""
+def _models(names: Sequence[str] | Differences) -> str:
+    """E.g. "for the pretrained model and when finetuned on SST-2 and RTE"."""
     tuned = [name for name in names if name != PRETRAINED]
-    parts = (["as pretrained"] if PRETRAINED in names else []) + (
-        [f"when finetuned on {listing(tuned)}"] if tuned else []
+    parts = (["for the pretrained model"] if PRETRAINED in names else []) + (
+        [f"when finetuned on {join_and(tuned)}"] if tuned else []
     )
-    return ", and ".join(parts)
+    return " and ".join(parts)
 
 
-def _most(group: Differences, metric: str) -> str:
+def _largest(group: Differences, metric: str) -> str:
+    """The largest difference of a group, with its interval."""
     name, d = max(group.items(), key=lambda one: abs(one[1].mean))
-    start = "" if len(group) == 1 else f"the most {_who([name])}: "
-    return (
-        f"{start}{number(d.mean, signed=True)} {metric}{_range(d.low, d.high, d.n, signed=True, nested=True)}"
-    )
+    start = "" if len(group) == 1 else f"largest difference {_models([name])}: "
+    interval = _range(d.low, d.high, d.n, signed=True, nested=True)
+    return f"{start}{format_number(d.mean, signed=True)} {metric}{interval}"
 
 
 def _means(group: Differences, metric: str) -> str:
+    """The mean of a single difference with its interval, or the range of the means of several."""
     if len(group) == 1:
         (d,) = group.values()
-        told = _range(d.low, d.high, d.n, signed=True, nested=True) if d.n > 1 else ""
-        return f"{number(d.mean, signed=True)} {metric}{told}"
-    low, high = (number(end(d.mean for d in group.values()), signed=True) for end in (min, max))
+        interval = _range(d.low, d.high, d.n, signed=True, nested=True) if d.n > 1 else ""
+        return f"{format_number(d.mean, signed=True)} {metric}{interval}"
+    low, high = (format_number(end(d.mean for d in group.values()), signed=True) for end in (min, max))
     return f"{low} {metric}" if low == high else f"{low} to {high} {metric}"
 
 
@@ -153,7 +148,8 @@ def _by_seed(rows: pd.DataFrame) -> pd.Series:
 
 
 def _range(low: float, high: float, n: int, signed: bool = False, nested: bool = False) -> str:
+    """The 95% interval, in parentheses unless the text around it is already."""
     if n < 2:
         return " in a single trial, hence no interval"
-    text = f"95% interval {number(low, signed=signed)} to {number(high, signed=signed)}, {n} trials"
+    text = f"95% interval {format_number(low, signed=signed)} to {format_number(high, signed=signed)}, {n} trials"
     return f", {text}" if nested else f" ({text})"

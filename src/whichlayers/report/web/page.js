@@ -1,7 +1,7 @@
-// Brings the page to life: charts, tables that sort, light and dark, and, while a study runs, what is new.
+// Sets up the page: charts, sortable tables, light and dark mode, and live updates while a study runs.
 "use strict";
 
-const states = new Map(); // what a reader has switched, by the chart's key: it outlives an update
+const states = new Map(); // state of the controls by chart key, kept across updates
 let drawn = [];
 
 function build() {
@@ -9,7 +9,7 @@ function build() {
   drawn = [];
   for (const figure of document.querySelectorAll("figure[data-chart]")) {
     const key = figure.dataset.chart;
-    const made = key === "layers" ? new Layers(figure, data.layers, data.themes, states.get(key)) : new Chart(figure, data.charts[key], data.themes, states.get(key));
+    const made = key === "layers" ? new LayerDiagrams(figure, data.layers, data.themes, states.get(key)) : new Chart(figure, data.charts[key], data.themes, states.get(key));
     states.set(key, made.state);
     drawn.push(made);
   }
@@ -20,7 +20,7 @@ const redraw = () => drawn.forEach((one) => one.draw(true));
 // --- tables ---
 
 function sortable(table) {
-  const heads = [...table.tHead.querySelectorAll("th[scope=col]")]; // in the order of the columns, over one row or two
+  const heads = [...table.tHead.querySelectorAll("th[scope=col]")]; // in column order, also with two header rows
   heads.forEach((head, column) => {
     if (!head.textContent.trim()) return;
     const button = html("button", { type: "button" }, null, head.textContent);
@@ -35,7 +35,7 @@ function sortable(table) {
     });
   });
 }
-// Numbers by size, words by their letters, and what is empty last, whichever way.
+// Numbers numerically, text alphabetically, empty cells last in both directions.
 function sortKey(cell) {
   const text = (cell.dataset.value ?? cell.firstChild?.textContent ?? "").trim().replace("\u2212", "-");
   const found = text.replaceAll(",", "").replace(/^</, "").match(/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?/);
@@ -51,34 +51,34 @@ function compare(a, b, upward) {
 
 function themes() {
   const button = document.getElementById("theme");
-  const remembered = (value) => {
+  const storedTheme = (value) => {
     try {
       if (value !== undefined) localStorage.setItem("whichlayers-theme", value);
       return localStorage.getItem("whichlayers-theme");
     } catch {
-      return null; // a page from disk may not be allowed to remember
+      return null; // storage may not be available for a local file
     }
   };
   const apply = (name) => {
     if (name) document.documentElement.dataset.theme = name;
-    button.textContent = isDark() ? "Light page" : "Dark page";
+    button.textContent = isDark() ? "Light mode" : "Dark mode";
     redraw();
   };
-  button.addEventListener("click", () => apply(remembered(isDark() ? "light" : "dark") || (isDark() ? "light" : "dark")));
-  darkAsked.addEventListener("change", () => apply());
+  button.addEventListener("click", () => apply(storedTheme(isDark() ? "light" : "dark") || (isDark() ? "light" : "dark")));
+  prefersDark.addEventListener("change", () => apply());
   printing.addEventListener("change", redraw);
   addEventListener("beforeprint", redraw);
   addEventListener("afterprint", redraw);
-  apply(remembered());
+  apply(storedTheme());
 }
 
-// --- while the study runs ---
+// --- live updates ---
 
 function live() {
   let version = document.body.dataset.live;
   const status = document.getElementById("status"), bar = document.querySelector("progress");
   const open = () => [...document.querySelectorAll("details")].map((one) => one.open);
-  const ask = async () => {
+  const poll = async () => {
     let wait = 2000;
     try {
       const state = await (await fetch("state", { cache: "no-store" })).json();
@@ -91,16 +91,16 @@ function live() {
         document.getElementById("data").textContent = fresh.getElementById("data").textContent;
         document.getElementById("content").replaceWith(fresh.getElementById("content"));
         build();
-        document.querySelectorAll("details").forEach((one, place) => wasOpen[place] !== undefined && (one.open = wasOpen[place]));
+        document.querySelectorAll("details").forEach((one, index) => wasOpen[index] !== undefined && (one.open = wasOpen[index]));
         scrollTo(0, at);
       }
     } catch {
-      status.textContent = "whichlayers watch has ended, or cannot be reached: this is the last it showed";
+      status.textContent = "Connection to whichlayers watch lost: it may have been stopped. Showing the last state received.";
       wait = 10000;
     }
-    setTimeout(ask, wait);
+    setTimeout(poll, wait);
   };
-  setTimeout(ask, 1000);
+  setTimeout(poll, 1000);
 }
 
 build();

@@ -1,11 +1,11 @@
-// What charts, the layer picture and tables share: making nodes, themes, switches, tooltips, files to save.
+// Helpers shared by charts, layer diagrams and tables: DOM nodes, themes, controls, tooltips, downloads.
 "use strict";
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 const SVG = "http://www.w3.org/2000/svg";
 const dataOf = (document) => JSON.parse(document.getElementById("data").textContent);
 
-// Text only ever goes in as text: nothing from the data is read as markup.
+// Text is inserted only as text content: nothing from the data is parsed as markup.
 function make(space, name, attributes, parent, text) {
   const node = space ? document.createElementNS(space, name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes || {})) {
@@ -18,29 +18,29 @@ function make(space, name, attributes, parent, text) {
 const svg = (name, attributes, parent, text) => make(SVG, name, attributes, parent, text);
 const html = (name, attributes, parent, text) => make(null, name, attributes, parent, text);
 
-const darkAsked = matchMedia("(prefers-color-scheme: dark)");
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const printing = matchMedia("print");
 function isDark() {
   if (printing.matches) return false;
   const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === "dark" : darkAsked.matches;
+  return chosen ? chosen === "dark" : prefersDark.matches;
 }
 
 const minus = (text) => text.replace("-", "\u2212");
-// No sign before what rounds to nothing.
+// No sign if the value rounds to zero.
 const number = (value) => (value === null || value === undefined ? "" : minus((Number(value.toFixed(3)) + 0).toFixed(3)));
-const pen = document.createElement("canvas").getContext("2d");
-function textWidth(words, size) {
-  pen.font = `${size}px ${FONT}`;
-  return pen.measureText(words).width;
+const measureContext = document.createElement("canvas").getContext("2d");
+function textWidth(text, size) {
+  measureContext.font = `${size}px ${FONT}`;
+  return measureContext.measureText(text).width;
 }
 const signed = (value, digits = 1) => {
   const rounded = Number(value.toFixed(digits)) + 0;
   return minus((rounded < 0 ? "" : "+") + rounded.toFixed(digits));
 };
 
-// A group of switches; `change` is told which value is now on or off.
-function switches(parent, label, values, isOn, change) {
+// A group of checkboxes; calls `change(value, checked)`.
+function checkboxes(parent, label, values, isOn, change) {
   const group = html("fieldset", {}, parent);
   html("legend", {}, group, label);
   for (const value of values) {
@@ -52,18 +52,18 @@ function switches(parent, label, values, isOn, change) {
   }
 }
 
-function choice(parent, label, values, current, change) {
+function dropdown(parent, label, values, current, change) {
   const line = html("label", {}, parent);
   html("span", {}, line, label);
   const box = html("select", {}, line);
-  values.forEach((value, place) => html("option", { value: place, selected: place === current }, box, value));
+  values.forEach((value, index) => html("option", { value: index, selected: index === current }, box, value));
   box.addEventListener("change", () => change(Number(box.value)));
 }
 
-class Tip {
+class Tooltip {
   constructor(figure) {
     this.figure = figure;
-    this.node = html("div", { class: "tip", role: "status", hidden: true }, figure);
+    this.node = html("div", { class: "tooltip", role: "status", hidden: true }, figure);
   }
   show(title, lines, clientX, clientY) {
     this.node.replaceChildren();
@@ -78,13 +78,13 @@ class Tip {
   }
   hide() { this.node.hidden = true; }
 }
-// A finger leaves as it lifts: what it asked for stays until it taps elsewhere.
+// On touch screens a tooltip stays until the user taps elsewhere.
 document.addEventListener("pointerdown", (event) => {
-  for (const tip of document.querySelectorAll(".tip")) if (!tip.parentNode.contains(event.target)) tip.hidden = true;
+  for (const tooltip of document.querySelectorAll(".tooltip")) if (!tooltip.parentNode.contains(event.target)) tooltip.hidden = true;
 });
-const lifted = (event) => event.pointerType === "touch";
+const isTouch = (event) => event.pointerType === "touch";
 
-// A spreadsheet takes text that begins so for a formula: a quote before it makes it text again.
+// Spreadsheets would interpret such text as a formula: a leading quote prevents that.
 function field(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return String(value);
@@ -93,7 +93,7 @@ function field(value) {
 }
 const csv = (rows) => rows.map((row) => row.map(field).join(",")).join("\r\n") + "\r\n";
 
-function save(name, content, type) {
+function download(name, content, type) {
   const address = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
   const link = html("a", { href: address, download: name }, document.body);
   link.click();
@@ -103,19 +103,19 @@ function save(name, content, type) {
 
 const svgText = (node) => new XMLSerializer().serializeToString(node);
 
-function savePicture(name, node) {
+function downloadPng(name, node) {
   const width = Number(node.getAttribute("width")), height = Number(node.getAttribute("height"));
   const image = new Image();
   image.onload = () => {
     const canvas = html("canvas", { width: 2 * width, height: 2 * height });
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-    canvas.toBlob((blob) => save(name, blob));
+    canvas.toBlob((blob) => download(name, blob));
   };
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svgText(node))}`;
 }
 
-function saves(parent, named) {
-  const line = html("div", { class: "saves" }, parent);
+function downloadButtons(parent, named) {
+  const line = html("div", { class: "downloads" }, parent);
   for (const [text, action] of named) {
     html("button", { type: "button" }, line, text).addEventListener("click", action);
   }
