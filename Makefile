@@ -1,6 +1,6 @@
 # make demo   set everything up, run a small real study, write its report
 # make test   set everything up, run all tests with line coverage
-# make check  lint, format check, types
+# make check  lint, format check, types, import contracts
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,6 +27,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: setup
 	$(BIN)/ruff format .

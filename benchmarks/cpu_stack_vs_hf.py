@@ -1,10 +1,10 @@
-"""How fast finetuning goes on a CPU: whichlayers's stack against plain Hugging Face loops, in one run.
+"""Finetuning throughput on a CPU: whichlayers's stacks against plain Hugging Face loops.
 
-Every rival takes the same real batches of eight SST-2 sentences, with dropout, clipping, AdamW and a linear
-schedule. Rivals take turns, round after round, in two arrangements of the same cores: one process with a
-thread a core, and one process a core with one thread each. What counts is trial-steps a second of the whole
-machine; the tables hold medians over the rounds and their ratios. The second one counts the cores' own time,
-which other work on the machine disturbs less.
+All methods train on the same batches of eight SST-2 sentences, with dropout, gradient clipping, AdamW and a linear
+schedule. They run in turn, round after round, in two arrangements of the same cores: one process with one thread per
+core, and one process per core with one thread each. The result is the number of trial-steps per second of the whole
+machine; the tables show medians over the rounds and their ratios. The second table uses CPU time instead of wall time,
+which is less affected by other load on the machine.
 
     python benchmarks/cpu_stack_vs_hf.py [--quick] [--model FOLDER] [--glue FOLDER] [--rounds 7]
 """
@@ -24,7 +24,8 @@ from typing import Any
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SIZE, EPOCHS, BATCH, LENGTH = 4000, 3, 8, 128
-Rates = dict[tuple[str, str], list[tuple[float, float]]]  # rival, arrangement -> of each round
+# (method, arrangement) -> trial-steps per second and per CPU second, of each round
+Rates = dict[tuple[str, str], list[tuple[float, float]]]
 PLAIN, FUSED, PADDED = "HF loop, trimmed batches", "HF loop, trimmed, fused AdamW", "HF loop, padded to 128"
 
 
@@ -37,35 +38,37 @@ def main() -> None:
     rates: Rates = {}
     pools = {name: start_pool(options, stacks, *how) for name, how in arrangements.items()}
     for pipe, _ in (worker for pool in pools.values() for worker in pool):
-        pipe.recv()  # it is ready
-    rivals = [PLAIN, FUSED, PADDED, *(stack_name(t) for t in stacks)]
-    for turn in range(-1, rounds):  # the first turn warms up
-        for rival in rivals:
+        pipe.recv()  # ready
+    methods = [PLAIN, FUSED, PADDED, *(stack_name(t) for t in stacks)]
+    for turn in range(-1, rounds):  # the first round is a warm-up
+        for method in methods:
             for name, pool in pools.items():
-                rate = whole_rate(pool, rival, options.trial_steps)
+                rate = total_rate(pool, method, options.trial_steps)
                 print(
-                    f"round {turn + 1}, {rival}, {name}: {rate[0]:.1f} {rate[1]:.1f}",
+                    f"round {turn + 1}, {method}, {name}: {rate[0]:.1f} {rate[1]:.1f}",
                     file=sys.stderr,
                     flush=True,
                 )
                 if turn >= 0:
-                    rates.setdefault((rival, name), []).append(rate)
+                    rates.setdefault((method, name), []).append(rate)
     for pool in pools.values():
         for pipe, process in pool:
             pipe.send(None)
             process.join()
-    print_table(rates, rivals, list(arrangements), rounds)
+    print_table(rates, methods, list(arrangements), rounds)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--model", default=str(SHARED / "models/carryover-bert-tiny"))
     parser.add_argument(
-        "--glue", type=Path, default=SHARED / "data/glue/SST-2", help="folder of SST-2's files"
+        "--glue", type=Path, default=SHARED / "data/glue/SST-2", help="folder with the files of SST-2"
     )
     parser.add_argument("--cores", type=int, help="default: all")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--trial-steps", type=int, default=16, help="of each process, rival and round")
+    parser.add_argument(
+        "--trial-steps", type=int, default=16, help="trial-steps of each process, method and round"
+    )
     parser.add_argument("--quick", action="store_true", help="two rounds, small stacks")
     return parser.parse_args()
 
@@ -73,59 +76,59 @@ def parse() -> argparse.Namespace:
 def start_pool(
     options: argparse.Namespace, stacks: list[int], processes: int, threads: int
 ) -> list[tuple[Any, Any]]:
-    """Processes that hold every rival, ready to run; each with its pipe."""
-    # threads wait without spinning: on a machine with other work, spinning ones get in each other's way
+    """Start worker processes, each with all methods set up; returns (pipe, process) pairs."""
+    # threads wait without spinning, which would slow each other down on a machine with other load
     os.environ["OMP_WAIT_POLICY"] = "passive"
     spawn = multiprocessing.get_context("spawn")
     pool = []
     for number in range(processes):
-        ours, theirs = spawn.Pipe()
+        here, there = spawn.Pipe()
         process = spawn.Process(
-            target=serve, args=(theirs, options.model, options.glue, stacks, threads, number)
+            target=serve, args=(there, options.model, options.glue, stacks, threads, number)
         )
         process.start()
-        pool.append((ours, process))
+        pool.append((here, process))
     return pool
 
 
-def whole_rate(pool: list[tuple[Any, Any]], rival: str, trial_steps: int) -> tuple[float, float]:
-    """Trial-steps a second of all processes of a pool together, and a second of one core's time."""
+def total_rate(pool: list[tuple[Any, Any]], method: str, trial_steps: int) -> tuple[float, float]:
+    """Trial-steps per second of all processes of a pool together, and per second of CPU time."""
     for pipe, _ in pool:
-        pipe.send((rival, trial_steps))
+        pipe.send((method, trial_steps))
     answers = [pipe.recv() for pipe, _ in pool]
     return sum(a[0] for a in answers), statistics.mean(a[1] for a in answers)
 
 
 def serve(pipe: Any, model: str, glue: Path, stacks: list[int], threads: int, number: int) -> None:
-    """A process: builds every rival, then runs the one it is asked for and answers its rate."""
+    """Worker process: set up all methods, then run the one that is requested and send back its rates."""
     import torch
 
     torch.set_num_threads(threads)
     from whichlayers.data.glue import load_glue
-    from whichlayers.data.tokenize import tokenise
+    from whichlayers.data.tokenize import tokenize
     from whichlayers.models.load import load_encoder, load_tokenizer, resolve
 
     files = resolve(model)
     encoder = load_encoder(files)
-    data = tokenise(load_glue("SST-2", glue), load_tokenizer(files), LENGTH)
+    data = tokenize(load_glue("SST-2", glue), load_tokenizer(files), LENGTH)
     first = 100 * number  # processes train different trials
-    rivals: dict[str, tuple[int, Callable[[int], None]]] = {
+    methods: dict[str, tuple[int, Callable[[int], None]]] = {
         PLAIN: (1, plain_loop(encoder, data, first, fused=None, length=None)),
         FUSED: (1, plain_loop(encoder, data, first, fused=True, length=None)),
         PADDED: (1, plain_loop(encoder, data, first, fused=None, length=LENGTH)),
     }
     for trials in stacks:
-        rivals[stack_name(trials)] = (trials, stacked(encoder, data, first, trials))
-    done = dict.fromkeys(rivals, 0)
+        methods[stack_name(trials)] = (trials, stacked(encoder, data, first, trials))
+    done = dict.fromkeys(methods, 0)
     pipe.send("ready")
     while (order := pipe.recv()) is not None:
-        rival, trial_steps = order
-        trials, step = rivals[rival]
+        method, trial_steps = order
+        trials, step = methods[method]
         steps = max(1, trial_steps // trials)
         started, worked = time.perf_counter(), time.process_time()
         for _ in range(steps):
-            step(done[rival])
-            done[rival] += 1
+            step(done[method])
+            done[method] += 1
         done_here = steps * trials
         pipe.send((done_here / (time.perf_counter() - started), done_here / (time.process_time() - worked)))
 
@@ -133,7 +136,7 @@ def serve(pipe: Any, model: str, glue: Path, stacks: list[int], threads: int, nu
 def plain_loop(
     encoder: Any, data: Any, seed: int, fused: bool | None, length: int | None
 ) -> Callable[[int], None]:
-    """What one would write by hand: a model, torch's AdamW, clipping, a schedule."""
+    """A training step as usually written: a model, torch's AdamW, gradient clipping, a schedule."""
     import torch
     import torch.nn.functional as F
 
@@ -141,9 +144,9 @@ def plain_loop(
     from whichlayers.models.head import build_classifier
 
     model = build_classifier(encoder, "mean", data.n_outputs, seed).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.0, fused=fused)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.0, fused=fused)
     total = SIZE // BATCH * EPOCHS
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / total)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / total)
     rows = subset(len(data.train), SIZE, seed)
     order = rows[epoch_order(SIZE, seed, 0)]
 
@@ -155,10 +158,10 @@ def plain_loop(
             if (value := getattr(batch, name)) is not None
         }
         loss = F.cross_entropy(model(**inputs), torch.from_numpy(batch.labels))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         loss.item()
 
@@ -166,47 +169,52 @@ def plain_loop(
 
 
 def stacked(encoder: Any, data: Any, seed: int, trials: int) -> Callable[[int], None]:
+    """A training step of a stack of `trials`."""
     import torch
 
     from whichlayers.engine.results import EngineSettings
-    from whichlayers.engine.stack_trainer import StackRun
+    from whichlayers.engine.stack_trainer import StackTrainer
     from whichlayers.trial import Training, Trial
 
     training = Training(epochs=EPOCHS, batch_size=BATCH, lr=2e-5, max_length=LENGTH)
     stack = [Trial("m", "m", "SST-2", "t", SIZE, seed + i, training=training) for i in range(trials)]
-    run = StackRun(stack, encoder, data, torch.device("cpu"), EngineSettings())
-    run.stack.train()
-    return run.runner
+    trainer = StackTrainer(stack, encoder, data, torch.device("cpu"), EngineSettings())
+    trainer.model.train()
+    return trainer.step_runner
 
 
 def stack_name(trials: int) -> str:
     return f"whichlayers, {trials} stacked" if trials > 1 else "whichlayers, 1 trial"
 
 
-def print_table(rates: Rates, rivals: list[str], arrangements: list[str], rounds: int) -> None:
+def print_table(rates: Rates, methods: list[str], arrangements: list[str], rounds: int) -> None:
     import torch
     import transformers
 
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, Python", end=" ")
     print(f"{platform.python_version()}, {os.cpu_count()} cores, medians of {rounds} rounds")
-    for which, unit in enumerate(("second", "second of a core's time")):
-        values = {key: [r[which] for r in given] for key, given in rates.items()}
-        middle = {key: statistics.median(given) for key, given in values.items()}
-        best = {rival: max(middle[rival, name] for name in arrangements) for rival in (PLAIN, FUSED, PADDED)}
+    for which, unit in enumerate(("second", "second of CPU time")):
+        values = {key: [r[which] for r in found] for key, found in rates.items()}
+        median = {key: statistics.median(found) for key, found in values.items()}
+        best = {
+            method: max(median[method, name] for name in arrangements) for method in (PLAIN, FUSED, PADDED)
+        }
         against = {
-            "plain, one process": middle[PLAIN, arrangements[0]],
+            "plain, one process": median[PLAIN, arrangements[0]],
             "plain, its best": best[PLAIN],
             "fused, its best": best[FUSED],
-            "padded, one process": middle[PADDED, arrangements[0]],
+            "padded, one process": median[PADDED, arrangements[0]],
             "padded, its best": best[PADDED],
         }
-        columns = ["", "arrangement", f"trial-steps a {unit} (low to high)", *(f"x {n}" for n in against)]
+        columns = ["", "arrangement", f"trial-steps per {unit} (min to max)", *(f"x {n}" for n in against)]
         print(f"\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
-        for rival in rivals:
+        for method in methods:
             for name in arrangements:
-                rate, spread = middle[rival, name], values[rival, name]
-                shown = " | ".join(f"{rate / other:.2f}" for other in against.values())
-                print(f"| {rival} | {name} | {rate:.1f} ({min(spread):.1f} to {max(spread):.1f}) | {shown} |")
+                rate, spread = median[method, name], values[method, name]
+                ratios = " | ".join(f"{rate / other:.2f}" for other in against.values())
+                print(
+                    f"| {method} | {name} | {rate:.1f} ({min(spread):.1f} to {max(spread):.1f}) | {ratios} |"
+                )
 
 
 if __name__ == "__main__":

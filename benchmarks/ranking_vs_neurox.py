@@ -1,8 +1,8 @@
-"""The ranking of neurons by one probe's weights: whichlayers's against NeuroX's own, on the same weights.
+"""Neuron ranking by the weights of a linear probe: whichlayers against NeuroX, on the same weights.
 
-Both take, of every tag, the smallest set of neurons that holds a share p of the weight, and let p rise in 100
-steps. NeuroX leaves the order inside a step to chance (that of a Python set); whichlayers settles it by weight. So
-the sets at the end of every step should be the same, and a set that is cut inside a step may differ.
+Both take, for every tag, the smallest set of neurons that holds a fraction p of the weight mass, and increase p in 100
+steps. Within a step, the order is arbitrary in NeuroX (that of a Python set) and by weight in whichlayers. The sets at
+the end of every step should therefore be equal, while a set cut within a step may differ.
 
 Runs in an environment that has NeuroX too: see words_vs_neurox.py. It also needs `imbalanced-learn sklearn_compat`.
 
@@ -23,13 +23,13 @@ from neurox.interpretation import linear_probe as neurox
 
 from whichlayers.data.conll import TaggedCorpus, read_conll
 from whichlayers.models.load import load_encoder, load_tokenizer, resolve
-from whichlayers.probes.elastic_net import Problem, accuracies, fit_probes
+from whichlayers.probes.elastic_net import ProbeSpec, accuracies, fit_probes
 from whichlayers.probes.extract_words import extract_words
-from whichlayers.probes.neuron_ranking import count_of, rank_by_weight, top
+from whichlayers.probes.neuron_ranking import neuron_count, rank_by_weight, top_neurons
 from whichlayers.probes.tags import tag_ids, training_tags
-from whichlayers.probes.word_table import WordTable
+from whichlayers.probes.word_states import WordStates
 
-SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
+FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 
 def main() -> None:
@@ -37,45 +37,46 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     corpus = first_words(read_conll(options.file, tag_column=options.column), options.words)
     files = resolve(options.model)
-    features = extract_words(load_encoder(files), load_tokenizer(files), corpus)
+    activations = extract_words(load_encoder(files), load_tokenizer(files), corpus)
     tags = training_tags(corpus)
-    table, labels = WordTable(features.states), tag_ids(corpus, tags)
-    [probe] = fit_probes(table, labels, len(tags), [Problem(table.everything(), options.l1, options.l2)])
+    states, labels = WordStates(activations.states), tag_ids(corpus, tags)
+    [probe] = fit_probes(states, labels, len(tags), [ProbeSpec(states.all_neurons(), options.l1, options.l2)])
     started = time.perf_counter()
     ours = rank_by_weight(probe.weight)
     own_seconds = time.perf_counter() - started
-    theirs = neurox.LinearProbe(table.neurons, len(tags))
+    theirs = neurox.LinearProbe(states.n_neurons, len(tags))
     with torch.no_grad():
         theirs.linear.weight.copy_(probe.weight.T)
     started = time.perf_counter()
     with (
-        open(os.devnull, "w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
+        open(os.devnull, "w") as devnull,
+        contextlib.redirect_stdout(devnull),
+        contextlib.redirect_stderr(devnull),
     ):
         order, cutoffs = neurox.get_neuron_ordering(theirs, {tag: i for i, tag in enumerate(tags)})
     their_seconds = time.perf_counter() - started
     print(
-        f"{options.model}, {table.neurons:,} neurons; {Path(options.file).name}, column {options.column}, "
-        f"{table.n:,} words, {len(tags)} tags; l1 = {options.l1:g}, l2 = {options.l2:g}; accuracy on the words it "
-        f"was trained on {accuracies(table, labels, [probe])[0]:.3f}.\n"
+        f"{options.model}, {states.n_neurons:,} neurons; {Path(options.file).name}, column {options.column}, "
+        f"{states.n_words:,} words, {len(tags)} tags; l1 = {options.l1:g}, l2 = {options.l2:g}; accuracy on its "
+        f"training words {accuracies(states, labels, [probe])[0]:.3f}.\n"
     )
     print("| top | neurons | in both |\n|---|---|---|")
-    for share in SHARES:
-        count = count_of(share, table.neurons)
-        both = len(set(top(ours.order, count).tolist()) & set(order[:count]))
-        print(f"| {share:.0%} | {count} | {both / count:.1%} |")
-    ends = [c for c in sorted(set(cutoffs[1:])) if c < table.neurons]
+    for fraction in FRACTIONS:
+        count = neuron_count(fraction, states.n_neurons)
+        both = len(set(top_neurons(ours.order, count).tolist()) & set(order[:count]))
+        print(f"| {fraction:.0%} | {count} | {both / count:.1%} |")
+    ends = [c for c in sorted(set(cutoffs[1:])) if c < states.n_neurons]
     same = sum(set(ours.order[:c].tolist()) == set(order[:c]) for c in ends)
     print(
-        f"\nAt the end of {len(ends)} steps of mass before the last, the sets are the same in {same}. Time: "
+        f"\nOf {len(ends)} steps of weight mass before the last, the sets are equal at the end of {same}. Time: "
         f"{own_seconds:.2f} s against {their_seconds:.2f} s ({their_seconds / own_seconds:.0f}x)."
     )
-    last = ours.step[count_of(0.05, table.neurons) - 1]
-    print(f"The cut at 5% lies in step {last}, at which {(ours.step == last).sum()} neurons come in.")
+    last = ours.step[neuron_count(0.05, states.n_neurons) - 1]
+    print(f"The cut at 5% is in step {last}, which adds {(ours.step == last).sum()} neurons.")
 
 
 def first_words(corpus: TaggedCorpus, words: int) -> TaggedCorpus:
+    """The first sentences of a corpus, with at least `words` words if it has that many."""
     sentences, total = [], 0
     for sentence in corpus.sentences:
         if total >= words:

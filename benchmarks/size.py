@@ -1,11 +1,10 @@
-"""What 1,000, 10,000 and 100,000 trials cost where nothing trains: expansion, planning, store, status, report.
+"""Time and memory of everything but training for 1,000 to 100,000 trials: expand, plan, record, status, report.
 
     python benchmarks/size.py                      # prints a table; --out FILE writes it
     python benchmarks/size.py --trials 1000
 
-The results are recorded, not trained: made-up numbers, written through the same functions that a run uses, with
-three epochs and the weight changes of a model of twelve layers for each trial. Every step is a process of its
-own, so that its peak memory is its own.
+The results are synthetic and written with the same functions that a run uses, with three epochs and the weight changes
+of a model of twelve layers for each trial. Every step runs in its own process, to measure its peak memory.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from pathlib import Path
 STEPS = ("expand", "plan", "record", "waiting", "status", "export", "power", "report")
 TASKS = ("SST-2", "CoLA", "QNLI", "MRPC")
 DEPTH, SIZES, EPOCHS = 12, (500, 5000), 3
-POINTS = (DEPTH + 1) * len(TASKS) * len(SIZES)  # of one repetition
-MATRICES = 6  # of a layer
+POINTS = (DEPTH + 1) * len(TASKS) * len(SIZES)  # per repetition
+MATRICES = 6  # per layer
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class Facts:
     train_rows: int = 50_000
 
 
-class Subjects:
-    """What a study needs to know of models and tasks, made up."""
+class Assets:
+    """Synthetic properties of models and tasks."""
 
     def model_facts(self, spec):
         return Facts(spec.name, f"model {spec.name}")
@@ -55,7 +54,7 @@ class Subjects:
 
 
 def study(trials: int):
-    from whichlayers.study.file import Study
+    from whichlayers.study.study_file import Study
 
     return Study(
         name="size",
@@ -71,24 +70,24 @@ def study(trials: int):
 def expand(trials: int):
     from whichlayers.study.expand import expand as expanded
 
-    return expanded(study(trials), Subjects())
+    return expanded(study(trials), Assets())
 
 
 def plan(trials: int, folder: Path) -> str:
-    from whichlayers.engine.cost import Pace
-    from whichlayers.runs.cost_model import time_of
+    from whichlayers.engine.cost import StackTiming
+    from whichlayers.runs.cost_model import estimate_time
     from whichlayers.runs.plan import make_stacks, plan_rows, time_key
 
-    wanted = [point.trial for point in expand(trials)]
-    stacks = make_stacks(wanted, Subjects().stack_key, 64, workers=8, fill=True)
-    paces = {time_key(stack.trials[0]): Pace(64, 1, 20, 1, 0.065, 0.05, 1, 1) for stack in stacks}
-    time_of(stacks, [paces] * 8, 10)
+    all_trials = [point.trial for point in expand(trials)]
+    stacks = make_stacks(all_trials, Assets().stack_key, 64, workers=8, fill=True)
+    timings = {time_key(stack.trials[0]): StackTiming(64, 1, 20, 1, 0.065, 0.05, 1, 1) for stack in stacks}
+    estimate_time(stacks, [timings] * 8, 10)
     return f"{len(stacks):,} stacks, {len(plan_rows(stacks))} rows"
 
 
 def record(trials: int, folder: Path) -> str:
-    from whichlayers.engine.results import EpochRecord, Outcome, WeightChange
-    from whichlayers.results.db import Store
+    from whichlayers.engine.results import EpochRecord, TrialResult, WeightChange
+    from whichlayers.results.db import ResultsDB
     from whichlayers.results.records import ModelRow, RunRow, TaskRow
     from whichlayers.runs.plan import make_stacks
 
@@ -96,47 +95,49 @@ def record(trials: int, folder: Path) -> str:
     tasks = [TaskRow(f"task {t}", t, "classification", "accuracy", ("accuracy",), 50_000) for t in TASKS]
     models = [ModelRow(f"model {m.name}", m.name, None, "bert", DEPTH) for m in study(trials).models]
     (folder / "study.toml").write_text(study(trials).to_toml())
-    draw = random.Random(0)
+    generator = random.Random(0)
     began = time.process_time()
-    with Store.open(folder / "results.db", "size") as store:
-        store.set_points(points, tasks, models)
-        asked = time.process_time() - began
-        run_id = store.begin_run(RunRow("host", 1, "cuda", 1, {"torch": "2"}, None, "whichlayers run size"))
-        for stack in make_stacks([point.trial for point in points], Subjects().stack_key, 64):
-            store.start(stack.trial_ids, run_id)
-            outcomes = []
+    with ResultsDB.open(folder / "results.db", "size") as db:
+        db.set_points(points, tasks, models)
+        points_seconds = time.process_time() - began
+        run_id = db.begin_run(RunRow("host", 1, "cuda", 1, {"torch": "2"}, None, "whichlayers run size"))
+        for stack in make_stacks([point.trial for point in points], Assets().stack_key, 64):
+            db.start(stack.trial_ids, run_id)
+            results = []
             for trial in stack.trials:
                 kept = DEPTH - len(trial.surgery.reinit)
-                accuracy = 0.6 + 0.02 * kept + draw.gauss(0, 0.01)
+                accuracy = 0.6 + 0.02 * kept + generator.gauss(0, 0.01)
                 epochs = [
                     EpochRecord(e, 1 / e, 1.1 / e, {"accuracy": accuracy}, 30.0) for e in range(1, EPOCHS + 1)
                 ]
-                moved = [
-                    WeightChange(f"encoder.layer.{n}.matrix.{m}.weight", n + 1, draw.random(), 0.1, 20.0, 3.0)
+                changes = [
+                    WeightChange(
+                        f"encoder.layer.{n}.matrix.{m}.weight", n + 1, generator.random(), 0.1, 20.0, 3.0
+                    )
                     for n in range(DEPTH)
                     for m in range(MATRICES)
                 ]
-                outcomes.append(Outcome(trial.id, epochs, None, 90.0, moved))
-            store.finish(outcomes, 1 / len(stack.trials))
-        store.end_run(run_id, "complete")
+                results.append(TrialResult(trial.id, epochs, None, 90.0, changes))
+            db.finish(results, 1 / len(stack.trials))
+        db.end_run(run_id, "complete")
     size = (folder / "results.db").stat().st_size
-    return f"{size / 1e6:,.0f} MB; setting the points {asked:.1f} s of CPU"
+    return f"{size / 1e6:,.0f} MB; writing the points took {points_seconds:.1f} s of CPU time"
 
 
 def waiting(trials: int, folder: Path) -> str:
-    """What a run does before it trains when all but a few trials are done."""
-    from whichlayers.results.db import Store
+    """The queries of a run before it starts training."""
+    from whichlayers.results.db import ResultsDB
 
-    with Store.open(folder / "results.db", "size") as store:
-        found = store.ids("done"), store.waiting(), store.broken_off(), store.counts()
+    with ResultsDB.open(folder / "results.db", "size") as db:
+        found = db.trial_ids("done"), db.unfinished_trials(), db.interrupted_stacks(), db.counts()
     return f"{len(found[0]):,} done"
 
 
 def status(trials: int, folder: Path) -> str:
     from whichlayers.results.folder import StudyFolder
-    from whichlayers.runs.status import status as look
+    from whichlayers.runs.status import status as read_status
 
-    return f"{look(StudyFolder(folder)).counts.done:,} done"
+    return f"{read_status(StudyFolder(folder)).counts.done:,} done"
 
 
 def export(trials: int, folder: Path) -> str:
@@ -147,10 +148,10 @@ def export(trials: int, folder: Path) -> str:
 
 
 def power(trials: int, folder: Path) -> str:
-    from whichlayers.analysis.trials_needed import comparisons
+    from whichlayers.analysis.power import power_estimates
     from whichlayers.results.frames import finished, load_points
 
-    return f"{len(comparisons(finished(load_points(folder)), 0.01)):,} comparisons"
+    return f"{len(power_estimates(finished(load_points(folder)), 0.01)):,} comparisons"
 
 
 def report(trials: int, folder: Path) -> str:
@@ -159,7 +160,8 @@ def report(trials: int, folder: Path) -> str:
     return f"{write_report(folder).stat().st_size / 1e6:,.1f} MB"
 
 
-def one(step: str, trials: int, folder: Path) -> None:
+def run_step(step: str, trials: int, folder: Path) -> None:
+    """Run one step and print its time and peak memory as JSON."""
     began = time.perf_counter()
     note = f"{len(expand(trials)):,} points" if step == "expand" else globals()[step](trials, folder)
     seconds = time.perf_counter() - began
@@ -175,16 +177,16 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    if given.one:
-        one(given.one, given.trials[0], given.folder)
+    options = parser.parse_args()
+    if options.one:
+        run_step(options.one, options.trials[0], options.folder)
         return
-    rows = ["| trials | step | seconds | of CPU | peak memory | what came out |", "|---|---|---|---|---|---|"]
+    rows = ["| trials | step | seconds | CPU seconds | peak memory | result |", "|---|---|---|---|---|---|"]
     print("\n".join(rows))
-    for trials in given.trials:
+    for trials in options.trials:
         with tempfile.TemporaryDirectory(prefix="whichlayers-size-") as scratch:
-            folder = given.folder or Path(scratch)
-            for step in given.steps:
+            folder = options.folder or Path(scratch)
+            for step in options.steps:
                 command = [
                     sys.executable,
                     __file__,
@@ -204,8 +206,8 @@ def main() -> None:
                     numbers = f"{found['seconds']:.1f} | {found['cpu']:.1f} | {found['memory'] / 1e6:,.0f} MB"
                     rows.append(f"| {trials:,} | {step} | {numbers} | {found['note']} |")
                 print(rows[-1], flush=True)
-    if given.out:
-        given.out.write_text("\n".join(rows) + "\n")
+    if options.out:
+        options.out.write_text("\n".join(rows) + "\n")
 
 
 if __name__ == "__main__":

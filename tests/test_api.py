@@ -1,4 +1,4 @@
-"""The Python side: `import whichlayers` is light; a study runs on a real small model, and its results load."""
+"""The Python API: light imports, a study on a real small model, and its results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_subject import write_model
+from small_study import write_model
 
 import whichlayers
 from whichlayers.runs import machine
@@ -35,15 +35,15 @@ WORDS = [
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch):
-    """Threads that wait for each other on a busy machine would take minutes over so small a model."""
+    """Use one thread: on a busy machine, more threads would make so small a model very slow."""
     monkeypatch.setattr(machine, "usable_cores", lambda: 1)
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> whichlayers.Study:
     """A random BERT of two layers with a word-level tokenizer, and a task of a few words."""
-    place = tmp_path_factory.mktemp("subjects")
-    write_model(place / "model", WORDS)
+    folder = tmp_path_factory.mktemp("data")
+    write_model(folder / "model", WORDS)
     for split, rows in (("train", 24), ("dev", 12)):
         lines = [
             {
@@ -52,12 +52,12 @@ def study(tmp_path_factory) -> whichlayers.Study:
             }
             for i in range(rows)
         ]
-        (place / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return whichlayers.Study(
         name="small",
-        models=[str(place / "model")],
+        models=[str(folder / "model")],
         tasks=[
-            {"name": "films", "train": str(place / "train.jsonl"), "dev": str(place / "dev.jsonl")}
+            {"name": "films", "train": str(folder / "train.jsonl"), "dev": str(folder / "dev.jsonl")}
             | {"text": "text", "label": "label"}
         ],
         experiments=["incremental"],
@@ -87,12 +87,12 @@ def test_a_study_on_a_real_model_gives_the_same_results_here_and_in_workers(stud
 
 def test_results_as_tables_curves_and_a_page(study, tmp_path, capsys):
     single = whichlayers.Study(**(study.settings() | {"experiments": ["incremental", "single_layer"]}))
-    heard = []  # of 10 trials two stand in both experiments
-    results = whichlayers.run(single, tmp_path / "r", device="cpu", workers=0, on_event=heard.append)
-    told = capsys.readouterr().err
-    assert "8 trials to run" in told
-    assert "8/8 trials" in told
-    assert {type(event).__name__ for event in heard} >= {"RunStarted", "Progress", "TrialDone"}
+    events = []  # 2 of the 10 trials are shared by both experiments
+    results = whichlayers.run(single, tmp_path / "r", device="cpu", workers=0, on_event=events.append)
+    output = capsys.readouterr().err
+    assert "8 trials to run" in output
+    assert "8/8 trials" in output
+    assert {type(event).__name__ for event in events} >= {"RunStarted", "Progress", "TrialDone"}
 
     frame, summary = results.frame(), results.summary()
     assert len(summary) == 3 + 4
@@ -133,7 +133,7 @@ def test_a_study_folder_runs_by_its_path(study, tmp_path):
         whichlayers.run(tmp_path / "empty", tmp_path / "small")
 
 
-def test_what_cannot_work_is_told_before_anything_trains(study, tmp_path):
+def test_errors_are_raised_before_training(study, tmp_path):
     longer = whichlayers.Study(**(study.settings() | {"training": {"max_length": 40}}))
     with pytest.raises(whichlayers.WhichlayersError, match=r"max_length = 40.* at most 32 tokens"):
         whichlayers.run(longer, tmp_path / "a", device="cpu", workers=0)
@@ -143,16 +143,16 @@ def test_what_cannot_work_is_told_before_anything_trains(study, tmp_path):
 
 
 def test_models_are_checked_without_reading_the_data(study, tmp_path):
-    from whichlayers.runs.assets import Subjects
+    from whichlayers.runs.assets import Assets
     from whichlayers.study.expand import expand
 
     def check(study):
-        subjects = Subjects(cache=None)
-        trials = [point.trial for point in expand(study, subjects)]
-        subjects.check_models(trials)
-        return subjects
+        assets = Assets(cache=None)
+        trials = [point.trial for point in expand(study, assets)]
+        assets.check_models(trials)
+        return assets
 
-    assert check(study).tokenised() == {}
+    assert check(study).tokenized_tasks() == {}
     longer = whichlayers.Study(**(study.settings() | {"training": {"max_length": 40}}))
     with pytest.raises(whichlayers.WhichlayersError, match="at most 32 tokens"):
         check(longer)
@@ -160,37 +160,37 @@ def test_models_are_checked_without_reading_the_data(study, tmp_path):
     shutil.copytree(study.models[0].name, model)
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
-    with pytest.raises(whichlayers.WhichlayersError, match=r"lack .* of the encoder's parameters"):
+    with pytest.raises(whichlayers.WhichlayersError, match=r"lack 16 parameters of the encoder"):
         check(study.override(models=[str(model)]))
     (model / "config.json").write_text(json.dumps(config))
     for file in model.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(whichlayers.WhichlayersError, match="there is no tokenizer in"):
+    with pytest.raises(whichlayers.WhichlayersError, match="no tokenizer in"):
         check(study.override(models=[str(model)]))
 
 
-def test_the_facts_of_a_task_are_what_was_read(study):
-    from whichlayers.runs.assets import Subjects
+def test_task_metadata(study):
+    from whichlayers.runs.assets import Assets
 
-    facts = Subjects(cache=None).task_facts(study.tasks[0])
+    facts = Assets(cache=None).task_facts(study.tasks[0])
     assert (facts.kind, facts.classes, facts.metric) == ("classification", 2, "accuracy")
     assert (facts.train_rows, facts.dev_rows) == (24, 12)
 
 
-def test_a_worker_refuses_data_that_changed_after_the_run_began(study, tmp_path):
-    from whichlayers.runs.assets import Subjects
+def test_a_worker_rejects_data_that_changed_after_the_run_started(study, tmp_path):
+    from whichlayers.runs.assets import Assets
     from whichlayers.study.expand import expand
 
     copy = tmp_path / "train.jsonl"
     copy.write_text(Path(study.tasks[0].train).read_text())
     task = study.tasks[0].model_copy(update={"train": str(copy)})
-    subjects = Subjects(cache=None)
-    trial = expand(study.override(tasks=[task]), subjects)[0].trial
-    worker = Subjects.from_catalogue(subjects.catalogue)
+    assets = Assets(cache=None)
+    trial = expand(study.override(tasks=[task]), assets)[0].trial
+    worker = Assets.from_index(assets.index)
     assert worker.data(trial).fingerprint == trial.task_fingerprint
     copy.write_text(copy.read_text().replace("very", "not"))
-    with pytest.raises(whichlayers.WhichlayersError, match="films have changed since the run began"):
-        Subjects.from_catalogue(subjects.catalogue).data(trial)
+    with pytest.raises(whichlayers.WhichlayersError, match="films have changed since the run started"):
+        Assets.from_index(assets.index).data(trial)
 
 
 def test_importing_whichlayers_imports_nothing_heavy():

@@ -201,7 +201,7 @@ def test_extras_named_on_the_page_exist():
 
 def check_columns_of_results_md() -> None:
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    part = page.partition("The columns of `frame()`")[2].partition("\nStudies with experiments on words")[0]
+    part = page.partition("The columns of `frame()`")[2].partition("\nStudies with word-level experiments")[0]
     rows = re.findall(r"^\| (`.*?) \|", part, re.MULTILINE)
     described = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
     frame = whichlayers.load("mine").frame()
@@ -224,7 +224,7 @@ def check_snippets_of_results_md() -> None:
 
 def test_the_entry_point_is_there():
     assert PROJECT["scripts"] == {"whichlayers": "whichlayers.cli:main"}
-    assert whichlayers._source_version() == f"{PROJECT['version']}+source"
+    assert whichlayers.version._source_version() == f"{PROJECT['version']}+source"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "whichlayers", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -233,7 +233,6 @@ def test_the_entry_point_is_there():
 
 def test_the_example_says_which_layers_matter(tmp_path, monkeypatch):
     """On results whose answer is known: the first three layers bring all, layer 2 is missed most."""
-    monkeypatch.syspath_prepend(ROOT / "tests" / "analysis")
     from synthetic_results import incremental, single_layer, write_results
 
     def score(point):
@@ -249,8 +248,8 @@ def test_the_example_says_which_layers_matter(tmp_path, monkeypatch):
     write_results(tmp_path, points, score)
     told = runpy.run_path(str(ROOT / "examples" / "own_task.py"))["answer"](whichlayers.load(tmp_path))
     assert "accuracy: 0.900 with all 6 layers pretrained" in told[0]
-    assert "the first 3 of 6 layers bring 90% of it" in told
-    assert re.fullmatch(r"without what layer 2 had learnt: -0\.\d+ \(clear\)", told[3])
+    assert "the first 3 of 6 layers reach 90% of it" in told
+    assert re.fullmatch(r"layer 2 re-initialized: -0\.\d+ \(significant\)", told[3])
     assert told[6] == "these layers matter for my task: 1, 2, 3"
     assert len(told) == 7
 
@@ -275,12 +274,12 @@ def test_every_path_of_the_tree_exists():
         assert (ROOT / path).exists(), path
 
 
-def test_every_room_is_in_the_tree():
+def test_every_package_is_in_the_tree():
     package = ROOT / "src" / "whichlayers"
-    rooms = {f"src/whichlayers/{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    packages = {f"src/whichlayers/{path.parent.name}/" for path in package.glob("*/__init__.py")}
     files = {f"src/whichlayers/{path.name}" for path in package.glob("*.py") if path.name != "__init__.py"}
     listed = {path for path in tree() if path != "src/whichlayers/" and path.startswith("src/whichlayers/")}
-    assert listed == rooms | files
+    assert listed == packages | files
 
 
 def test_everything_at_the_top_is_in_the_tree():

@@ -1,4 +1,4 @@
-"""What a notebook takes from a study: frames, claims, figures by their name, layers, and the question in words."""
+"""`Results`: frames, claims, figures by name, layer effects and the description of the study."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("margin", [-1, 0, 1.5, float("nan")])
-def test_a_margin_is_of_the_metric(results, margin):
+def test_the_margin_must_be_in_the_range_of_the_metric(results, margin):
     from typer.testing import CliRunner
 
     from whichlayers.cli import app
@@ -32,8 +32,8 @@ def test_a_margin_is_of_the_metric(results, margin):
         results.claims(margin=margin)
     assert len(results.claims(margin=0.02))
     if margin == margin:  # the command line has the same range
-        told = CliRunner().invoke(app, ["claims", str(results.folder), "--margin", str(margin)])
-        assert (told.exit_code, "--margin" in told.output) == (2, True)
+        result = CliRunner().invoke(app, ["claims", str(results.folder), "--margin", str(margin)])
+        assert (result.exit_code, "--margin" in result.output) == (2, True)
 
 
 def test_a_figure_is_matplotlibs_and_has_the_means(results):
@@ -44,8 +44,8 @@ def test_a_figure_is_matplotlibs_and_has_the_means(results):
     line = next(
         line for line in figure.axes[0].lines if line.get_marker() == "o" and len(line.get_xdata()) == 7
     )
-    mine = results.summary().query("experiment == 'incremental' and train_size == 500").sort_values("x")
-    assert list(line.get_ydata()) == pytest.approx(list(mine["mean"]))
+    means = results.summary().query("experiment == 'incremental' and train_size == 500").sort_values("x")
+    assert list(line.get_ydata()) == pytest.approx(list(means["mean"]))
 
 
 def test_every_name_gives_a_figure_and_no_other_does(results):
@@ -53,7 +53,9 @@ def test_every_name_gives_a_figure_and_no_other_does(results):
     assert names == ["incremental", "single_layer", "layers", "layers_single_layer"]
     for name in names:
         assert results.figure(name).axes
-    with pytest.raises(whichlayers.WhichlayersError, match="no figure 'weight_change'; it has: incremental"):
+    with pytest.raises(
+        whichlayers.WhichlayersError, match="no figure 'weight_change'; available figures: incremental"
+    ):
         results.figure("weight_change")
 
 
@@ -66,13 +68,13 @@ def test_claims_are_a_table_with_a_row_a_test(results):
     assert list(wide.loc[wide["claim"] == "T5", "claim_verdict"].unique()) == ["holds"]
 
 
-def test_layers_are_a_frame_and_the_question_is_in_words(results, tmp_path):
+def test_layer_effects_and_the_description_of_the_study(results, tmp_path):
     layers = results.layers()
     assert (layers["source"] == "incremental").sum() == 2 * 6
-    assert results.question() == ""  # its study file is not there
+    assert results.question() == ""  # there is no study file
     (tmp_path / "study.toml").write_text(STUDY)
     write_results(tmp_path, incremental(), lifelike(6))
-    asked = whichlayers.load(tmp_path).question()
-    assert asked.startswith("What do the layers of")
+    description = whichlayers.load(tmp_path).question()
+    assert description.startswith("Which layers of")
     (tmp_path / "study.toml").write_text("name = 3")
     assert whichlayers.load(tmp_path).question() == ""

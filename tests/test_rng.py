@@ -1,4 +1,4 @@
-"""The keyed random numbers: their laws against scipy, and that nothing but key and position decides them."""
+"""Counter-based random numbers: distributions against scipy, and dependence on key and position only."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_uniform_is_uniform(seed):
 
 
 @pytest.mark.parametrize("bit", range(23))
-def test_every_bit_is_fair_and_apart_from_its_neighbours(bit):
+def test_every_bit_is_fair_and_independent_of_its_neighbors(bit):
     bits = (sample() * (1 << 23)).astype(np.int64) >> bit & 1
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / N**0.5
     for lag in (1, 2, 64, 768):
@@ -31,7 +31,7 @@ def test_every_bit_is_fair_and_apart_from_its_neighbours(bit):
 
 
 def test_uniform_is_never_0_or_1_even_at_the_ends(monkeypatch):
-    for word in (0, -1, 0x7FFFFFFF, -(1 << 31)):  # every extreme the hash can give
+    for word in (0, -1, 0x7FFFFFFF, -(1 << 31)):  # all extremes of the hash
         monkeypatch.setattr(rng, "scramble", lambda x, word=word: torch.full_like(x, word))
         u = rng.uniform(0, "a", (4,))
         assert ((u > 0) & (u < 1)).all()
@@ -57,13 +57,13 @@ def test_names_and_seeds_are_independent():
             assert stats.chisquare(joint.ravel()).pvalue > 0.0001
 
 
-def test_neighbouring_positions_fill_the_square():
+def test_neighboring_positions_fill_the_square():
     u = sample()
     joint, _, _ = np.histogram2d(u[:-1:2], u[1::2], bins=32, range=[(0, 1), (0, 1)])
     assert stats.chisquare(joint.ravel()).pvalue > 0.001
 
 
-def test_seed_and_name_do_not_run_into_each_other():
+def test_seed_and_name_are_kept_apart_in_the_key():
     keys = {rng.key_of(seed, name) for seed in range(100) for name in ("", "1", "11", "a", "a\0")}
     assert len(keys) == 500
     assert all(-(1 << 31) <= word < 1 << 31 for key in keys for word in key)
@@ -77,13 +77,13 @@ def test_the_value_at_a_position_does_not_depend_on_the_shape():
 
 
 def test_values_stay_what_they_were():
-    """Trials are re-run after crashes and on other machines: these numbers must stay."""
+    """Trials are repeated after crashes and on other machines: these numbers must not change."""
     assert rng.key_of(7, "encoder.layer.0.output.dense.weight") == (-1259808943, 1436038219)
     found = rng.uniform(7, "encoder.layer.0.output.dense.weight", (4,))
     assert found.mul(1 << 23).sub(0.5).tolist() == [3699345, 5245801, 5379911, 692306]
 
 
-def scrambled_by_hand(x: int) -> int:
+def scramble_integer(x: int) -> int:
     x ^= x >> 16
     x = x * 0x7FEB352D % (1 << 32)
     x ^= x >> 15
@@ -94,17 +94,17 @@ def scrambled_by_hand(x: int) -> int:
 def test_scramble_is_the_32_bit_hash_in_plain_integers():
     words = [0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 123456789]
     signed = torch.tensor([w - (1 << 32) if w >= 1 << 31 else w for w in words], dtype=torch.int32)
-    assert [v % (1 << 32) for v in rng.scramble(signed).tolist()] == [scrambled_by_hand(w) for w in words]
+    assert [v % (1 << 32) for v in rng.scramble(signed).tolist()] == [scramble_integer(w) for w in words]
 
 
-@pytest.mark.parametrize(("sd", "cut"), [(0.02, 0.04), (0.02, 0.0008), (1.0, 0.5), (3.0, 12.0)])
-def test_truncated_normal_follows_scipys(sd, cut):
-    law = stats.truncnorm(-cut / sd, cut / sd, scale=sd)
-    values = rng.truncated_normal(1, "w", (N,), sd, cut)
-    assert values.abs().max() <= cut
+@pytest.mark.parametrize(("std", "cutoff"), [(0.02, 0.04), (0.02, 0.0008), (1.0, 0.5), (3.0, 12.0)])
+def test_truncated_normal_follows_scipys(std, cutoff):
+    expected = stats.truncnorm(-cutoff / std, cutoff / std, scale=std)
+    values = rng.truncated_normal(1, "w", (N,), std, cutoff)
+    assert values.abs().max() <= cutoff
     assert values.dtype == torch.float32
-    assert float(values.std()) == pytest.approx(law.std(), rel=0.005)
-    assert stats.kstest(values.double().numpy(), law.cdf).pvalue > 0.001
+    assert float(values.std()) == pytest.approx(expected.std(), rel=0.005)
+    assert stats.kstest(values.double().numpy(), expected.cdf).pvalue > 0.001
 
 
 def test_normal_follows_scipys():
@@ -114,7 +114,7 @@ def test_normal_follows_scipys():
     assert stats.kurtosis(values) == pytest.approx(0, abs=0.05)
 
 
-def test_permutation_is_one_and_depends_on_seed_and_name():
+def test_permutation_is_a_permutation_and_depends_on_seed_and_name():
     first = rng.permutation(4, "order/1", 1000)
     assert sorted(first) == list(range(1000))
     assert (first == rng.permutation(4, "order/1", 1000)).all()
@@ -127,8 +127,8 @@ def test_permutation_is_fair():
     assert stats.chisquare(np.bincount(firsts, minlength=10)).pvalue > 0.001
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-def test_every_device_draws_the_same():
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_values_are_the_same_on_every_device():
     for draw in (
         lambda d: rng.uniform(1, "w", (N,), d),
         lambda d: rng.truncated_normal(1, "w", (N,), 0.02, 0.04, d),

@@ -1,56 +1,40 @@
-"""whichlayers: what a pretrained language model carries over to a task, layer by layer.
+"""whichlayers: find out which layers of a pretrained language model a task needs.
 
     import whichlayers
 
     results = whichlayers.run("my-study.toml", "my-study")
-    results.frame()          # one row a point and trial, as a pandas frame
+    results.frame()          # one row per point and trial, as a pandas DataFrame
 
-Nothing heavy is imported until it is needed.
+Heavy libraries are imported only when they are needed.
 """
 
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from whichlayers.version import __version__
 
 if TYPE_CHECKING:
     from whichlayers.api import Results, load, run
     from whichlayers.errors import WhichlayersError
-    from whichlayers.study.file import Study, load_study
+    from whichlayers.study.study_file import Study, load_study
     from whichlayers.trial import Point, Probe, Surgery, Training, Trial
 
 
-def _source_version() -> str:
-    """As pyproject.toml says it: 0.1.0+source."""
-    import tomllib
-
-    try:
-        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-        return f"{project['project']['version']}+source"
-    except (OSError, KeyError, tomllib.TOMLDecodeError):
-        return "0+unknown"
-
-
-try:
-    __version__ = version("whichlayers")
-except PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = _source_version()
-
-_HOMES = {
+_MODULES = {
     "CarryoverError": "whichlayers.errors",  # the name in version 0.1
     "WordProbe": "whichlayers.trial",
     "WhichlayersError": "whichlayers.errors",
     "Point": "whichlayers.trial",
     "Probe": "whichlayers.trial",
     "Results": "whichlayers.api",
-    "Study": "whichlayers.study.file",
+    "Study": "whichlayers.study.study_file",
     "Surgery": "whichlayers.trial",
     "Training": "whichlayers.trial",
     "Trial": "whichlayers.trial",
     "load": "whichlayers.api",
-    "load_study": "whichlayers.study.file",
+    "load_study": "whichlayers.study.study_file",
     "run": "whichlayers.api",
 }
 
@@ -71,9 +55,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'whichlayers' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m whichlayers` does what `whichlayers` does."""
+"""Entry point of `python -m whichlayers`, the same as `whichlayers`."""
 
 from whichlayers.cli import main
 

@@ -1,4 +1,4 @@
-"""The Python side of a study: run it, or open one that was run, and take its results as frames."""
+"""Python API: run a study or load its results as data frames, figures and a report."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from whichlayers.analysis.incremental_curves import Curve
-    from whichlayers.study.file import Study
+    from whichlayers.study.study_file import Study
 
 
 @dataclass(frozen=True)
 class Results:
-    """A study that was run, in part or whole. Everything is read anew at each call."""
+    """Results of a study that was run, completely or in part. Every call reads the current results."""
 
     folder: Path
-    last_run: RunSummary | None = None  # the run that made this object, if one did
+    last_run: RunSummary | None = None  # summary of the run that returned this object, if any
 
     def frame(self) -> pd.DataFrame:
-        """One row per point and trial that is done, with the metrics of the last epoch in columns."""
+        """One row per point and finished trial, with the metrics of the last epoch as columns."""
         return points_frame(StudyFolder(self.folder))
 
     def epochs(self) -> pd.DataFrame:
@@ -36,64 +36,89 @@ class Results:
         return epochs_frame(StudyFolder(self.folder))
 
     def summary(self) -> pd.DataFrame:
-        """One row per point: mean, low and high of its 95% t interval, sd and n. What summary.csv holds."""
+        """One row per point: mean, 95% confidence interval (low, high), sd and n, as in summary.csv."""
         from whichlayers.report.tables import summary
 
         return summary(self._finished())
 
     def curves(self) -> list[Curve]:
-        """Each incremental curve in numbers: its means, the gain of pretraining, the k that reaches 90%."""
+        """The incremental curves: means by k, gain from pretraining, and the k that reaches 90% of the gain."""
         from whichlayers.analysis.incremental_curves import curves
 
         return curves(self._finished())
 
     def contrasts(self, baseline: str = "all pretrained") -> pd.DataFrame:
-        """One row per point of the experiments that have this baseline: the difference from it, paired by seed,
-        with its 95% interval and a p value that is adjusted within the curve."""
-        from whichlayers.analysis.baseline_differences import against
+        """Differences from a baseline, paired by seed.
+
+        Args:
+            baseline: Condition of the baseline; experiments without it are left out.
+
+        Returns:
+            One row per point: mean difference, 95% confidence interval and p value adjusted within the curve.
+        """
+        from whichlayers.analysis.baseline_differences import differences_from_baseline
 
         points = self._finished()
-        having = points.loc[points["condition"] == baseline, "experiment"].unique()
-        return against(points[points["experiment"].isin(having)], baseline)
+        experiments = points.loc[points["condition"] == baseline, "experiment"].unique()
+        return differences_from_baseline(points[points["experiment"].isin(experiments)], baseline)
 
     def claims(self, margin: float = 0.01) -> pd.DataFrame:
-        """The papers' claims held against these results: one row per test, with the verdict of its claim.
-        `margin`: what hardly matters, in units of the metric."""
-        from whichlayers.analysis.claims import Limits, as_table, study_claims
+        """Tests of the claims of the papers on these results.
 
-        return as_table(study_claims(self.folder, Limits(margin=margin)))
+        Args:
+            margin: Largest difference that counts as negligible, in units of the metric.
+
+        Returns:
+            One row per test, with the verdict of its claim.
+        """
+        from whichlayers.analysis.claims import ClaimThresholds, as_table, study_claims
+
+        return as_table(study_claims(self.folder, ClaimThresholds(margin=margin)))
 
     def layers(self) -> pd.DataFrame:
-        """What each layer's pretrained weights were worth, by each experiment that tells: one row per layer, with
-        its 95% interval, the paired trials behind it and a p value that is adjusted within the curve."""
-        from whichlayers.analysis.layer_effects import layer_values
+        """Effect of the pretrained weights of each layer, by experiment.
 
-        return layer_values(self._finished())
+        Returns:
+            One row per layer or block: mean effect, 95% confidence interval, number of paired trials and p value
+            adjusted within the curve.
+        """
+        from whichlayers.analysis.layer_effects import layer_effects
+
+        return layer_effects(self._finished())
 
     def figure(self, name: str, overlay: bool = False) -> Figure:
-        """A figure of the report by its name, for a notebook: "incremental", "layers", "weight_change" ..."""
+        """A figure of the report by name, such as "incremental", "layers" or "weight_change".
+
+        `overlay` also draws the curves of the papers, where task and training size match.
+        """
         from whichlayers.plots.registry import draw_named
 
         return draw_named(self.folder, name, overlay)
 
     def figures(self) -> list[str]:
-        """The names that `figure` takes for this study."""
+        """Names of the figures of this study."""
         from whichlayers.plots.registry import figure_names
 
         return figure_names(self.folder)
 
     def question(self) -> str:
-        """What the study asks, in a few sentences; empty where its study file is gone."""
+        """Description of the study in a few sentences; empty if its study file does not exist."""
         from whichlayers.study.describe import describe_file
 
         return describe_file(StudyFolder(self.folder).study_file)
 
     def report(self, overlay: bool = False) -> Path:
-        """Writes report.html, figures/ and its tables into the folder; gives the path of the page.
-        `overlay` draws the papers' curves beside these, where task and size are the same."""
+        """Write report.html, its figures and tables to the folder.
+
+        Args:
+            overlay: Also draw the curves of the papers, where task and training size match.
+
+        Returns:
+            The path of the HTML page.
+        """
         from whichlayers.report.build import write_report
 
-        return write_report(self.folder, overlay=overlay, words=self.question())
+        return write_report(self.folder, overlay=overlay, description=self.question())
 
     def _finished(self) -> pd.DataFrame:
         from whichlayers.results.frames import finished, load_points
@@ -113,26 +138,34 @@ def run(
     on_event: OnEvent | None = None,
     **options: Any,
 ) -> Results:
-    """Run a study, or what an earlier run in `folder` left of it. `study` may be the path of a study file, or of the
-    folder of a study that was run.
+    """Run a study, or resume it. Finished trials in `folder` are kept and not run again.
 
-    `progress` is shown on stderr: a bar on a terminal, elsewhere a line every few seconds.
+    Args:
+        study: A study, a study file, or the folder of a study that was run.
+        folder: Folder for the results.
+        device: "cpu", "cuda", "cuda:1" or "cuda:0,cuda:1". Default: a GPU if available.
+        workers: Number of worker processes; 0 trains in this process. Default: one per core or GPU.
+        max_stack: Maximum number of trials trained as one stack. Default: as many as fit in memory.
+        retry_failed: Whether to retry trials that failed in an earlier run.
+        progress: Whether to show progress on stderr: a bar in a terminal, otherwise a line every few seconds.
+        on_event: Called with every event of the run.
+        options: Further options of `whichlayers.runs.run_study.run`.
     """
-    from whichlayers.study.file import load_study
+    from whichlayers.study.study_file import load_study
 
     if isinstance(study, str | Path):
         study = load_study(study)
-    with contextlib.ExitStack() as open_until_done:
-        shown = [on_event] if on_event else []
+    with contextlib.ExitStack() as stack:
+        listeners = [on_event] if on_event else []
         if progress:
-            from whichlayers.cli.format import messages
-            from whichlayers.cli.progress import Onlooker
+            from whichlayers.cli.format import stderr_console
+            from whichlayers.cli.progress import ProgressDisplay
 
-            shown.append(open_until_done.enter_context(Onlooker(messages())))
+            listeners.append(stack.enter_context(ProgressDisplay(stderr_console())))
 
-        def tell(event: RunEvent) -> None:
-            for show in shown:
-                show(event)
+        def notify(event: RunEvent) -> None:
+            for listener in listeners:
+                listener(event)
 
         summary = run_study.run(
             study,
@@ -141,12 +174,12 @@ def run(
             workers=workers,
             max_stack=max_stack,
             retry_failed=retry_failed,
-            on_event=tell,
+            on_event=notify,
             **options,
         )
     return Results(summary.folder, summary)
 
 
 def load(folder: str | Path) -> Results:
-    """The results in a study folder; its study.toml or results.db will do as well."""
+    """Load the results of a study from its folder, or from study.toml or results.db in it."""
     return Results(find_folder(Path(folder)).path)

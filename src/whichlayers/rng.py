@@ -1,8 +1,8 @@
-"""Random numbers that depend on a key and a position alone: no state, no order, any device, any neighbour.
+"""Counter-based random numbers: a function of a key and a position, without state.
 
-A trial's re-initialised weights, its head and its dropout masks all come from here. The key is made of the
-trial's seed and a name; the value at position i is a hash of (key, i). So a trial draws the same numbers
-alone, in a stack of eight, in any slot, and again after a crash.
+Re-initialized weights, heads and dropout masks of a trial come from here. The key is made of the trial's seed and a
+name; the value at position i is a hash of (key, i). A trial therefore gets the same numbers alone or in a stack, on any
+device, and after a restart.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ INT32_SPAN = 1 << 32
 
 
 def key_of(seed: int, name: str) -> tuple[int, int]:
-    """Two signed 32-bit words that stand for (seed, name)."""
+    """Key of (seed, name) as two signed 32-bit integers."""
     digest = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=8).digest()
     low, high = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
     return _signed(low), _signed(high)
 
 
 def scramble(x: Tensor) -> Tensor:
-    """A 32-bit finaliser (Wellons' lowbias32) on int32 tensors; products wrap, shifts are made logical."""
-    x = x ^ ((x >> 16) & 0xFFFF)
+    """Hash int32 values elementwise with a 32-bit finalizer (Wellons' lowbias32)."""
+    x = x ^ ((x >> 16) & 0xFFFF)  # the masks make the shifts logical; products wrap around
     x = x * 0x7FEB352D
     x = x ^ ((x >> 15) & 0x1FFFF)
     x = x * _signed(0x846CA68B)
@@ -34,7 +34,7 @@ def scramble(x: Tensor) -> Tensor:
 
 
 def uniform(seed: int, name: str, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-    """float32 in (0, 1), never 0 or 1: 23 bits and a half step, all that float32 holds unrounded."""
+    """Uniform float32 values in the open interval (0, 1), on a grid of 2**23 points that float32 holds exactly."""
     low, high = key_of(seed, name)
     position = torch.arange(math.prod(shape), dtype=torch.int32, device=device)
     bits = scramble(scramble(position ^ low) + high)
@@ -42,30 +42,31 @@ def uniform(seed: int, name: str, shape: Sequence[int], device: torch.device | s
 
 
 def truncated_normal(
-    seed: int, name: str, shape: Sequence[int], sd: float, cut: float, device: torch.device | str = "cpu"
+    seed: int, name: str, shape: Sequence[int], std: float, cutoff: float, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Normal(0, sd) conditioned on lying within +-cut (in the same unit as sd), by the inverse of its CDF."""
-    half = math.erf(cut / sd / math.sqrt(2))  # CDF mass between 0 and the cut, doubled
+    """Normal(0, std) truncated to [-cutoff, cutoff], by inversion of its CDF; float32."""
+    mass = math.erf(cutoff / std / math.sqrt(2))  # probability of the interval before truncation
     u = uniform(seed, name, shape, device)
-    z = torch.erfinv(u.mul_(2).sub_(1).mul_(half)).mul_(math.sqrt(2) * sd)
-    return z.clamp_(-cut, cut)
+    z = torch.erfinv(u.mul_(2).sub_(1).mul_(mass)).mul_(math.sqrt(2) * std)
+    return z.clamp_(-cutoff, cutoff)
 
 
 def normal(
-    seed: int, name: str, shape: Sequence[int], sd: float, device: torch.device | str = "cpu"
+    seed: int, name: str, shape: Sequence[int], std: float, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Normal(0, sd)."""
-    return torch.erfinv(uniform(seed, name, shape, device).mul_(2).sub_(1)).mul_(math.sqrt(2) * sd)
+    """Normal(0, std), by inversion of its CDF; float32."""
+    return torch.erfinv(uniform(seed, name, shape, device).mul_(2).sub_(1)).mul_(math.sqrt(2) * std)
 
 
 def permutation(seed: int, name: str, n: int):
-    """A random order of 0..n-1 as a numpy array (for subsets and epoch orders)."""
+    """A random permutation of 0..n-1 as a numpy array."""
     import numpy as np
 
     digest = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(int.from_bytes(digest, "little"))).permutation(n)
 
 
-def _signed(word: int) -> int:
-    word %= INT32_SPAN
-    return word - INT32_SPAN if word >= INT32_SPAN // 2 else word
+def _signed(value: int) -> int:
+    """The signed 32-bit integer with the same bits."""
+    value %= INT32_SPAN
+    return value - INT32_SPAN if value >= INT32_SPAN // 2 else value

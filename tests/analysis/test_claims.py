@@ -70,7 +70,7 @@ def fraction_with_verdict(verdict, claim, points, level, sd, studies=8):
     )
 
 
-# --- T1: train sizes ---
+# --- T1: training sizes ---
 
 
 def two_sizes(trials):

@@ -1,4 +1,4 @@
-"""The published results load completely and match curves of the same task, metric and train size only."""
+"""The published results load completely and match curves of the same task, metric and training size only."""
 
 from __future__ import annotations
 

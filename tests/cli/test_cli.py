@@ -1,4 +1,4 @@
-"""The command line, with stand-ins for models, data and engine."""
+"""The command-line interface, with fake models, data and engine."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from typer.testing import CliRunner
 import whichlayers
 from whichlayers.cli import app
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.db import Store
+from whichlayers.results.db import ResultsDB
 from whichlayers.runs import assets, estimate, run_study
-from whichlayers.runs.profiling import Timed
+from whichlayers.runs.profiling import StudyTiming
 
 
 @pytest.fixture(autouse=True)
-def stand_ins(monkeypatch, tmp_path):
+def fake_engine(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WHICHLAYERS_DEBUG", raising=False)
     monkeypatch.setenv("COLUMNS", "160")
     real = functools.partial(
-        run_study.run, engine=fakes.ENGINE, subjects=fakes.FakeSubjects(), workers=0, device="cpu"
+        run_study.run, engine=fakes.ENGINE, assets=fakes.FakeAssets(), workers=0, device="cpu"
     )
     monkeypatch.setattr(run_study, "run", lambda *args, **options: real(*args, **(options | {"workers": 0})))
-    monkeypatch.setattr(assets, "Subjects", lambda cache: fakes.FakeSubjects())
+    monkeypatch.setattr(assets, "Assets", lambda cache: fakes.FakeAssets())
     Path("mine.toml").write_text(fakes.make_study(name="mine").to_toml())
 
 
@@ -57,11 +57,11 @@ def test_help_and_version_come_without_heavy_imports():
 
 
 @pytest.mark.parametrize("command", ["models", "presets", "new", "plan", "run", "status", "report", "export"])
-def test_every_command_explains_itself(command):
+def test_every_command_has_help(command):
     assert "Usage" in call(command, "--help").output
 
 
-def test_presets_are_listed_and_shown():
+def test_presets_are_listed_and_printed():
     assert "tamkin2020/incremental" in call("presets").output
     assert 'name = "demo"' in call("presets", "demo").output
     assert "error: no preset" in call("presets", "demmo", code=2).stderr
@@ -70,10 +70,10 @@ def test_presets_are_listed_and_shown():
 def test_new_writes_a_study_that_loads():
     assert "whichlayers run first.toml" in call("new", "first.toml").output
     assert whichlayers.load_study("first.toml").name == "first"
-    assert "is there already" in call("new", "first.toml", code=2).stderr
+    assert "already exists" in call("new", "first.toml", code=2).stderr
 
 
-def test_new_on_files_of_ones_own():
+def test_new_with_own_files():
     Path("reviews").mkdir()
     files = ("--train", "reviews/train.csv", "--dev", "reviews/dev.csv", "--text", "a", "--label", "y")
     more = ("--pair", "b", "--kind", "regression", "--metric", "spearman")
@@ -81,7 +81,7 @@ def test_new_on_files_of_ones_own():
     for name in ("train", "dev"):
         Path(f"reviews/{name}.csv").write_text("a,b,y\n" + "one,two,0.5\n" * 96)
     call("new", "own.toml", *files, *more)
-    assert "# Training examples: counts (500)" in Path("own.toml").read_text()
+    assert "# Training sizes: numbers of examples (500)" in Path("own.toml").read_text()
     assert "Your training file has 96 rows" in Path("own.toml").read_text()
     study = whichlayers.load_study("own.toml")
     (task,) = study.tasks
@@ -91,8 +91,8 @@ def test_new_on_files_of_ones_own():
     call("new", "more.toml", *files)
     assert whichlayers.load_study("more.toml").train_sizes == (240,)
     for bad in (("--metric", "acc"), ("--kind", "regresion")):
-        said = call("new", "bad.toml", *files, *bad, code=2).stderr
-        assert f'error: tasks[0].{bad[0][2:]} = "{bad[1]}": allowed: ' in said
+        error = call("new", "bad.toml", *files, *bad, code=2).stderr
+        assert f'error: tasks[0].{bad[0][2:]} = "{bad[1]}": allowed: ' in error
         assert not Path("bad.toml").exists()
 
 
@@ -107,10 +107,12 @@ def test_plan_counts_without_writing_anything():
     rows = [line.split() for line in output.splitlines()]
     assert ["fake-org/fake", "builtin:sentiment", "40", "15", "150", "3"] in rows
     assert ["fake-org/fake", "builtin:sentiment", "16", "15", "60", "3"] in rows
-    assert ["in", "all", "30", "210", "6"] in rows
-    assert "time  unknown: it was not measured" in output
-    told = "data  builtin:sentiment: classification, 2 classes, accuracy; 100 training and 40 dev examples"
-    assert told in output
+    assert ["total", "30", "210", "6"] in rows
+    assert "time  unknown: not measured" in output
+    expected = (
+        "data  builtin:sentiment: classification, 2 classes, accuracy; 100 training and 40 dev examples"
+    )
+    assert expected in output
     assert [path.name for path in Path.cwd().iterdir()] == ["mine.toml"]
     call("run", "mine.toml")
     assert (
@@ -119,50 +121,49 @@ def test_plan_counts_without_writing_anything():
     )
 
 
-def test_plan_tells_what_is_odd_about_the_data(monkeypatch):
-    odd = fakes.FakeSubjects()
-    odd.notes = lambda: ["sentiment: all 40 dev examples have one label"]
-    monkeypatch.setattr(assets, "Subjects", lambda cache: odd)
+def test_plan_shows_notes_about_the_data(monkeypatch):
+    noted = fakes.FakeAssets()
+    noted.notes = lambda: ["sentiment: all 40 dev examples have one label"]
+    monkeypatch.setattr(assets, "Assets", lambda cache: noted)
     assert "dev examples have one label" in call("plan", "mine.toml", "--no-measure").output
 
 
-def test_plan_shows_what_tells_models_apart_however_narrow(monkeypatch):
+def test_plan_shows_distinct_model_names_in_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "64")
     models = [f"/a/long/path/of/folders/to/models/of/mine/tiny-{size}" for size in "ab"]
-    shown = call("plan", "mine.toml", "--no-measure", *(w for m in models for w in ("--model", m))).output
-    rows = [line.split() for line in shown.splitlines()]
+    output = call("plan", "mine.toml", "--no-measure", *(w for m in models for w in ("--model", m))).output
+    rows = [line.split() for line in output.splitlines()]
     assert ["model", "task", "examples", "trials", "steps", "stacks"] in rows
     assert {row[0] for row in rows if row[2:3] == ["16"]} == {"tiny-a", "tiny-b"}
-    assert "…" not in shown
+    assert "…" not in output
 
 
-def test_plan_refuses_what_run_refuses_also_without_measuring(monkeypatch):
-    bad = fakes.FakeSubjects(complaint=WhichlayersError("no tokenizer here"))
-    monkeypatch.setattr(assets, "Subjects", lambda cache: bad)
+def test_plan_reports_the_errors_of_run_also_without_measuring(monkeypatch):
+    bad = fakes.FakeAssets(error=WhichlayersError("no tokenizer here"))
+    monkeypatch.setattr(assets, "Assets", lambda cache: bad)
     assert "no tokenizer here" in call("plan", "mine.toml", "--no-measure", code=2).stderr
 
 
-def test_plan_says_what_it_is_doing(monkeypatch):
-    monkeypatch.setattr(estimate, "fit_memory", lambda means, *rest: means)
-    monkeypatch.setattr(estimate, "time_stacks", lambda *asked: Timed((), 0.0))
-    monkeypatch.setattr(estimate, "feature_bytes", lambda *asked: 0)
+def test_plan_shows_its_current_activity(monkeypatch):
+    monkeypatch.setattr(estimate, "fit_memory", lambda resources, *rest: resources)
+    monkeypatch.setattr(estimate, "time_stacks", lambda *arguments: StudyTiming((), 0.0))
+    monkeypatch.setattr(estimate, "sentence_activation_bytes", lambda *arguments: 0)
     assert "timing a few steps of 1 kind of stack ..." in call("plan", "mine.toml").stderr
     two = call("plan", "mine.toml", "--tasks", "builtin:sentiment,builtin:acceptability").stderr
     assert "timing a few steps of 2 kinds of stack ..." in two
 
 
-def test_options_that_nothing_uses_are_refused():
-    said = call("plan", "mine.toml", "--data", "./glue", code=2).stderr
+def test_options_that_apply_to_nothing_are_rejected():
+    error = call("plan", "mine.toml", "--data", "./glue", code=2).stderr
     assert (
-        '--data (source) = "./glue": it is for GLUE tasks and the papers\' corpora, and the study has none'
-        in said
+        '--data (source) = "./glue": only applies to GLUE tasks and the corpora of Durrani et al. 2021, but the'
+        " study has only builtin:sentiment; remove it" in error
     )
-    assert "(it has builtin:sentiment)" in said
-    said = call("run", "mine.toml", "--words", "500", code=2).stderr
-    assert "--words (words) = 500: it is for corpora of tagged words, and the study has none" in said
+    error = call("run", "mine.toml", "--words", "500", code=2).stderr
+    assert "--words (words) = 500: only applies to corpora, but the study has only builtin:sentiment" in error
 
 
-def test_a_study_runs_into_a_folder_of_its_name_and_goes_on_from_there():
+def test_a_study_runs_in_a_folder_of_its_name_and_resumes_there():
     first = call("run", "mine.toml", "--trials", "2")
     assert "10 of 10 trials of the study are done" in first.output
     assert "10/10 trials" in first.stderr
@@ -181,17 +182,17 @@ def test_a_preset_runs_with_other_models_tasks_and_sizes():
         *("run", "tamkin2020/incremental", "--model", "fake-org/fake", "--tasks", "builtin:sentiment"),
         *("--sizes", "16,0.5", "--sizes", "20", "--trials", "1", "--recipe", "bert_init"),
     )
-    with Store.read(Path("tamkin2020-incremental/results.db")) as store:
-        trials = store.trials("done")
+    with ResultsDB.open_readonly(Path("tamkin2020-incremental/results.db")) as db:
+        trials = db.trials("done")
     assert {trial.train_size for trial in trials} == {16, 20, 50}, "with commas and repeated"
     assert {trial.surgery.recipe for trial in trials if trial.surgery.reinit} == {"bert_init"}
 
 
-def test_status_report_and_export_take_the_folder_or_a_file_in_it(monkeypatch):
+def test_status_and_report_accept_the_folder_or_a_file_in_it(monkeypatch):
     monkeypatch.setenv("FAKE_BAD", "1")
-    ended = call("run", "mine.toml", code=1)
-    assert "5 trials failed" in ended.output
-    assert "failed: fake-org/fake on builtin:sentiment, 16 examples, seed 1" in ended.stderr
+    result = call("run", "mine.toml", code=1)
+    assert "5 trials failed" in result.output
+    assert "failed: fake-org/fake on builtin:sentiment, 16 examples, seed 1" in result.stderr
     for name in ("mine", "mine/study.toml", "mine/results.db"):
         output = call("status", name).output
         assert "mine: 10 of 15 trials done" in output
@@ -215,8 +216,8 @@ def test_export_is_tidy():
     frame = pd.read_csv("mine/results.csv")
     assert len(frame) == 15
     assert not frame.duplicated(["experiment", "condition", "x", "seed"]).any()
-    with Store.read(Path("mine/results.db")) as store:
-        expected = {trial.id: fakes.accuracy(trial, 2) for trial in store.trials("done")}
+    with ResultsDB.open_readonly(Path("mine/results.db")) as db:
+        expected = {trial.id: fakes.accuracy(trial, 2) for trial in db.trials("done")}
     assert dict(zip(frame["trial_id"], frame["accuracy"], strict=True)) == pytest.approx(expected)
     assert frame["reinit"].iloc[0] == "1 2 3 4"
 
@@ -227,7 +228,7 @@ def test_export_is_tidy():
     assert "no folder" in call("export", "mine", "--out", "nowhere/x.csv", code=2).stderr
 
 
-def test_export_writes_the_form_that_the_file_ends_in():
+def test_export_format_follows_the_file_extension():
     import pandas as pd
 
     call("run", "mine.toml", "--trials", "1")
@@ -237,9 +238,11 @@ def test_export_writes_the_form_that_the_file_ends_in():
     assert len(pd.read_parquet("x.parquet")) == len(pd.read_csv("y.csv.gz")) == len(pd.read_csv("plain")) == 5
     call("export", "mine", "--out", "z.data", "--format", "parquet")
     assert len(pd.read_parquet("z.data")) == 5
-    said = call("export", "mine", "--out", "y.csv", "--format", "parquet", code=2).stderr
-    assert "--out y.csv has the ending of csv, but --format is parquet" in said
-    assert "name a .csv or .parquet file" in call("export", "mine", "--out", "y.json", code=2).stderr
+    error = call("export", "mine", "--out", "y.csv", "--format", "parquet", code=2).stderr
+    assert "--out y.csv has the extension of csv, but --format is parquet" in error
+    assert (
+        "use .csv or .parquet, or give --format" in call("export", "mine", "--out", "y.json", code=2).stderr
+    )
     assert not Path("y.csv").exists()
     assert not Path("y.json").exists()
 
@@ -257,20 +260,20 @@ def test_a_study_file_stands_for_the_folder_beside_it():
     assert "study: 15 of 15 trials done" in call("status", "study.toml").output
 
 
-def test_a_preset_that_is_mistyped_has_a_near_one():
-    said = call("run", "tamkin2020/incremenal", code=2).stderr
-    assert "did you mean `tamkin2020/incremental`?" in said
+def test_a_similar_preset_is_suggested():
+    error = call("run", "tamkin2020/incremenal", code=2).stderr
+    assert "did you mean `tamkin2020/incremental`?" in error
     Path("empty").mkdir()
     assert "empty is a folder without study.toml" in call("run", "empty", code=2).stderr
 
 
 def test_a_study_that_was_never_run_has_no_last_run():
     call("run", "mine.toml")
-    with Store.open(Path("mine/results.db"), "mine") as store:
-        store.connection.execute("DELETE FROM runs")
-        store.connection.execute("UPDATE trials SET status = 'pending'")
-    assert "nobody runs it; go on with: whichlayers run mine" in call("status", "mine").output
-    assert "nothing has finished in mine yet" in call("export", "mine", code=2).stderr
+    with ResultsDB.open(Path("mine/results.db"), "mine") as db:
+        db.connection.execute("DELETE FROM runs")
+        db.connection.execute("UPDATE trials SET status = 'pending'")
+    assert "not running; resume with: whichlayers run mine" in call("status", "mine").output
+    assert "no trial has finished in mine yet" in call("export", "mine", code=2).stderr
     assert not Path("mine/results.csv").exists()
 
 
@@ -279,10 +282,10 @@ def test_errors_are_short_and_red_and_have_no_traceback(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for arguments, message in [
-        (("run", "nothing"), "neither a study file nor a preset nothing"),
+        (("run", "nothing"), "no study file or preset nothing"),
         (("run", "nothing.toml"), "no such file"),
         (("run", "mine.toml", "--sizes", "many"), "--sizes many"),
-        (("run", "mine.toml", "--trials", "0"), "--trials 0: give 1 or more"),
+        (("run", "mine.toml", "--trials", "0"), "--trials 0: must be at least 1"),
         (("run", "mine.toml", "--trials", "few"), "error: invalid value for '--trials': "),
         (("run", "mine.toml", "--trails", "2"), "no such option: --trails"),
         (("run",), "missing argument 'STUDY'; see "),
@@ -294,9 +297,12 @@ def test_errors_are_short_and_red_and_have_no_traceback(monkeypatch):
         (("plan", "mine.toml", "--device", "gpu"), "no such device"),
         (("run", "mine.toml", "--device", "gpu"), "no such device"),
         (("run", "mine.toml", "--device", "cuda:7"), "--device cuda:7: torch sees 0 CUDA devices here"),
-        (("run", "mine.toml", "--max-stack", "0"), "max_stack = 0: give 1"),
-        (("plan", "mine.toml", "--max-stack", "0"), "max_stack = 0: give 1"),
-        (("plan", "mine.toml", "--workers", "-1"), "workers = -1: give 0"),
+        (("run", "mine.toml", "--max-stack", "0"), "max_stack = 0: must be 1 (no stacking) or more"),
+        (("plan", "mine.toml", "--max-stack", "0"), "max_stack = 0: must be 1 (no stacking) or more"),
+        (
+            ("plan", "mine.toml", "--workers", "-1"),
+            "workers = -1: must be 0 (train in the main process) or more",
+        ),
         (("run", "mine.toml", "--checkpoint-minutes", "-1"), "checkpoint_minutes = -1"),
     ]:
         result = call(*arguments, code=2)
@@ -308,11 +314,11 @@ def test_errors_are_short_and_red_and_have_no_traceback(monkeypatch):
     assert isinstance(CliRunner().invoke(app, ["status", "nowhere"]).exception, WhichlayersError)
 
 
-def test_places_that_cannot_be_written_are_told_without_a_traceback():
+def test_paths_that_cannot_be_written_are_reported_without_a_traceback():
     call("run", "mine.toml", "--trials", "1")
     Path("file").touch()
     Path("mine/report.html").mkdir()
-    for arguments, place in [
+    for arguments, path in [
         (("new", "/proc/x.toml"), "/proc/x.toml"),
         (("new", "file/x.toml"), "file"),
         (("run", "mine.toml", "--folder", "/proc/x"), "/proc/x"),
@@ -320,12 +326,12 @@ def test_places_that_cannot_be_written_are_told_without_a_traceback():
         (("export", "mine", "--out", "/proc/x.csv"), "/proc/x.csv"),
         (("export", "mine", "--out", "/proc/x.parquet"), "/proc/x.parquet"),
     ]:
-        said = call(*arguments, code=2).stderr
-        assert re.search(rf"error: \S*{place}: \w", said), said
-        assert "Traceback" not in said
+        error = call(*arguments, code=2).stderr
+        assert re.search(rf"error: \S*{path}: \w", error), error
+        assert "Traceback" not in error
 
 
-def test_what_a_terminal_cannot_show_is_no_crash():
+def test_characters_that_a_terminal_cannot_encode_are_replaced():
     Path("plain.toml").write_text(fakes.make_study(name="3 × 4").to_toml())
     call("run", "plain.toml")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"}
@@ -334,31 +340,33 @@ def test_what_a_terminal_cannot_show_is_no_crash():
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, b"3 ? 4: 15 of 15 trials done"), done.stderr
 
 
-def test_ctrl_c_says_how_to_go_on(monkeypatch):
+def test_ctrl_c_says_how_to_resume(monkeypatch):
     def interrupted(event):
         if type(event).__name__ == "TrialDone":
             os.kill(os.getpid(), signal.SIGINT)
 
     real = run_study.run
     monkeypatch.setattr(run_study, "run", lambda *a, **o: real(*a, **(o | {"on_event": interrupted})))
-    assert "Go on with: whichlayers run mine" in call("run", "mine.toml", "--max-stack", "1", code=130).stderr
+    assert (
+        "Resume with: whichlayers run mine" in call("run", "mine.toml", "--max-stack", "1", code=130).stderr
+    )
     monkeypatch.setattr(run_study, "run", real)
     assert "14 trials in" in call("run", "mine").output
 
 
-def test_power_says_what_is_needed_and_adds_paired_trials():
+def test_power_estimates_trials_and_adds_paired_ones():
     call("run", "mine.toml")
-    said = call("power", "mine", "--difference", "0.2").output
-    assert "4 comparisons can show 0.2 already" in said
-    assert "process-min" in said
+    output = call("power", "mine", "--difference", "0.2").output
+    assert "4 comparisons have enough trials to detect a difference of 0.2" in output
+    assert "process-min" in output
     assert "k = 4 against 3" in call("power", "mine.toml", "--all").output
-    before = Store.read(Path("mine/results.db")).ids("done")
+    before = ResultsDB.open_readonly(Path("mine/results.db")).trial_ids("done")
     added = call("power", "mine", "--add", "2").output
-    assert "asks for 2 trials more of every point" in added
+    assert "added 2 trials of every point to mine/study.toml" in added
     assert whichlayers.load_study("mine/study.toml").trials.default == 5
     assert "25 of 25 trials of the study are done" in call("run", "mine").output
-    with Store.read(Path("mine/results.db")) as store:
-        assert before < store.ids("done")
-        assert {trial.seed for trial in store.trials("done")} == set(range(5))
+    with ResultsDB.open_readonly(Path("mine/results.db")) as db:
+        assert before < db.trial_ids("done")
+        assert {trial.seed for trial in db.trials("done")} == set(range(5))
     assert "--difference" in call("power", "mine", "--difference", "0", code=2).stderr
     assert "nowhere" in call("power", "nowhere", code=2).stderr

@@ -1,4 +1,4 @@
-from whichlayers.config.errors import Problem, StudyError, close_match, shown
+from whichlayers.config.errors import Problem, StudyError, close_match, format_value
 from whichlayers.errors import WhichlayersError
 
 
@@ -19,11 +19,11 @@ def test_several_problems_are_listed_once_each_in_the_order_of_the_file():
     assert len(error.problems) == 2
 
 
-def test_close_match_looks_past_case_and_is_silent_when_nothing_is_near():
+def test_close_match_ignores_case_and_is_empty_when_nothing_is_similar():
     assert close_match("train_size", ["trials", "train_sizes"]) == " did you mean `train_sizes`?"
     assert close_match("cola", ["SST-2", "CoLA"]) == " did you mean `CoLA`?"
     assert close_match("zzz", ["SST-2", "CoLA"]) == ""
 
 
-def test_long_values_are_cut():
-    assert len(shown("x" * 500)) == 80
+def test_long_values_are_shortened():
+    assert len(format_value("x" * 500)) == 80

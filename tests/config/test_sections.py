@@ -32,17 +32,17 @@ def test_training_has_all_settings_of_a_training_and_their_defaults():
     assert TrainingSpec().at(500, None, None, ()) == Training()
 
 
-def test_the_names_are_those_of_the_data_room():
+def test_names_match_those_of_the_data_package():
+    from whichlayers.data.builtin import BUILTIN_TASKS
     from whichlayers.data.glue import ALIASES, GLUE
-    from whichlayers.data.glue import glue_name as of_the_data_room
-    from whichlayers.data.grammar import BUILTIN
+    from whichlayers.data.glue import glue_name as data_glue_name
     from whichlayers.data.metrics import CLASSIFICATION, REGRESSION
 
     assert set(GLUE_NAMES) == set(GLUE)
     spellings = [text for name in GLUE for text in (name, name.lower(), GLUE[name].config, f" {name}_")]
     for name in [*spellings, *ALIASES, "reviews", "builtin:sentiment", "glue", ""]:
-        assert glue_name(name) == of_the_data_room(name)
-    assert set(BUILTIN_NAMES) == {f"builtin:{name}" for name in BUILTIN}
+        assert glue_name(name) == data_glue_name(name)
+    assert set(BUILTIN_NAMES) == {f"builtin:{name}" for name in BUILTIN_TASKS}
     assert set(METRICS["classification"]) == set(CLASSIFICATION)
     assert set(METRICS["regression"]) == set(REGRESSION)
 
@@ -57,7 +57,7 @@ def test_a_number_per_size_holds_up_to_its_limit():
 @pytest.mark.parametrize(
     "bad", [0, -1, 2.0, True, "3", {}, {"500": 5}, {"default": 0}, {"x": 1, "default": 1}]
 )
-def test_a_number_per_size_refuses(bad):
+def test_a_number_per_size_rejects(bad):
     assert "trials = " in message_of(trials=bad)
     assert "{ 500 = 50, default = 3 }" in message_of(trials=bad)
 
@@ -66,17 +66,17 @@ def test_a_number_per_size_refuses(bad):
 def test_betas_are_two(bad):
     text = message_of(training={"betas": bad})
     assert text.startswith("training.betas = ")
-    assert text.endswith(": two numbers are needed, such as [0.9, 0.999]")
+    assert text.endswith(": must be two numbers, such as [0.9, 0.999]")
 
 
 @pytest.mark.parametrize("bad", [0, -5, 0.0, 1.0, 1.5, "al", True, None])
-def test_sizes_that_are_none(bad):
+def test_invalid_sizes(bad):
     text = message_of(train_sizes=[10, bad])
     assert text.startswith("train_sizes[1] = ")
     assert '"all"' in text
 
 
-def test_glue_names_may_be_spelt_in_other_ways():
+def test_glue_names_may_be_spelled_in_other_ways():
     study = a_study(tasks=["sst2", "sts-b", {"name": "qnli", "source": "./glue_data"}])
     assert [task.name for task in study.tasks] == ["SST-2", "STS-B", "QNLI"]
     assert [task.origin for task in study.tasks] == ["glue"] * 3
@@ -95,14 +95,14 @@ def test_where_a_task_comes_from():
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "parts"),
     [
         ("sst22", ['tasks[0] = "sst22"', "did you mean `SST-2`?", "train, dev, text and label"]),
         ({"name": "sst22"}, ['tasks[0].name = "sst22"', "did you mean `SST-2`?"]),
         ({"name": "builtin:sentimnt"}, ["did you mean `builtin:sentiment`?", "builtin:acceptability"]),
-        ({"name": "builtin:sentiment", "train": "x"}, ['tasks[0].train = "x"', "takes no `train`"]),
+        ({"name": "builtin:sentiment", "train": "x"}, ['tasks[0].train = "x"', "has no key `train`"]),
         ({"name": "own", "train": "t.tsv"}, ["tasks[0].dev: ", "tasks[0].text: ", "tasks[0].label: "]),
-        (OWN | {"source": "hub"}, ["tasks[0].source", "only a GLUE task"]),
+        (OWN | {"source": "hub"}, ["tasks[0].source", "only for GLUE tasks"]),
         (OWN | {"kind": "regression", "metric": "f1"}, ["tasks[0].metric", '"pearson", "spearman"']),
         (OWN | {"dev": "t.tsv"}, ['tasks[0].dev = "t.tsv"', "the same file as `train`"]),
         (OWN | {"pair": "a"}, ['tasks[0].pair = "a"', "the same column as `text`"]),
@@ -113,9 +113,9 @@ def test_where_a_task_comes_from():
         ({"name": "SST-2", "kind": "regression"}, ["tasks[0].kind"]),
     ],
 )
-def test_tasks_that_do_not_fit_together(task, said):
+def test_invalid_combinations_of_task_keys(task, parts):
     text = message_of(tasks=[task])
-    for part in said:
+    for part in parts:
         assert part in text
 
 

@@ -79,7 +79,7 @@ def test_key_lines_name_the_line_of_every_key():
     }
 
 
-def test_a_key_without_a_line_has_that_of_what_is_around_it():
+def test_a_key_without_a_line_has_the_line_of_its_table():
     lines = key_lines(TEXT)
     assert line_of(("models", 1, "revision"), lines) == 14
     assert line_of(("sizes", 1), lines) == 3

@@ -1,4 +1,4 @@
-"""A stack that was broken off goes on from its checkpoint and ends as if nothing had happened."""
+"""An interrupted stack resumes from its checkpoint with the same result."""
 
 import dataclasses
 import errno
@@ -12,7 +12,7 @@ from whichlayers.engine import checkpoint
 from whichlayers.engine.checkpoint import Checkpoint
 from whichlayers.engine.finetune import finetune
 from whichlayers.engine.results import EngineSettings
-from whichlayers.engine.stack_trainer import StackRun
+from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.trial import Surgery, Training, Trial
 
 PER_EPOCH, EPOCHS = 4, 3
@@ -25,51 +25,54 @@ TRIALS = [
         training=dataclasses.replace(RECIPE, lr=1e-3, lr_factors=((3, 5.0),)),
     ),
 ]  # fmt: skip
-FUSED, FLAT = {}, {"precision": "bfloat16", "compiled": False}  # which optimiser a precision gets
+FUSED, FLAT = (
+    {},
+    {"precision": "bfloat16", "compiled": False},
+)  # settings that select one of the two optimizers
 
 
 @pytest.fixture(autouse=True)
 def saves_after_every_step(monkeypatch):
-    monkeypatch.setattr(checkpoint, "SHARE_OF_TIME", float("inf"))
+    monkeypatch.setattr(checkpoint, "MAX_TIME_FRACTION", float("inf"))
 
 
 @pytest.fixture(scope="module")
-def subjects():
+def encoder_and_data():
     return tiny_encoder("bert"), tiny_task()
 
 
 @pytest.fixture(scope="module")
-def undisturbed(subjects):
+def uninterrupted(encoder_and_data):
     return {
-        precision: finetune(TRIALS, *subjects, settings=EngineSettings(**kind))
+        precision: finetune(TRIALS, *encoder_and_data, settings=EngineSettings(**kind))
         for precision, kind in (("fused", FUSED), ("flat", FLAT))
     }
 
 
-class Broken(Exception):
+class Interrupted(Exception):
     pass
 
 
-def break_off(subjects, folder, after: int, trials=TRIALS, every: float = 0.0, **kind) -> list[int]:
-    """Train `after` steps, then raise, as a crash would; the steps of this attempt."""
+def interrupt(encoder_and_data, folder, after: int, trials=TRIALS, every: float = 0.0, **kind) -> list[int]:
+    """Train `after` steps, then raise, as in a crash; returns the numbers of trials of these steps."""
     steps = []
 
     def on_step(more: int) -> None:
         steps.append(more)
         if len(steps) == after:
-            raise Broken
+            raise Interrupted
 
     settings = EngineSettings(checkpoint_folder=folder, checkpoint_seconds=every, **kind)
-    with pytest.raises(Broken):
-        finetune(trials, *subjects, settings=settings, on_step=on_step)
+    with pytest.raises(Interrupted):
+        finetune(trials, *encoder_and_data, settings=settings, on_step=on_step)
     return steps
 
 
-def finish(subjects, folder, trials=TRIALS, **kind):
+def finish(encoder_and_data, folder, trials=TRIALS, **kind):
     steps, restored, epochs = [], [], []
-    outcomes = finetune(
+    results = finetune(
         trials,
-        *subjects,
+        *encoder_and_data,
         settings=EngineSettings(checkpoint_folder=folder, checkpoint_seconds=1e9, **kind),
         on_step=steps.append,
         on_restored=restored.append,
@@ -77,7 +80,7 @@ def finish(subjects, folder, trials=TRIALS, **kind):
     )
     assert sum(steps) + sum(restored) == PER_EPOCH * EPOCHS * len(trials)
     assert len(restored) == (len(steps) < PER_EPOCH * EPOCHS)
-    return outcomes, len(steps), epochs
+    return results, len(steps), epochs
 
 
 def assert_same(found, expected):
@@ -90,13 +93,13 @@ def assert_same(found, expected):
 
 
 # a crash in step n comes before that step is saved; 5 is the first step of the second epoch
-@pytest.mark.parametrize("optimiser", ["fused", "flat"])
+@pytest.mark.parametrize("optimizer", ["fused", "flat"])
 @pytest.mark.parametrize("after", [2, 3, 4, 5, 6, 9, 12])
-def test_goes_on_with_the_same_result(subjects, undisturbed, tmp_path, optimiser, after):
-    kind = {"fused": FUSED, "flat": FLAT}[optimiser]
-    break_off(subjects, tmp_path, after, **kind)
-    outcomes, steps, epochs = finish(subjects, tmp_path, **kind)
-    assert_same(outcomes, undisturbed[optimiser])
+def test_resumes_with_the_same_result(encoder_and_data, uninterrupted, tmp_path, optimizer, after):
+    kind = {"fused": FUSED, "flat": FLAT}[optimizer]
+    interrupt(encoder_and_data, tmp_path, after, **kind)
+    results, steps, epochs = finish(encoder_and_data, tmp_path, **kind)
+    assert_same(results, uninterrupted[optimizer])
     # before an epoch's evaluation nothing is saved: its last step is done again
     saved = after - 1 if (after - 1) % PER_EPOCH else after - 2
     assert steps == PER_EPOCH * EPOCHS - saved
@@ -104,94 +107,98 @@ def test_goes_on_with_the_same_result(subjects, undisturbed, tmp_path, optimiser
     assert list(tmp_path.iterdir()) == []
 
 
-def test_broken_off_twice(subjects, undisturbed, tmp_path):
-    break_off(subjects, tmp_path, 6)
-    assert len(break_off(subjects, tmp_path, 4)) == 4
-    outcomes, steps, _ = finish(subjects, tmp_path)
+def test_interrupted_twice(encoder_and_data, uninterrupted, tmp_path):
+    interrupt(encoder_and_data, tmp_path, 6)
+    assert len(interrupt(encoder_and_data, tmp_path, 4)) == 4
+    results, steps, _ = finish(encoder_and_data, tmp_path)
     assert steps == 12 - 7  # step 8 ends an epoch
-    assert_same(outcomes, undisturbed["fused"])
+    assert_same(results, uninterrupted["fused"])
 
 
 @pytest.mark.parametrize("kind", [FUSED, FLAT])
-def test_slots_that_fill_a_stack_up_are_not_saved_and_any_number_of_them_may_follow(
-    subjects, undisturbed, tmp_path, kind
+def test_padded_slots_are_not_saved_and_a_stack_resumes_with_any_number_of_slots(
+    encoder_and_data, uninterrupted, tmp_path, kind
 ):
-    break_off(subjects, tmp_path, 6, slots=5, **kind)
+    interrupt(encoder_and_data, tmp_path, 6, slots=5, **kind)
     size = next(tmp_path.iterdir()).stat().st_size
-    outcomes, steps, _ = finish(subjects, tmp_path, slots=4, **kind)
+    results, steps, _ = finish(encoder_and_data, tmp_path, slots=4, **kind)
     assert steps == 12 - 5
-    assert_same(outcomes, undisturbed["fused" if kind is FUSED else "flat"])
-    break_off(subjects, tmp_path, 6, **kind)
+    assert_same(results, uninterrupted["fused" if kind is FUSED else "flat"])
+    interrupt(encoder_and_data, tmp_path, 6, **kind)
     assert next(tmp_path.iterdir()).stat().st_size == pytest.approx(size, rel=0.01)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "noise", "no header", "other names"])
-def test_a_damaged_checkpoint_starts_the_stack_anew(subjects, undisturbed, tmp_path, damage, caplog):
+def test_a_damaged_checkpoint_restarts_the_stack_from_the_beginning(
+    encoder_and_data, uninterrupted, tmp_path, damage, caplog
+):
     from safetensors.torch import load_file, save_file
 
-    break_off(subjects, tmp_path, 6)
+    interrupt(encoder_and_data, tmp_path, 6)
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     if damage == "other names":
-        save_file(load_file(file) | {"work/more": torch.zeros(1)}, file)  # and its metadata are lost
+        save_file(load_file(file) | {"work/more": torch.zeros(1)}, file)  # this drops the metadata, too
     else:
         pieces = {"cut": whole[:-100], "empty": b"", "noise": b"\xff" * 5000, "no header": whole[64:]}
         file.write_bytes(pieces[damage])
-    outcomes, steps, _ = finish(subjects, tmp_path)
+    results, steps, _ = finish(encoder_and_data, tmp_path)
     assert steps == 12
-    assert_same(outcomes, undisturbed["fused"])
+    assert_same(results, uninterrupted["fused"])
     assert "damaged" in caplog.text
     assert not file.exists()
 
 
-def test_a_checkpoint_of_other_trials_is_not_taken(subjects, undisturbed, tmp_path):
-    break_off(subjects, tmp_path, 6, trials=TRIALS[:2])
+def test_a_checkpoint_of_other_trials_is_ignored(encoder_and_data, uninterrupted, tmp_path):
+    interrupt(encoder_and_data, tmp_path, 6, trials=TRIALS[:2])
     (of_two,) = tmp_path.iterdir()
-    assert finish(subjects, tmp_path)[1] == 12
-    # not even under the name of these
-    break_off(subjects, tmp_path, 6, trials=[TRIALS[1], TRIALS[0], TRIALS[2]])
+    assert finish(encoder_and_data, tmp_path)[1] == 12
+    # not even under the name of the other stack
+    interrupt(encoder_and_data, tmp_path, 6, trials=[TRIALS[1], TRIALS[0], TRIALS[2]])
     (of_others,) = set(tmp_path.iterdir()) - {of_two}
-    mine = Checkpoint(EngineSettings(checkpoint_folder=tmp_path), TRIALS[:2]).file
-    of_others.replace(mine)
-    outcomes, steps, _ = finish(subjects, tmp_path, trials=TRIALS[:2])
+    expected = Checkpoint(EngineSettings(checkpoint_folder=tmp_path), TRIALS[:2]).file
+    of_others.replace(expected)
+    results, steps, _ = finish(encoder_and_data, tmp_path, trials=TRIALS[:2])
     assert steps == 12
-    assert_same(outcomes, undisturbed["fused"][:2])
+    assert_same(results, uninterrupted["fused"][:2])
 
 
-def test_a_full_disk_is_told_once_and_the_stack_goes_on(subjects, undisturbed, tmp_path, monkeypatch, caplog):
+def test_a_full_disk_is_reported_once_and_training_continues(
+    encoder_and_data, uninterrupted, tmp_path, monkeypatch, caplog
+):
     def full(tensors, path, metadata):
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_write", full)
+    monkeypatch.setattr(checkpoint, "_write_safetensors", full)
     settings = EngineSettings(checkpoint_folder=tmp_path / "in" / "a", checkpoint_seconds=0)
     with caplog.at_level(logging.WARNING):
-        outcomes = finetune(TRIALS, *subjects, settings=settings)
-    assert_same(outcomes, undisturbed["fused"])
+        results = finetune(TRIALS, *encoder_and_data, settings=settings)
+    assert_same(results, uninterrupted["fused"])
     assert [r.message for r in caplog.records if "No space left" in r.message][1:] == []
     assert "No space left" in caplog.text
     assert list((tmp_path / "in" / "a").iterdir()) == []
 
 
-def test_a_checkpoint_is_there_whole_or_not_at_all(subjects, tmp_path, monkeypatch):
+def test_a_checkpoint_is_written_atomically(encoder_and_data, tmp_path, monkeypatch):
     from safetensors.torch import load_file
 
-    break_off(subjects, tmp_path, 3)
+    interrupt(encoder_and_data, tmp_path, 3)
     (file,) = tmp_path.iterdir()
     before = load_file(file)
     monkeypatch.setattr(checkpoint.os, "replace", lambda a, b: (_ for _ in ()).throw(OSError("killed here")))
-    break_off(subjects, tmp_path, 2)
+    interrupt(encoder_and_data, tmp_path, 2)
     assert list(tmp_path.iterdir()) == [file]
     assert before["run/step"] == load_file(file)["run/step"] == 2
 
 
-def test_saving_takes_a_small_share_of_the_time(subjects, tmp_path, monkeypatch):
+def test_saving_takes_a_small_fraction_of_the_time(encoder_and_data, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(checkpoint, "SHARE_OF_TIME", 0.05)
+    monkeypatch.setattr(checkpoint, "MAX_TIME_FRACTION", 0.05)
     saved = []
 
-    def slow(self, run, outcomes):
+    def slow(self, trainer, results):
         saved.append(now[0])
         now[0] += 60  # a large stack on a slow disk
 
@@ -199,21 +206,21 @@ def test_saving_takes_a_small_share_of_the_time(subjects, tmp_path, monkeypatch)
     one = Checkpoint(EngineSettings(checkpoint_folder=tmp_path, checkpoint_seconds=300), TRIALS)
     for _ in range(100):
         now[0] += 60
-        one.save_when_due(None, [])
+        one.save_if_due(None, [])
     assert saved == [300, 300 + 60 + 1200, 300 + 60 + 1200 + 60 + 1200, *saved[3:]]
 
 
-def test_the_state_of_a_run_is_all_that_changes(subjects):
+def test_the_state_of_a_trainer_is_all_that_changes(encoder_and_data):
     """Two steps from a copied state and two steps from the state itself give the same bits."""
     settings = EngineSettings()
-    run = StackRun(TRIALS, *subjects, torch.device("cpu"), settings)
-    other = StackRun(TRIALS, *subjects, torch.device("cpu"), settings)
-    run.stack.train(), other.stack.train()
+    trainer = StackTrainer(TRIALS, *encoder_and_data, torch.device("cpu"), settings)
+    other = StackTrainer(TRIALS, *encoder_and_data, torch.device("cpu"), settings)
+    trainer.model.train(), other.model.train()
     for step in range(3):
-        run.runner(step)
-    assert other.load_state({name: tensor.clone() for name, tensor in run.state().items()}) == 3
+        trainer.step_runner(step)
+    assert other.load_state({name: tensor.clone() for name, tensor in trainer.state().items()}) == 3
     for step in (3, 4):
-        run.runner(step)
-        other.runner(step)
-    for name, tensor in run.state().items():
+        trainer.step_runner(step)
+        other.step_runner(step)
+    for name, tensor in trainer.state().items():
         assert torch.equal(tensor, other.state()[name]), name

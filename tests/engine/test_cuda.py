@@ -1,4 +1,4 @@
-"""The GPU path against the CPU path: compiled layers, captured steps, bfloat16 compute, the attention kernel."""
+"""Results on the GPU against those on the CPU: compiled layers, CUDA graphs, bfloat16, the attention kernel."""
 
 import dataclasses
 
@@ -8,11 +8,11 @@ import transformers as tf
 from tiny import FAMILIES, tiny_encoder, tiny_task
 
 from whichlayers.engine import checkpoint
-from whichlayers.engine.cost import is_out_of_memory, release
+from whichlayers.engine.cost import is_out_of_memory, release_memory
 from whichlayers.engine.finetune import finetune
-from whichlayers.engine.memory import measure
+from whichlayers.engine.memory import measure_memory
 from whichlayers.engine.results import EngineSettings
-from whichlayers.engine.stack_trainer import StackRun
+from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.trial import Surgery, Training, Trial
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -30,7 +30,7 @@ def trials(dropout: float = 0.0) -> list[Trial]:
 
 
 def encoder():
-    """Heads of 32 channels, which the attention kernel takes."""
+    """An encoder with heads of size 32, which the attention kernel supports."""
     torch.manual_seed(0)
     config = tf.BertConfig(
         vocab_size=120, hidden_size=64, num_hidden_layers=3, num_attention_heads=2, intermediate_size=128,
@@ -40,13 +40,15 @@ def encoder():
 
 
 def losses(stack, model, device: str, steps: int, **settings) -> torch.Tensor:
-    run = StackRun(stack, model.to(device), tiny_task(), torch.device(device), EngineSettings(**settings))
-    run.stack.train()
+    trainer = StackTrainer(
+        stack, model.to(device), tiny_task(), torch.device(device), EngineSettings(**settings)
+    )
+    trainer.model.train()
     found = []
     for step in range(steps):
-        before = run.loss_sum.clone()
-        run.runner(step)
-        found.append((run.loss_sum - before).cpu())
+        before = trainer.loss_sum.clone()
+        trainer.step_runner(step)
+        found.append((trainer.loss_sum - before).cpu())
     return torch.stack(found)  # (steps, T)
 
 
@@ -79,19 +81,19 @@ def test_a_stack_takes_no_more_memory_than_measured_and_not_far_less():
                            intermediate_size=2048, max_position_embeddings=66)  # fmt: skip
     model, data = tf.BertModel(config, add_pooling_layer=False).cuda().eval(), tiny_task()
     stack = [dataclasses.replace(trials()[0], seed=seed) for seed in range(8)]
-    expected = measure(stack, model, data, "cuda").of(len(stack))
-    release()
+    expected = measure_memory(stack, model, data, "cuda").total(len(stack))
+    release_memory()
     before = torch.cuda.memory_reserved()
     torch.cuda.reset_peak_memory_stats()
-    assert all(outcome.error is None for outcome in finetune(stack, model, data, device="cuda"))
+    assert all(result.error is None for result in finetune(stack, model, data, device="cuda"))
     taken = torch.cuda.max_memory_reserved() - before
     assert (
         0.4 * expected < taken < 1.1 * expected + 512e6
     )  # torch reserves whole segments, whatever the model's size
 
 
-def test_running_out_of_memory_is_known_as_such_and_leaves_room_for_a_smaller_stack():
-    release()
+def test_running_out_of_memory_is_recognized_and_a_smaller_stack_still_fits():
+    release_memory()
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 900e6) / total)
     config = tf.BertConfig(vocab_size=120, hidden_size=512, num_hidden_layers=4, num_attention_heads=8,
@@ -103,16 +105,16 @@ def test_running_out_of_memory_is_known_as_such_and_leaves_room_for_a_smaller_st
             finetune(stack, model, data, device="cuda")
         assert is_out_of_memory(caught.value)
         del caught
-        release()
-        [outcome] = finetune(stack[:1], model, data, device="cuda")
-        assert outcome.error is None
+        release_memory()
+        [result] = finetune(stack[:1], model, data, device="cuda")
+        assert result.error is None
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_a_captured_stack_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SHARE_OF_TIME", float("inf"))
-    undisturbed = finetune(trials(dropout=0.1), encoder(), tiny_task(), device="cuda")
+def test_a_captured_stack_resumes_from_its_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "MAX_TIME_FRACTION", float("inf"))
+    uninterrupted = finetune(trials(dropout=0.1), encoder(), tiny_task(), device="cuda")
     settings = EngineSettings(checkpoint_folder=tmp_path, checkpoint_seconds=0)
     steps = []
 
@@ -128,8 +130,8 @@ def test_a_captured_stack_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     resumed = finetune(
         trials(dropout=0.1), encoder(), tiny_task(), device="cuda", settings=settings, on_step=steps.append
     )
-    assert len(steps) < 17 + trials()[0].steps, "it did not start anew"
-    for a, b in zip(resumed, undisturbed, strict=True):
+    assert len(steps) < 17 + trials()[0].steps, "it did not restart from the beginning"
+    for a, b in zip(resumed, uninterrupted, strict=True):
         assert [r.train_loss for r in a.epochs] == pytest.approx([r.train_loss for r in b.epochs], abs=2e-2)
         assert a.epochs[-1].dev_loss == pytest.approx(b.epochs[-1].dev_loss, abs=5e-2)
 

@@ -1,4 +1,4 @@
-"""Which lengths are captured, and what happens when capturing fails; a stand-in takes the place of CUDA."""
+"""Choice of the captured lengths, and what happens if capturing fails; with a fake of torch.cuda."""
 
 import contextlib
 import itertools
@@ -12,23 +12,29 @@ from whichlayers.engine.cuda_graphs import (
     CAPTURE_SECONDS,
     COMPILE_SECONDS,
     LENGTH_STEP,
-    WARM_RUNS,
+    WARMUP_STEPS,
     StepRunner,
-    few_lengths,
+    choose_lengths,
 )
 
 
 def test_a_length_is_compiled_where_it_saves_more_than_it_costs():
     lengths = np.array([5] * 900 + [17] * 3 + [40] * 1500 + [60] * 20)
-    kept = few_lengths(lengths, seconds_per_token=1e-3)
+    kept = choose_lengths(lengths, seconds_per_token=1e-3)
     assert (kept >= lengths).all()
     assert kept[:900].tolist() == [16] * 900, "padded to 48 they would take 29 s more"
-    assert kept[900:903].tolist() == [48] * 3, "three steps are not worth a compilation"
+    assert kept[900:903].tolist() == [48] * 3, "a compilation does not pay for three steps"
     assert kept[903:2403].tolist() == [48] * 1500
-    assert kept[2403:].tolist() == [64] * 20, "the longest has nowhere to go"
-    assert set(few_lengths(lengths, seconds_per_token=1e-5).tolist()) == {64}, "nothing pays in a small model"
-    assert set(few_lengths(lengths, 1e-4, known={16, 48}).tolist()) == {16, 48, 64}, "there is code already"
-    assert set(few_lengths(lengths, 1e-4, alike=10).tolist()) == {16, 48, 64}, "ten stacks share the cost"
+    assert kept[2403:].tolist() == [64] * 20, "the longest cannot be padded to another length"
+    assert set(choose_lengths(lengths, seconds_per_token=1e-5).tolist()) == {64}, (
+        "no compilation pays in a small model"
+    )
+    assert set(choose_lengths(lengths, 1e-4, known={16, 48}).tolist()) == {16, 48, 64}, (
+        "these are compiled already"
+    )
+    assert set(choose_lengths(lengths, 1e-4, similar_stacks=10).tolist()) == {16, 48, 64}, (
+        "ten stacks share the cost"
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -36,28 +42,28 @@ def test_no_other_choice_of_lengths_costs_less(seed):
     rng = np.random.default_rng(seed)
     lengths, rate, known = rng.integers(1, 90, 1200), 10 ** rng.uniform(-4, -2), {32, 64}
 
-    def cost(kept):
-        padded = np.array([min(k for k in kept if k >= n) for n in lengths])
+    def cost(chosen):
+        padded = np.array([min(k for k in chosen if k >= n) for n in lengths])
         rounded = -(-lengths // LENGTH_STEP) * LENGTH_STEP
-        each = sum(CAPTURE_SECONDS + (k not in known) * COMPILE_SECONDS for k in kept)
+        each = sum(CAPTURE_SECONDS + (k not in known) * COMPILE_SECONDS for k in chosen)
         return each + rate * (padded - rounded).sum()
 
-    ladder = range(LENGTH_STEP, 97, LENGTH_STEP)
-    choices = [c for n in range(1, 7) for c in itertools.combinations(ladder, n) if max(c) == 96]
-    chosen = tuple(sorted(set(few_lengths(lengths, rate, known).tolist())))
+    candidates = range(LENGTH_STEP, 97, LENGTH_STEP)
+    choices = [c for n in range(1, 7) for c in itertools.combinations(candidates, n) if max(c) == 96]
+    chosen = tuple(sorted(set(choose_lengths(lengths, rate, known).tolist())))
     assert cost(chosen) == pytest.approx(min(map(cost, choices)))
 
 
-class FakeRun:
-    """Counts its steps; says which of them were captured."""
+class FakeTrainer:
+    """Records its steps, and which of them were captured."""
 
     def __init__(self, lengths):
-        self.feed = SimpleNamespace(lengths=np.array(lengths), batch=8)
+        self.train_loader = SimpleNamespace(step_lengths=np.array(lengths), batch_size=8)
         self.trials, self.parameters = [None], []
-        self.plain, self.captured, self.capturing = [], [], False
+        self.eager, self.captured, self.capturing = [], [], False
 
     def train_step(self, length):
-        (self.captured if self.capturing else self.plain).append(length)
+        (self.captured if self.capturing else self.eager).append(length)
 
 
 class FakeGraph:
@@ -71,15 +77,15 @@ class FakeGraph:
 def cuda(monkeypatch):
     FakeGraph.replays = 0
     stream = SimpleNamespace(wait_stream=lambda other: None)
-    state = SimpleNamespace(error=None, run=None)
+    state = SimpleNamespace(error=None, trainer=None)
 
     @contextlib.contextmanager
     def graph(*args, **kwargs):
         if state.error:
             raise state.error
-        state.run.capturing = True
+        state.trainer.capturing = True
         yield
-        state.run.capturing = False
+        state.trainer.capturing = False
 
     for name, value in {
         "Stream": lambda: stream, "current_stream": lambda: stream, "synchronize": lambda: None,
@@ -91,28 +97,32 @@ def cuda(monkeypatch):
 
 
 def test_a_length_is_captured_after_it_has_run_and_then_replayed(cuda):
-    cuda.run = run = FakeRun([16] * 30)
-    runner = StepRunner(run, compiled=False, graphs=True)
+    cuda.trainer = trainer = FakeTrainer([16] * 30)
+    runner = StepRunner(trainer, compiled=False, graphs=True)
     for step in range(30):
         runner(step)
-    assert len(run.plain) == WARM_RUNS
-    assert len(run.captured) == 1
-    assert FakeGraph.replays == 30 - WARM_RUNS, "every step is run exactly once"
+    assert len(trainer.eager) == WARMUP_STEPS
+    assert len(trainer.captured) == 1
+    assert FakeGraph.replays == 30 - WARMUP_STEPS, "every step is run exactly once"
 
 
-def test_a_step_that_cannot_be_captured_goes_on_uncaptured(cuda, caplog):
-    cuda.run, cuda.error = (run := FakeRun([16] * 30)), RuntimeError("operation not permitted when capturing")
-    runner = StepRunner(run, compiled=False, graphs=True)
+def test_a_step_that_cannot_be_captured_runs_eagerly(cuda, caplog):
+    cuda.trainer, cuda.error = (
+        (trainer := FakeTrainer([16] * 30)),
+        RuntimeError("operation not permitted when capturing"),
+    )
+    runner = StepRunner(trainer, compiled=False, graphs=True)
     for step in range(30):
         runner(step)
-    assert len(run.plain) == 30
+    assert len(trainer.eager) == 30
     assert FakeGraph.replays == 0
     assert "cannot be captured" in caplog.text
 
 
-def test_running_out_of_memory_while_capturing_is_told(cuda):
-    cuda.run, cuda.error = (run := FakeRun([16] * 30)), RuntimeError("CUDA out of memory")
-    runner = StepRunner(run, compiled=False, graphs=True)
+def test_running_out_of_memory_while_capturing_raises(cuda):
+    cuda.trainer = trainer = FakeTrainer([16] * 30)
+    cuda.error = RuntimeError("CUDA out of memory")
+    runner = StepRunner(trainer, compiled=False, graphs=True)
     runner(0)
     with pytest.raises(RuntimeError, match="out of memory"):
         runner(1)

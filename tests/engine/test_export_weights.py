@@ -1,4 +1,4 @@
-"""The finetuned encoders that a stack hands over, against a plain loop and against what the stack says of itself."""
+"""Exported weights of finetuned encoders, against a plain training loop and against the reported weight changes."""
 
 import dataclasses
 
@@ -18,23 +18,23 @@ TRIAL = Trial(
 )
 
 
-def handed_over(trials, encoder, data, **settings):
+def exported(trials, encoder, data, **settings):
     found = {}
-    outcomes = finetune(
+    results = finetune(
         trials,
         encoder,
         data,
-        on_trained=lambda outcome, weights: found.update({outcome.trial_id: weights}),
+        on_trained=lambda result, weights: found.update({result.trial_id: weights}),
         settings=EngineSettings(**settings),
     )
-    return outcomes, found
+    return results, found
 
 
 @pytest.mark.parametrize("family", ["bert", "xlnet", "distilbert"])
 def test_weights_are_those_of_a_plain_loop(family):
     encoder, data = tiny_encoder(family, dropout=0.0), tiny_task()
     trials = [dataclasses.replace(TRIAL, seed=seed) for seed in (0, 1)]
-    _, found = handed_over(trials, encoder, data, slots=3)  # one slot fills up
+    _, found = exported(trials, encoder, data, slots=3)  # one padded slot
     assert set(found) == {trial.id for trial in trials}
     for trial in trials:
         plain = plain_finetune(trial, encoder, data)[0].encoder
@@ -43,10 +43,10 @@ def test_weights_are_those_of_a_plain_loop(family):
             assert torch.allclose(made[name], value, atol=2e-5), name
 
 
-def test_the_pretrained_encoder_stays_as_it_was():
+def test_the_pretrained_encoder_is_not_modified():
     encoder, data = tiny_encoder("bert"), tiny_task()
     before = {name: value.clone() for name, value in encoder.named_parameters()}
-    _, found = handed_over([TRIAL], encoder, data)
+    _, found = exported([TRIAL], encoder, data)
     made = with_weights(encoder, found[TRIAL.id])
     assert all(torch.equal(before[name], value) for name, value in encoder.named_parameters())
     moved = [name for name, value in made.named_parameters() if not torch.equal(value, before[name])]
@@ -56,35 +56,35 @@ def test_the_pretrained_encoder_stays_as_it_was():
     )
 
 
-def test_norms_of_the_change_are_those_that_are_reported():
+def test_norms_of_the_changes_are_those_reported():
     encoder, data = tiny_encoder("bert"), tiny_task()
-    outcomes, found = handed_over([TRIAL], encoder, data)
+    results, found = exported([TRIAL], encoder, data)
     before = dict(encoder.named_parameters())
-    assert outcomes[0].weight_changes
-    for change in outcomes[0].weight_changes:
+    assert results[0].weight_changes
+    for change in results[0].weight_changes:
         moved = found[TRIAL.id][change.name] - before[change.name].detach()
         assert float(moved.norm()) == pytest.approx(change.frobenius, rel=1e-4)
 
 
-def test_a_trial_that_diverged_hands_over_nothing():
+def test_no_weights_are_exported_for_a_trial_that_diverged():
     encoder, data = tiny_encoder("bert"), tiny_task()
     wild = dataclasses.replace(TRIAL, seed=1, training=dataclasses.replace(TRIAL.training, lr=1e30))
-    outcomes, found = handed_over([TRIAL, wild], encoder, data)
-    assert outcomes[1].error
+    results, found = exported([TRIAL, wild], encoder, data)
+    assert results[1].error
     assert set(found) == {TRIAL.id}
 
 
-def test_a_question_about_words_is_not_finetuned_itself():
+def test_a_word_probe_cannot_be_finetuned():
     with pytest.raises(WhichlayersError, match=r"finetune `trial\.finetuning`"):
         finetune(
             [dataclasses.replace(TRIAL, word_probe=WordProbe("c", "f"))], tiny_encoder("bert"), tiny_task()
         )
 
 
-def test_changes_are_measured_only_where_they_are_wanted():
+def test_weight_changes_are_measured_only_if_requested():
     encoder, data = tiny_encoder("bert"), tiny_task()
     (with_them,), (without,) = (
-        finetune([TRIAL], encoder, data, with_changes=wanted) for wanted in (True, False)
+        finetune([TRIAL], encoder, data, with_weight_changes=wanted) for wanted in (True, False)
     )
     assert with_them.weight_changes
     assert not without.weight_changes

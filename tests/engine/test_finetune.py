@@ -1,4 +1,4 @@
-"""Stacked trials equal the same trials run alone, and equal a plain Hugging Face loop."""
+"""Stacked trials give the same results as the same trials alone, and as a plain Hugging Face training loop."""
 
 import dataclasses
 
@@ -9,12 +9,12 @@ from tiny import FAMILIES, tiny_encoder, tiny_task
 
 from whichlayers.engine.finetune import finetune, stack_key
 from whichlayers.engine.results import EngineSettings
-from whichlayers.engine.stack_trainer import StackRun
+from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.errors import WhichlayersError
 from whichlayers.trial import Surgery, Training, Trial
 
-# Attention does not feel a shift of all keys: the true gradient of a key's bias is 0, and Adam with its usual eps
-# of 1e-8 would blow the rounding noise there up to full steps. An eps above the noise makes weights comparable.
+# Attention is invariant to a shift of all keys: the exact gradient of the key bias is 0, and Adam with its default eps
+# of 1e-8 would amplify the rounding noise to full steps. An eps above the noise makes weights comparable.
 RECIPE = Training(epochs=3, batch_size=8, lr=3e-3, clip_norm=1.0, dropout=0.0, eps=1e-6)
 
 
@@ -26,7 +26,7 @@ def trial(seed: int = 0, head: str = "mean", surgery: Surgery | None = None, **t
 
 
 def mixed_trials(family: str) -> list[Trial]:
-    """Trials that differ in all a stack allows."""
+    """Trials that differ in everything a stack allows."""
     moved = (
         Surgery(order=(1, 3, 2)) if family != "modernbert" else Surgery(reinit=(1,), recipe="as_described_v1")
     )
@@ -40,32 +40,32 @@ def mixed_trials(family: str) -> list[Trial]:
 
 
 def run_steps(trials, encoder, data, steps, settings=None):
-    run = StackRun(trials, encoder, data, torch.device("cpu"), settings or EngineSettings())
-    run.stack.train()
+    trainer = StackTrainer(trials, encoder, data, torch.device("cpu"), settings or EngineSettings())
+    trainer.model.train()
     losses = []
     for step in range(steps):
-        before = run.loss_sum.clone()
-        run.runner(step)
-        losses.append((run.loss_sum - before).tolist())
-    return run, torch.tensor(losses)  # (steps, T)
+        before = trainer.loss_sum.clone()
+        trainer.step_runner(step)
+        losses.append((trainer.loss_sum - before).tolist())
+    return trainer, torch.tensor(losses)  # (steps, T)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_stack_equals_the_plain_loop_over_20_steps(family):
     encoder, data, trials = tiny_encoder(family), tiny_task(), mixed_trials(family)
-    run, losses = run_steps(trials, encoder, data, 20)
+    trainer, losses = run_steps(trials, encoder, data, 20)
     for t, one in enumerate(trials):
         model, expected = plain_finetune(one, without_dropout(encoder), data, max_steps=20)
         torch.testing.assert_close(losses[:, t], torch.tensor(expected), rtol=0, atol=1e-4)
         for name, p in model.named_parameters():
-            found = run.stack.value_of(name, t)
+            found = trainer.model.trial_parameter(name, t)
             torch.testing.assert_close(
                 found, p, rtol=0, atol=1e-4, msg=lambda m, n=name, t=t: f"{t} {n}: {m}"
             )
 
 
 def without_dropout(encoder):
-    """A copy whose dropout is 0 in the modules and in the config, which some attention code reads."""
+    """A copy with dropout 0 in the modules and in the config, which some attention code reads."""
     import copy
 
     from torch import nn
@@ -95,17 +95,17 @@ def test_a_trial_is_the_same_alone_and_in_any_slot_with_dropout(family):
     for t in (1, 4):
         _, alone = run_steps([trials[t]], encoder, data, 20)
         torch.testing.assert_close(alone[:, 0], together[:, t], rtol=0, atol=1e-4)
-    # and dropout does something
+    # and dropout has an effect
     _, without = run_steps(mixed_trials(family), encoder, data, 3)
     assert (without - together[:3]).abs().max() > 1e-3
 
 
-def test_shuffled_and_plain_layers_share_a_stack():
+def test_permuted_and_original_layer_order_share_a_stack():
     encoder, data = tiny_encoder("bert"), tiny_task()
     pair = [trial(0), trial(0, surgery=Surgery(order=(3, 1, 2)))]
-    for outcome, one in zip(finetune(pair, encoder, data), pair, strict=True):
+    for result, one in zip(finetune(pair, encoder, data), pair, strict=True):
         [alone] = finetune([one], encoder, data)
-        assert outcome.epochs[-1].dev_loss == pytest.approx(alone.epochs[-1].dev_loss, abs=1e-4)
+        assert result.epochs[-1].dev_loss == pytest.approx(alone.epochs[-1].dev_loss, abs=1e-4)
 
 
 def test_mean_and_pooler_heads_share_a_stack():
@@ -123,21 +123,21 @@ def test_metrics_and_losses_after_every_epoch(kind):
     seen = []
     steps = []
     trials = [trial(0), trial(1, warmup=0.0)]
-    outcomes = finetune(
+    results = finetune(
         trials, encoder, data, on_epoch=lambda i, r: seen.append((i, r.epoch)), on_step=steps.append
     )
     assert [(i, e) for e in (1, 2, 3) for i in (trials[0].id, trials[1].id)] == seen
     assert sum(steps) == 2 * 3 * 7
-    for one, outcome in zip(trials, outcomes, strict=True):
-        assert outcome.error is None
+    for one, result in zip(trials, results, strict=True):
+        assert result.error is None
         model, losses = plain_finetune(one, without_dropout(encoder), data)
-        assert outcome.epochs[-1].train_loss == pytest.approx(sum(losses[-7:]) / 7, abs=1e-4)
+        assert result.epochs[-1].train_loss == pytest.approx(sum(losses[-7:]) / 7, abs=1e-4)
         expected = plain_evaluation(model, data)
-        assert outcome.epochs[-1].dev_loss == pytest.approx(expected.pop("loss"), abs=1e-3)
-        assert outcome.epochs[-1].metrics == pytest.approx(expected, abs=1e-3)
+        assert result.epochs[-1].dev_loss == pytest.approx(expected.pop("loss"), abs=1e-3)
+        assert result.epochs[-1].metrics == pytest.approx(expected, abs=1e-3)
 
 
-def test_evaluated_at_the_end_alone_a_trial_ends_the_same():
+def test_evaluating_only_at_the_end_gives_the_same_final_metrics():
     encoder, data = tiny_encoder("bert"), tiny_task()
     [each] = finetune([trial(0)], encoder, data)
     [once] = finetune([trial(0, evaluate="end")], encoder, data)
@@ -189,8 +189,8 @@ def test_one_study_at_three_stack_sizes_gives_the_same_metrics():
     for size in (1, 3, 8):
         found = {}
         for start in range(0, len(trials), size):
-            for outcome in finetune(trials[start : start + size], encoder, data):
-                found[outcome.trial_id] = outcome.epochs[-1]
+            for result in finetune(trials[start : start + size], encoder, data):
+                found[result.trial_id] = result.epochs[-1]
         results[size] = found
     for trial_id, record in results[8].items():
         for size in (1, 3):
@@ -209,23 +209,23 @@ def test_the_same_trial_twice_gives_the_same_bits():
 def test_a_trial_that_diverges_fails_alone():
     encoder, data = tiny_encoder("bert"), tiny_task()
     good, bad = trial(0), trial(1, lr=1e30)
-    outcomes = finetune([bad, good], encoder, data)
-    assert "not a finite number" in outcomes[0].error
-    assert outcomes[1].error is None
-    assert outcomes[1].epochs[-1].dev_loss == pytest.approx(
+    results = finetune([bad, good], encoder, data)
+    assert "not a finite number" in results[0].error
+    assert results[1].error is None
+    assert results[1].epochs[-1].dev_loss == pytest.approx(
         finetune([good], encoder, data)[0].epochs[-1].dev_loss, abs=1e-4
     )
 
 
-def test_weight_decay_reaches_rows_that_training_never_touches():
+def test_weight_decay_applies_to_rows_that_are_not_in_the_training_set():
     encoder, data = tiny_encoder("bert"), tiny_task(n_train=12)
     one = dataclasses.replace(trial(0, weight_decay=0.5, lr=1e-2), train_size=12)
-    run, _ = run_steps([one], encoder, data, 6)
+    trainer, _ = run_steps([one], encoder, data, 6)
     model, _ = plain_finetune(one, without_dropout(encoder), data)
     name = "encoder.embeddings.word_embeddings.weight"
-    assert run.words.weight.shape[1] < 120
+    assert trainer.word_embeddings.weight.shape[1] < 120
     torch.testing.assert_close(
-        run.stack.value_of(name, 0), model.get_parameter(name).detach(), rtol=0, atol=1e-5
+        trainer.model.trial_parameter(name, 0), model.get_parameter(name).detach(), rtol=0, atol=1e-5
     )
 
 
@@ -233,22 +233,22 @@ def test_weight_decay_reaches_rows_that_training_never_touches():
 def test_a_batch_of_one_row(family):
     encoder, data = tiny_encoder(family), tiny_task(n_train=9, n_dev=1)
     one = dataclasses.replace(trial(0, batch_size=1, epochs=1), train_size=9)
-    outcome = finetune([one], encoder, data)[0]
+    result = finetune([one], encoder, data)[0]
     model, losses = plain_finetune(one, without_dropout(encoder), data)
-    assert outcome.epochs[-1].train_loss == pytest.approx(sum(losses) / 9, abs=1e-4)
-    assert outcome.epochs[-1].dev_loss == pytest.approx(plain_evaluation(model, data)["loss"], abs=1e-3)
+    assert result.epochs[-1].train_loss == pytest.approx(sum(losses) / 9, abs=1e-4)
+    assert result.epochs[-1].dev_loss == pytest.approx(plain_evaluation(model, data)["loss"], abs=1e-3)
 
 
-def test_filled_slots_change_nothing():
+def test_padded_slots_change_nothing():
     encoder, data = tiny_encoder("bert"), tiny_task()
     plain = finetune([trial(0), trial(1)], encoder, data)
-    filled = finetune([trial(0), trial(1)], encoder, data, settings=EngineSettings(slots=4))
-    assert len(filled) == 2
-    for a, b in zip(plain, filled, strict=True):
+    padded = finetune([trial(0), trial(1)], encoder, data, settings=EngineSettings(slots=4))
+    assert len(padded) == 2
+    for a, b in zip(plain, padded, strict=True):
         assert a.epochs[-1].dev_loss == pytest.approx(b.epochs[-1].dev_loss, abs=1e-5)
 
 
-def test_bfloat16_with_float32_master_weights_learns_alike():
+def test_bfloat16_with_float32_master_weights_learns_similarly():
     encoder, data = tiny_encoder("bert"), tiny_task(n_train=60)
     precise = finetune([trial(0, lr=1e-3)], encoder, data)[0]
     rough = finetune(
@@ -257,7 +257,7 @@ def test_bfloat16_with_float32_master_weights_learns_alike():
     assert rough.epochs[-1].train_loss == pytest.approx(precise.epochs[-1].train_loss, abs=0.05)
 
 
-def test_bad_input_is_refused_before_any_work():
+def test_invalid_input_is_rejected_before_any_work():
     encoder, data = tiny_encoder("bert"), tiny_task()
     with pytest.raises(WhichlayersError, match="at least one trial"):
         finetune([], encoder, data)
@@ -274,7 +274,7 @@ def test_bad_input_is_refused_before_any_work():
             finetune([trial(0)], encoder, data, device="cuda")
     assert stack_key(trial(0)) == stack_key(trial(1, lr=1.0, surgery=Surgery(reinit=(1,))))
     assert stack_key(trial(0)) != stack_key(trial(0, surgery=Surgery(order=(1, 2))))
-    shuffled, shorter = (trial(0, surgery=Surgery(order=order)) for order in ((3, 1, 2), (1, 2)))
-    assert stack_key(trial(0), "bert", depth=3) == stack_key(shuffled, "bert", depth=3)
+    permuted, shorter = (trial(0, surgery=Surgery(order=order)) for order in ((3, 1, 2), (1, 2)))
+    assert stack_key(trial(0), "bert", depth=3) == stack_key(permuted, "bert", depth=3)
     assert stack_key(trial(0), "bert", depth=3) != stack_key(shorter, "bert", depth=3)
-    assert stack_key(trial(0), "modernbert", depth=3) != stack_key(shuffled, "modernbert", depth=3)
+    assert stack_key(trial(0), "modernbert", depth=3) != stack_key(permuted, "modernbert", depth=3)

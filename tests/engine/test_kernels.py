@@ -1,4 +1,4 @@
-"""The optimiser's kernels against the plain functions that say what they compute."""
+"""The optimizer's Triton kernels against their reference implementations."""
 
 import pytest
 import torch
@@ -18,12 +18,12 @@ def test_the_adam_kernel_is_split_step(size, rates):
     m, v = torch.randn(3, size, generator=g) * 0.1, torch.rand(3, size, generator=g)
     grad = (torch.randn(3, size, generator=g) * 2).bfloat16()
     width = size if rates == "by element" else 1
-    rate, decay = torch.rand(3, width, generator=g) * 1e-2, torch.rand(3, width, generator=g)
+    lr, weight_decay = torch.rand(3, width, generator=g) * 1e-2, torch.rand(3, width, generator=g)
     clip, scalars = torch.rand(3, 1, generator=g), torch.tensor([0.9, 0.999, 1e-8, 0.3, 0.2])
     plain = [x.clone() for x in (high, low, m, v)]
-    split_step(*plain, grad, clip, rate, decay, scalars)
+    split_step(*plain, grad, clip, lr, weight_decay, scalars)
     fast = [x.cuda() for x in (high, low, m, v)]
-    kernels.adam(*fast, *(x.cuda() for x in (grad, clip, rate, decay, scalars)))
+    kernels.adam(*fast, *(x.cuda() for x in (grad, clip, lr, weight_decay, scalars)))
     expected, found = SplitFloat.join(*plain[:2]), SplitFloat.join(fast[0].cpu(), fast[1].cpu())
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(fast[2].cpu(), plain[2], rtol=1e-5, atol=1e-6)
@@ -31,8 +31,8 @@ def test_the_adam_kernel_is_split_step(size, rates):
 
 
 @pytest.mark.parametrize("size", [7, 8192, 100_000])
-def test_the_squares_add_up(size):
+def test_the_partial_sums_of_squares_add_up(size):
     grad = torch.randn(4, size).bfloat16()
     torch.testing.assert_close(
-        kernels.squares(grad.cuda()).sum(1).cpu(), grad.float().square().sum(1), rtol=1e-4, atol=0
+        kernels.sum_of_squares(grad.cuda()).sum(1).cpu(), grad.float().square().sum(1), rtol=1e-4, atol=0
     )

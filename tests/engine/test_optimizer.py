@@ -1,4 +1,4 @@
-"""Both optimisers against torch.optim.AdamW with torch's own clipping, trial by trial."""
+"""Both optimizers against torch.optim.AdamW with torch's own clipping, trial by trial."""
 
 import pytest
 import torch
@@ -42,20 +42,20 @@ def reference(
 ) -> dict[tuple[str, int], torch.Tensor]:
     result = {}
     for t in range(3):
-        ps = {p.name: nn.Parameter(p.work.detach()[t].clone()) for p in parameters(decay) if p.lr[t] > 0}
+        ps = {p.name: nn.Parameter(p.param.detach()[t].clone()) for p in parameters(decay) if p.lr[t] > 0}
         groups = [
             {"params": [p], "lr": LR[n][t], "weight_decay": decay if n.endswith("weight") else 0.0}
             for n, p in ps.items()
         ]
-        optimiser = torch.optim.AdamW(groups, betas=training.betas, eps=training.eps)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda s: (total - s) / total)
+        optimizer = torch.optim.AdamW(groups, betas=training.betas, eps=training.eps)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: (total - s) / total)
         for step in range(steps):
             for (name, _), grad in zip(SHAPES.items(), gradients(step), strict=True):
                 if name in ps:
                     ps[name].grad = grad[t].clone()
             if training.clip_norm:
                 nn.utils.clip_grad_norm_(list(ps.values()), training.clip_norm)
-            optimiser.step()
+            optimizer.step()
             schedule.step()
         result |= {(n, t): p.detach() for n, p in ps.items()}
     return result
@@ -68,25 +68,25 @@ def test_equals_torch_adamw_with_clipping_and_schedule(kind, decay, clip):
     training = Training(clip_norm=clip, betas=(0.8, 0.99))
     start, ps = parameters(decay), parameters(decay)
     schedule = Schedule(training, 10)
-    optimiser = (
+    optimizer = (
         FlatAdamW(ps, training, schedule, compiled=False)
         if kind == "flat"
         else FusedAdamW(ps, training, schedule)
     )
     for i, p in enumerate(start):
-        optimiser.set_values(i, p.work.detach())
+        optimizer.set_values(i, p.param.detach())
     for step in range(7):
-        optimiser.step(gradients(step), torch.tensor(step, dtype=torch.int32))
+        optimizer.step(gradients(step), torch.tensor(step, dtype=torch.int32))
     expected = reference(training, 7, 10, decay)
     for i, p in enumerate(start):
         for t in range(3):
-            found = optimiser.values(i)[t]
+            found = optimizer.values(i)[t]
             torch.testing.assert_close(
-                found, expected.get((p.name, t), p.work.detach()[t]), rtol=1e-5, atol=1e-6
+                found, expected.get((p.name, t), p.param.detach()[t]), rtol=1e-5, atol=1e-6
             )
 
 
-def test_state_saved_and_loaded_goes_on_as_if_nothing_had_happened():
+def test_a_restored_state_continues_identically():
     training = Training()
     for kind in (lambda p, t, s: FlatAdamW(p, t, s, compiled=False), FusedAdamW):
         whole, first, second = (kind(parameters(0.1), training, Schedule(training, 10)) for _ in range(3))
@@ -105,19 +105,19 @@ def test_bfloat16_weights_keep_a_float32_master():
     training = Training(lr=1e-3, clip_norm=1.0)
     exact, split = parameters(0.0), parameters(0.0)
     for p in split:
-        p.work = nn.Parameter(p.work.detach().bfloat16())
+        p.param = nn.Parameter(p.param.detach().bfloat16())
     a = FlatAdamW(exact, training, Schedule(training, 10), compiled=False)
     b = FlatAdamW(split, training, Schedule(training, 10), compiled=False)
     for i, p in enumerate(parameters(0.0)):
-        a.set_values(i, p.work.detach())
-        b.set_values(i, p.work.detach())
-        assert torch.equal(b.values(i), p.work.detach()), "the master weight is kept to the last bit"
+        a.set_values(i, p.param.detach())
+        b.set_values(i, p.param.detach())
+        assert torch.equal(b.values(i), p.param.detach()), "the master weight is kept to the last bit"
     for step in range(5):
         a.step(gradients(step), torch.tensor(step))
         b.step(gradients(step), torch.tensor(step))
     for i in range(len(SHAPES)):
         assert torch.equal(a.values(i), b.values(i)), "the same float32 arithmetic"
-        torch.testing.assert_close(split[i].work.float(), b.values(i), rtol=2**-8, atol=0)
+        torch.testing.assert_close(split[i].param.float(), b.values(i), rtol=2**-8, atol=0)
 
 
 def test_split_floats_join_exactly_and_round_to_nearest():

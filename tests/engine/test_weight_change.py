@@ -1,4 +1,4 @@
-"""Norms of what changed against numpy's, and against a plain loop's weights."""
+"""Norms of weight changes against numpy, and against the weights of a plain training loop."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from test_finetune import run_steps, trial, without_dropout
 from tiny import tiny_encoder, tiny_task
 
 from whichlayers.engine.weight_change import spectral_norm, weight_changes
-from whichlayers.models.surgery import operate
+from whichlayers.models.surgery import apply_surgery
 from whichlayers.trial import Surgery
 
 
@@ -30,10 +30,10 @@ def test_the_spectral_norm_is_the_largest_singular_value(shape):
 def test_weight_change_is_the_distance_between_start_and_end(family):
     encoder, data = tiny_encoder(family), tiny_task()
     trials = [trial(0), trial(1, surgery=Surgery(reinit=(2, 3)))]
-    run, _ = run_steps(trials, encoder, data, 10)
-    changes = weight_changes(run)
+    trainer, _ = run_steps(trials, encoder, data, 10)
+    changes = weight_changes(trainer)
     for t, one in enumerate(trials):
-        start = operate(encoder, one.surgery, one.seed)
+        start = apply_surgery(encoder, one.surgery, one.seed)
         end, _ = plain_finetune(one, without_dropout(encoder), data, max_steps=10)
         before, after = dict(start.named_parameters()), dict(end.encoder.named_parameters())
         assert {c.layer for c in changes[t]} == {1, 2, 3}

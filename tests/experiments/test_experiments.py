@@ -17,7 +17,7 @@ DEPTHS = [1, 2, 3, 6, 12, 24]
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_incremental_keeps_the_first_k(depth):
-    made = list(Incremental().arrangements(depth))
+    made = list(Incremental().variants(depth))
     assert [a.x for a in made] == list(range(depth + 1))
     for a in made:
         assert set(a.reinit) == {layer for layer in range(1, depth + 1) if layer > a.x}
@@ -27,12 +27,12 @@ def test_incremental_keeps_the_first_k(depth):
 @pytest.mark.parametrize(("depth", "kept"), [(1, [0, 1]), (2, [0, 1, 2]), (6, [0, 3, 6]), (12, [0, 6, 12])])
 def test_half_and_depth_are_those_of_the_model(depth, kept):
     experiment = Incremental(keep=[0, "half", "depth"])
-    assert not list(experiment.misfits(depth))
-    assert [a.x for a in experiment.arrangements(depth)] == kept
-    assert [a.x for a in Epochs().arrangements(depth)] == kept
+    assert not list(experiment.depth_errors(depth))
+    assert [a.x for a in experiment.variants(depth)] == kept
+    assert [a.x for a in Epochs().variants(depth)] == kept
 
 
-def test_words_that_keep_does_not_know_are_refused():
+def test_keep_rejects_unknown_names():
     with pytest.raises(StudyError, match='or "half" or "depth"'):
         a_study(experiments=[{"kind": "incremental", "keep": ["most"]}])
 
@@ -44,32 +44,32 @@ def test_a_correlation_needs_three_orders():
 
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("block", [1, 2, 3])
-def test_blocks_reinitialised_and_preserved_complement_each_other(depth, block):
+def test_blocks_reinitialized_and_preserved_complement_each_other(depth, block):
     experiment = Localized(block=block)
     if block > depth:
-        assert [(m.key, m.given) for m in experiment.misfits(depth)] == [("block", block)]
+        assert [(e.key, e.value) for e in experiment.depth_errors(depth)] == [("block", block)]
         return
-    assert not list(experiment.misfits(depth))
-    points = {(a.condition, a.x): set(a.reinit) for a in experiment.arrangements(depth)}
+    assert not list(experiment.depth_errors(depth))
+    points = {(a.condition, a.x): set(a.reinit) for a in experiment.variants(depth)}
     everything = set(range(1, depth + 1))
     assert points.pop(("all pretrained", 0)) == set()
     assert points.pop(("none pretrained", 0)) == everything
     assert len(points) == 2 * (depth - block + 1)
     for first in range(1, depth - block + 2):
-        drawn = points["block reinitialized", first]
-        assert drawn == {n for n in everything if first <= n < first + block}
-        assert points["block preserved", first] == everything - drawn
+        reinitialized = points["block reinitialized", first]
+        assert reinitialized == {n for n in everything if first <= n < first + block}
+        assert points["block preserved", first] == everything - reinitialized
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_single_layer(depth):
-    made = [a for a in SingleLayer().arrangements(depth) if not a.is_baseline]
+    made = [a for a in SingleLayer().variants(depth) if not a.is_baseline]
     assert [(a.x, a.reinit) for a in made] == [(n, (n,)) for n in range(1, depth + 1)]
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_permutations_are_those_of_the_released_code(depth):
-    made = [a for a in Permutation(permutations=4).arrangements(depth) if not a.is_baseline]
+    made = [a for a in Permutation(permutations=4).variants(depth) if not a.is_baseline]
     assert [a.x for a in made] == [1, 2, 3, 4]
     for n, a in enumerate(made, start=1):
         order = tuple(int(i) for i in np.random.RandomState(n).permutation(depth) + 1)
@@ -78,14 +78,12 @@ def test_permutations_are_those_of_the_released_code(depth):
 
 
 def test_the_first_permutation_of_twelve_layers():
-    first = next(a for a in Permutation().arrangements(12) if not a.is_baseline)
+    first = next(a for a in Permutation().variants(12) if not a.is_baseline)
     assert first.order == (3, 4, 5, 11, 2, 7, 1, 8, 12, 10, 9, 6)
 
 
 def test_prune():
-    made = {
-        (a.condition, a.x): a.order for a in Prune(top=2, bottom=[1, 3], drop=[[2, 3], [4]]).arrangements(4)
-    }
+    made = {(a.condition, a.x): a.order for a in Prune(top=2, bottom=[1, 3], drop=[[2, 3], [4]]).variants(4)}
     assert made == {
         ("all pretrained", 0): None,
         ("top", 2): (1, 2),
@@ -97,12 +95,12 @@ def test_prune():
 
 
 @pytest.mark.parametrize("flat", [[7, 8], [[7], 8]])
-def test_layers_to_drop_are_said_to_be_dropped_together_or_not(flat):
+def test_layers_to_drop_are_lists_of_lists(flat):
     with pytest.raises(StudyError) as caught:
         a_study(experiments=[{"kind": "prune", "drop": flat}])
     assert "experiments[0].drop" in str(caught.value)
     if flat == [7, 8]:
-        assert "drop = [[7], [8]] makes a model without each of them, drop = [[7, 8]] one" in str(
+        assert "drop = [[7], [8]] gives a model without each of them, drop = [[7, 8]] one" in str(
             caught.value
         )
     with pytest.raises(StudyError, match=r"drop = \[\[7\]\]"):
@@ -110,7 +108,7 @@ def test_layers_to_drop_are_said_to_be_dropped_together_or_not(flat):
 
 
 @pytest.mark.parametrize(
-    ("experiment", "depth", "key", "given", "allowed"),
+    ("experiment", "depth", "key", "value", "allowed"),
     [
         (Incremental(keep=[0, 6, 7]), 6, "keep", 7, "0 to 6"),
         (SingleLayer(layers=[1, 13]), 12, "layers", 13, "1 to 12"),
@@ -120,16 +118,16 @@ def test_layers_to_drop_are_said_to_be_dropped_together_or_not(flat):
         (Prune(drop=[[1, 2, 3]]), 3, "drop", (1, 2, 3), "1 to 2"),
     ],
 )
-def test_misfits_say_what_is_allowed(experiment, depth, key, given, allowed):
-    (misfit,) = experiment.misfits(depth)
-    assert (misfit.key, misfit.given) == (key, given)
-    assert allowed in misfit.allowed
-    assert not list(experiment.misfits(24))
+def test_depth_errors_say_what_is_allowed(experiment, depth, key, value, allowed):
+    (error,) = experiment.depth_errors(depth)
+    assert (error.key, error.value) == (key, value)
+    assert allowed in error.allowed
+    assert not list(experiment.depth_errors(24))
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_probing_all_layers_leaves_the_embeddings_to_those_who_ask(depth):
-    made = list(Probing(pooling="summary", lr=0.1).arrangements(depth))
+def test_probing_all_layers_excludes_the_embeddings(depth):
+    made = list(Probing(pooling="summary", lr=0.1).variants(depth))
     assert [a.x for a in made] == list(range(1, depth + 1))
     assert [a.probe for a in made] == [Probe(n, pooling="summary", lr=0.1) for n in range(1, depth + 1)]
     assert all(a.order is None and a.reinit == () for a in made)
@@ -137,13 +135,13 @@ def test_probing_all_layers_leaves_the_embeddings_to_those_who_ask(depth):
 
 def test_probing_some_layers():
     experiment = Probing(layers=[0, 3, 7])
-    assert [a.probe for a in Probing(layers=[0, 3]).arrangements(4)] == [Probe(0), Probe(3)]
-    assert [(m.key, m.given) for m in experiment.misfits(6)] == [("layers", 7)]
-    assert not list(experiment.misfits(7))
+    assert [a.probe for a in Probing(layers=[0, 3]).variants(4)] == [Probe(0), Probe(3)]
+    assert [(e.key, e.value) for e in experiment.depth_errors(6)] == [("layers", 7)]
+    assert not list(experiment.depth_errors(7))
 
 
-def test_every_setting_of_a_probe_can_be_asked_for():
+def test_every_setting_of_a_probe_is_a_key():
     settings = {"pooling": "summary", "max_epochs": 3, "patience": 2, "held_out": 0.5, "batch_size": 4}
     settings |= {"lr": 0.5, "weight_decay": 0.25, "standardize": True}
-    (made,) = Probing(layers=1, **settings).arrangements(2)
+    (made,) = Probing(layers=1, **settings).variants(2)
     assert vars(made.probe) == {"layer": 1} | settings

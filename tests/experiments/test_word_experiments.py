@@ -1,4 +1,4 @@
-"""Experiments on words: what a study file may say of them, and the trials that follow."""
+"""Word-level experiments: their keys in a study file and their trials."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from fake_facts import FakeFacts, a_study
 
 from whichlayers.config.corpus import BUILTIN_CORPORA, FOLDER_CORPORA, TAGS, CorpusSpec
 from whichlayers.config.errors import StudyError
+from whichlayers.data import builtin
 from whichlayers.data.conll import CONLLU_COLUMNS, PMB_LAYERS
-from whichlayers.data.corpora import BUILTIN, KNOWN
+from whichlayers.data.corpora import CORPUS_FILES
 from whichlayers.study.describe import describe_study
 from whichlayers.study.expand import expand
-from whichlayers.study.file import Study
+from whichlayers.study.study_file import Study
 from whichlayers.trial import Probe, Surgery, Training, Trial, WordProbe
 
 DEPTH = 4
@@ -50,7 +51,7 @@ def test_every_layer_of_the_pretrained_model_and_after_each_task():
         ({"trials": {"500": 9, "default": 3}, "tasks": []}, 3),
     ],
 )  # fmt: skip
-def test_the_pretrained_model_has_a_partner_for_every_finetuned_one(settings, trials):
+def test_the_pretrained_model_has_as_many_trials_as_any_finetuned_one(settings, trials):
     given = {"corpora": ["builtin:pos"], "tasks": ["SST-2"], "experiments": ["word_probing"], **settings}
     points = expand(a_study(**given), FakeFacts(depth=DEPTH))
     seeds = [p.trial.seed for p in points if p.condition == "pretrained" and p.x == 0]
@@ -62,7 +63,7 @@ def _plain(trial):
     return {name: getattr(trial, name) for name in names}
 
 
-def test_questions_about_neurons():
+def test_points_of_neuron_ranking():
     settings = {"shares": [0.05, 0.1], "rankings": ["lca", "probeless"], "finetuned_on": [], "trials": 1}
     points = points_of({"kind": "neurons", **settings}, corpora=["builtin:pos"])
     found = {(p.experiment, p.condition, p.x) for p in points}
@@ -84,7 +85,7 @@ def test_questions_about_neurons():
     assert {p.trial.word_probe.lambdas for p in points} == {None}  # a grid search
 
 
-def test_selectivity_asks_for_all_and_for_the_top():
+def test_selectivity_probes_all_and_top_neurons():
     points = points_of({"kind": "selectivity", "l1": 0.001, "l2": 0.01}, trials=1, corpora=["builtin:pos"])
     assert {(p.experiment, p.trial.word_probe.measure, p.trial.word_probe.neurons) for p in points} == {
         (e, a, n)
@@ -94,7 +95,7 @@ def test_selectivity_asks_for_all_and_for_the_top():
     assert {p.trial.word_probe.lambdas for p in points} == {(0.001, 0.01)}
 
 
-def test_ids_tell_questions_apart_and_names_do_not():
+def test_ids_depend_on_probe_settings_and_not_on_names():
     plain = Trial("m", "mf", "t", "tf", 10, 0, word_probe=WordProbe("c", "cf"))
     assert plain.id != dataclasses.replace(plain, word_probe=None).id
     changes = {
@@ -113,7 +114,7 @@ def test_ids_tell_questions_apart_and_names_do_not():
             ).id
             != plain.id
         )
-    same = dataclasses.replace(  # no smallest set is asked for, and no L2
+    same = dataclasses.replace(  # neither the smallest set nor L2 is used
         plain, word_probe=WordProbe("another name", "cf", delta=0.3, norm="plain")
     )
     assert same.id == plain.id
@@ -129,15 +130,15 @@ def test_ids_tell_questions_apart_and_names_do_not():
 
 
 def test_ids_of_other_trials_are_what_they_were():
-    """Made before there were questions about words."""
+    """Ids from a version without word-level experiments."""
     old = Trial("m", "mf", "t", "tf", 10, 0, surgery=Surgery(reinit=(2,)))
     assert old.id == "6689296472649a0d"
     assert Trial("m", "mf", "t", "tf", 10, 0, probe=Probe(3)).id == "1db344b03fbba304"
 
 
-def test_corpora_that_the_study_knows_are_those_that_can_be_read():
-    assert set(BUILTIN_CORPORA) == set(BUILTIN)
-    assert set(FOLDER_CORPORA) == set(KNOWN)
+def test_known_corpora_match_those_of_the_data_package():
+    assert set(BUILTIN_CORPORA) == set(builtin.BUILTIN_CORPORA)
+    assert set(FOLDER_CORPORA) == set(CORPUS_FILES)
     assert CorpusSpec(name="ud-ewt:XPOS").name == "UD-EWT:xpos"
     assert {name: tuple(known) for name, known in (("conllu", CONLLU_COLUMNS), ("pmb", PMB_LAYERS))} == TAGS
 
@@ -146,38 +147,41 @@ OWN = {"name": "mine", "train": "a", "test": "b", "format": "conll"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
-        ({"corpora": []}, r"word_probing needs a \[\[corpora\]\] table"),
-        ({"corpora": ["UD-EWT:xpox"]}, "no such corpus; did you mean `UD-EWT:xpos`"),
-        ({"corpora": [{"name": "mine", "train": "a.conll"}]}, "needs `test`"),
-        ({"corpora": [{"name": "builtin:pos", "source": "x"}]}, "is built in and takes no `source`"),
+        ({"corpora": []}, r"word_probing requires a \[\[corpora\]\] table"),
+        ({"corpora": ["UD-EWT:xpox"]}, "unknown corpus; did you mean `UD-EWT:xpos`"),
+        ({"corpora": [{"name": "mine", "train": "a.conll"}]}, "`test` is required for your own files"),
+        ({"corpora": [{"name": "builtin:pos", "source": "x"}]}, "is built in and has no key `source`"),
         (
             {"corpora": [OWN | {"column": "upos"}]},
-            r'corpora\[0\]\.column = "upos": the columns of a conll file are numbered',
+            r'corpora\[0\]\.column = "upos": columns of a conll file are given by index',
         ),
-        ({"corpora": [OWN | {"column": 0}]}, r"corpora\[0\]\.column = 0: this is the column of the words"),
+        ({"corpora": [OWN | {"column": 0}]}, r"corpora\[0\]\.column = 0: column 0 holds the words"),
         (
             {"corpora": [OWN | {"format": "conllu", "column": 3}]},
-            r'corpora\[0\]\.column = 3: of conllu, allowed: "upos", "xpos"',
+            r'corpora\[0\]\.column = 3: allowed for conllu: "upos", "xpos"',
         ),
         ({"corpora": [OWN | {"test": "a"}]}, r'corpora\[0\]\.test = "a": the same file as `train`'),
         ({"corpora": ["builtin:pos", "builtin:pos"]}, "builtin:pos is listed twice"),
-        ({"experiments": [{"kind": "word_probing", "layers": [9]}]}, "has 4 layers: the layers are 1 to 4"),
+        (
+            {"experiments": [{"kind": "word_probing", "layers": [9]}]},
+            "has 4 layers: allowed are layers 1 to 4",
+        ),
         ({"experiments": [{"kind": "word_probing", "finetuned_on": ["QNLI"]}]}, "the study has no QNLI"),
         ({"experiments": [{"kind": "neurons", "l1": 0.1}]}, "give both l1 and l2"),
         ({"experiments": [{"kind": "neurons", "shares": [1.5]}]}, "shares"),
-        ({"tasks": [], "experiments": ["incremental", "word_probing"]}, "tasks.*: at least one is needed"),
+        ({"tasks": [], "experiments": ["incremental", "word_probing"]}, "tasks.*: at least one is required"),
     ],
 )
-def test_what_cannot_be_is_told(settings, said):
+def test_invalid_settings(settings, message):
     plain = {"corpora": ["builtin:pos"], "experiments": ["word_probing"], "tasks": ["SST-2"]}
-    with pytest.raises(StudyError, match=said):
+    with pytest.raises(StudyError, match=message):
         expand(a_study(**(plain | settings)), FakeFacts(depth=DEPTH))
 
 
 @pytest.mark.parametrize(
-    ("experiment", "refused"),
+    ("experiment", "rejected"),
     [
         ({"kind": "word_probing", "l1": 0.1, "l2": 0.1}, False),
         ({"kind": "neurons"}, True),
@@ -189,29 +193,29 @@ def test_what_cannot_be_is_told(settings, said):
         ({"kind": "selectivity", "l1": 0.1, "l2": 0.1}, False),
     ],
 )
-def test_a_corpus_without_sentences_to_choose_by(experiment, refused):
+def test_a_corpus_without_validation_data(experiment, rejected):
     study = a_study(tasks=[], corpora=["builtin:pos", "builtin:chunk"], experiments=[experiment])
     assert expand(study, FakeFacts(depth=DEPTH))
-    if not refused:
-        assert expand(study, FakeFacts(depth=DEPTH, can_choose=False))
+    if not rejected:
+        assert expand(study, FakeFacts(depth=DEPTH, has_validation_data=False))
         return
     with pytest.raises(StudyError, match="builtin:chunk has one training sentence and no dev file") as caught:
-        expand(study, FakeFacts(depth=DEPTH, can_choose=False))
+        expand(study, FakeFacts(depth=DEPTH, has_validation_data=False))
     assert ("corpora[0]: builtin:pos" in str(caught.value)) == ("corpora" not in experiment)
 
 
-def test_two_experiments_may_not_ask_one_thing_in_two_ways():
-    with pytest.raises(StudyError, match="different settings of the probes"):
+def test_two_experiments_may_not_have_different_probes_at_one_point():
+    with pytest.raises(StudyError, match="different probe settings"):
         points_of("word_probing", {"kind": "word_probing", "l2": 0.1})
 
 
 def test_a_study_of_pretrained_models_needs_no_task():
     study = a_study(tasks=[], corpora=["builtin:pos"], experiments=["word_probing"])
     assert {p.condition for p in expand(study, FakeFacts(depth=DEPTH))} == {"pretrained"}
-    assert "know of the words of builtin:pos" in describe_study(study)
+    assert "encode about the words of builtin:pos" in describe_study(study)
 
 
-def test_the_file_that_a_run_leaves_says_the_same(tmp_path):
+def test_word_experiments_survive_a_round_trip(tmp_path):
     own = {"name": "mine", "train": "a", "test": "b", "format": "conll", "column": 1, "train_words": 10}
     study = a_study(
         corpora=["builtin:pos", {"name": "PMB:sem", "source": "data"}, own],

@@ -17,7 +17,7 @@ from fake_facts import FakeFacts
 
 import whichlayers
 from whichlayers.study.expand import expand
-from whichlayers.study.file import load_study
+from whichlayers.study.study_file import load_study
 from whichlayers.study.preset import load_preset
 from whichlayers.trial import Trial
 

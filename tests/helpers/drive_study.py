@@ -1,4 +1,4 @@
-"""A driving process for the tests to kill: `python drive_study.py FOLDER WORKERS MAX_STACK TRIALS`."""
+"""Runs a fake study in a process that tests kill: `python drive_study.py FOLDER WORKERS MAX_STACK TRIALS`."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ import fakes
 from whichlayers.runs.run_study import run
 
 
-def look_on(event: object) -> None:
-    """DIE_AT names an event at which the process kills itself."""
+def print_event(event: object) -> None:
+    """Print the name of an event; the process kills itself at the event that DIE_AT names."""
     if type(event).__name__ == os.environ.get("DIE_AT"):
         os.kill(os.getpid(), signal.SIGKILL)
     print(type(event).__name__, flush=True)
@@ -26,7 +26,7 @@ if __name__ == "__main__":
         workers=int(workers),
         max_stack=int(max_stack),
         engine=fakes.ENGINE,
-        subjects=fakes.FakeSubjects(),
-        on_event=look_on,
+        assets=fakes.FakeAssets(),
+        on_event=print_event,
     )
     print(summary.done, summary.failed)

@@ -1,10 +1,10 @@
-"""Models and tasks that exist only as facts: a depth, a number of rows."""
+"""Fake metadata of models, tasks and corpora, and a minimal study."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from whichlayers.study.file import Study
+from whichlayers.study.study_file import Study
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,19 @@ class FakeTask:
 class FakeCorpus:
     name: str
     fingerprint: str
-    can_choose: bool
+    has_validation_data: bool
 
 
 @dataclass
 class FakeFacts:
+    """Metadata as `expand` needs it, the same for all models and tasks."""
+
     depth: int = 12
     rows: int = 100_000
     has_pooler: bool = True
     rows_of: dict[str, int] = field(default_factory=lambda: {"CoLA": 8551})
     one_fingerprint: str | None = None
-    can_choose: bool = True  # corpora have dev sentences
+    has_validation_data: bool = True  # corpora have dev sentences
 
     def model_facts(self, model):
         return FakeModel(model.name, self.one_fingerprint or f"m:{model.name}", self.depth, self.has_pooler)
@@ -46,11 +48,12 @@ class FakeFacts:
         return FakeTask(task.name, self.one_fingerprint or f"t:{task.name}", rows)
 
     def corpus_facts(self, corpus):
-        return FakeCorpus(corpus.name, self.one_fingerprint or f"c:{corpus.name}", self.can_choose)
+        return FakeCorpus(corpus.name, self.one_fingerprint or f"c:{corpus.name}", self.has_validation_data)
 
 
 def a_study(**settings) -> Study:
-    plain = {
+    """A minimal study with these settings."""
+    defaults = {
         "name": "x",
         "models": ["some/model"],
         "tasks": ["builtin:sentiment"],
@@ -58,4 +61,4 @@ def a_study(**settings) -> Study:
         "train_sizes": [240],
         "trials": 1,
     }
-    return Study(**(plain | settings))
+    return Study(**(defaults | settings))

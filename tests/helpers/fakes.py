@@ -1,12 +1,12 @@
-"""Stand-ins for models, data and the engine: a study that runs in milliseconds, without torch.
+"""Fakes of models, data and the engine: a study that runs in milliseconds, without torch.
 
-What the fake engine does is told by the environment, which worker processes inherit:
-FAKE_LOG      a file that gets a line for every trial whose computation came to its end
-FAKE_SECONDS  how long one epoch of a stack takes
-FAKE_BAD      seed of the trials that raise
+Environment variables, which worker processes inherit, control the fake engine:
+FAKE_LOG      a file to which the id of every computed trial is appended
+FAKE_SECONDS  duration of one epoch of a stack
+FAKE_BAD      seed of the trials that raise an exception
 FAKE_DEADLY   seed of the trials that kill their process
-FAKE_FITS     how many trials a stack may have before it runs out of memory
-FAKE_DEATHS   a file that gets a line for every such death; with FAKE_MORTAL=1 only the first try dies
+FAKE_FITS     maximum number of trials in a stack; larger stacks run out of memory
+FAKE_DEATHS   a file to which a line is appended for every killed process; with FAKE_MORTAL=1 only the first is killed
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from whichlayers.results.records import ModelRow, TaskRow
-from whichlayers.runs.plan import steps_of
-from whichlayers.study.file import Study
+from whichlayers.runs.plan import trial_steps
+from whichlayers.study.study_file import Study
 from whichlayers.trial import Point, Surgery, Training, Trial
 
 ENGINE = "fakes:engine"
@@ -36,7 +36,7 @@ class FakeEpoch:
 
 
 @dataclass(frozen=True)
-class FakeOutcome:
+class FakeTrialResult:
     trial_id: str
     epochs: list[FakeEpoch]
     error: str | None = None
@@ -44,39 +44,39 @@ class FakeOutcome:
 
 
 def accuracy(trial: Trial, epoch: int) -> float:
-    """Decided by the trial alone, as a real result is."""
+    """Determined by the trial alone, like a real result."""
     return (int(trial.id, 16) % 1000 + epoch) / 2000
 
 
-def outcome(trial: Trial, error: str | None = None) -> FakeOutcome:
+def fake_result(trial: Trial, error: str | None = None) -> FakeTrialResult:
     epochs = [
         FakeEpoch(e, 1 / e, 2 / e, {"accuracy": accuracy(trial, e)})
         for e in range(1, 1 + trial.training.epochs)
     ]
-    return FakeOutcome(trial.id, epochs, error)
+    return FakeTrialResult(trial.id, epochs, error)
 
 
-def engine(stack, workplace, on_epoch, on_steps):
+def engine(stack, runner, on_epoch, on_steps):
     trials = stack.trials
     if stack.size > int(os.environ.get("FAKE_FITS", "1000")):
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
     seeds = {str(trial.seed) for trial in trials}
-    outcomes = [outcome(trial) for trial in trials]
+    results = [fake_result(trial) for trial in trials]
     for epoch in range(trials[0].training.epochs):
         time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
-        on_steps(sum(map(steps_of, trials)) // trials[0].training.epochs)
-        for o in outcomes:
-            on_epoch(o.trial_id, o.epochs[epoch])
+        on_steps(sum(map(trial_steps, trials)) // trials[0].training.epochs)
+        for result in results:
+            on_epoch(result.trial_id, result.epochs[epoch])
         if os.environ.get("FAKE_BAD") in seeds:
             raise ValueError("this seed is bad")
         if os.environ.get("FAKE_DEADLY") in seeds:
-            die()
+            kill_this_process()
     with open(os.environ.get("FAKE_LOG", os.devnull), "a") as log:
         log.write("".join(f"{trial.id}\n" for trial in trials))
-    return outcomes
+    return results
 
 
-def die() -> None:
+def kill_this_process() -> None:
     deaths = Path(os.environ["FAKE_DEATHS"])
     before = len(deaths.read_text().split()) if deaths.exists() else 0
     if os.environ.get("FAKE_MORTAL") and before:
@@ -86,12 +86,12 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def forgetful_engine(stack, workplace, on_epoch, on_steps):
+def no_results_engine(stack, runner, on_epoch, on_steps):
     return []
 
 
-def judging_engine(stack, workplace, on_epoch, on_steps):
-    return [outcome(trial, "loss is not a number" if trial.seed == 1 else None) for trial in stack.trials]
+def diverging_engine(stack, runner, on_epoch, on_steps):
+    return [fake_result(trial, "loss is not a number" if trial.seed == 1 else None) for trial in stack.trials]
 
 
 def stack_key(trial: Trial):
@@ -99,7 +99,9 @@ def stack_key(trial: Trial):
 
 
 @dataclass(frozen=True)
-class FakeFacts:
+class FakeInfo:
+    """Properties of a model or a task."""
+
     name: str
     fingerprint: str
     depth: int = DEPTH
@@ -113,20 +115,22 @@ class FakeFacts:
 
 
 @dataclass
-class FakeSubjects:
-    catalogue: None = None
+class FakeAssets:
+    """In place of `Assets`; `check` raises `error` if it is set."""
+
+    index: None = None
     weights_bytes: int = 0
     checked: list[str] = field(default_factory=list)
-    complaint: Exception | None = None
+    error: Exception | None = None
 
     def stack_key(self, trial):
         return stack_key(trial)
 
     def model_facts(self, spec):
-        return FakeFacts(spec.name, f"model of {spec.name}")
+        return FakeInfo(spec.name, f"model of {spec.name}")
 
     def task_facts(self, spec):
-        return FakeFacts(spec.name, f"data of {spec.name}")
+        return FakeInfo(spec.name, f"data of {spec.name}")
 
     def model_rows(self, specs):
         return [ModelRow(f"model of {s.name}", s.name, s.revision, "bert", DEPTH) for s in specs]
@@ -139,16 +143,16 @@ class FakeSubjects:
 
     def check(self, trials):
         self.checked = [trial.id for trial in trials]
-        if self.complaint:
-            raise self.complaint
+        if self.error:
+            raise self.error
 
     def check_models(self, trials):
         self.check(trials)
 
-    def let_go(self):
+    def release(self):
         pass
 
-    def corpora(self):
+    def loaded_corpora(self):
         return {}
 
     def notes(self):
@@ -156,7 +160,7 @@ class FakeSubjects:
 
 
 def make_study(trials: int = 3, sizes=(16,), name: str = "fake study") -> Study:
-    """5 points of one curve at each size: `5 * trials * len(sizes)` trials."""
+    """A study of one curve with 5 points at each size: `5 * trials * len(sizes)` trials."""
     return Study(
         name=name,
         models=["fake-org/fake"],

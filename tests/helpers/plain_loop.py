@@ -1,4 +1,4 @@
-"""The slow, obvious reference: one trial, a plain Hugging Face model, torch.optim.AdamW, one step after another."""
+"""Reference training loop: one trial with a plain Hugging Face model and torch.optim.AdamW."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from whichlayers.data.batches import epoch_order, pad, subset
 from whichlayers.models.anatomy import Anatomy
 from whichlayers.models.head import build_classifier
-from whichlayers.models.surgery import operate
+from whichlayers.models.surgery import apply_surgery
 from whichlayers.trial import Trial
 
 
 def plain_finetune(trial: Trial, encoder, data, max_steps: int | None = None, keep_layer_order: bool = True):
-    """Returns (classifier, losses of every step)."""
+    """Finetune one trial; returns the classifier and the loss of every step."""
     t = trial.training
     model = build_classifier(
-        operate(encoder, trial.surgery, trial.seed), trial.head, data.n_outputs, trial.seed
+        apply_surgery(encoder, trial.surgery, trial.seed), trial.head, data.n_outputs, trial.seed
     )
     model.train()
     anatomy = Anatomy(model.encoder)
@@ -32,17 +32,17 @@ def plain_finetune(trial: Trial, encoder, data, max_steps: int | None = None, ke
             continue
         decays = not (name in norms or name.endswith("bias"))
         groups.append({"params": [p], "lr": lr, "weight_decay": t.weight_decay if decays else 0.0})
-    optimiser = torch.optim.AdamW(groups, betas=t.betas, eps=t.eps)
+    optimizer = torch.optim.AdamW(groups, betas=t.betas, eps=t.eps)
     per_epoch = math.ceil(trial.train_size / t.batch_size)
     total = per_epoch * t.epochs
-    warm = int(t.warmup * total)
+    warmup = int(t.warmup * total)
 
     def factor(step: int) -> float:
-        if step < warm:
-            return step / warm
-        return (total - step) / max(1, total - warm) if t.schedule == "linear" else 1.0
+        if step < warmup:
+            return step / warmup
+        return (total - step) / max(1, total - warmup) if t.schedule == "linear" else 1.0
 
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     rows = subset(len(data.train), trial.train_size, trial.seed)
     losses = []
     for epoch in range(t.epochs):
@@ -63,12 +63,12 @@ def plain_finetune(trial: Trial, encoder, data, max_steps: int | None = None, ke
                 if data.kind == "regression"
                 else F.cross_entropy(logits, labels)
             )
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
             if t.clip_norm:
                 trained = [p for p in model.parameters() if p.requires_grad]
                 torch.nn.utils.clip_grad_norm_(trained, t.clip_norm)
-            optimiser.step()
+            optimizer.step()
             schedule.step()
             losses.append(loss.item())
     return model, losses

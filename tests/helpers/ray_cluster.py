@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on this machine, and someone who kills its workers and nodes."""
+"""A real Ray cluster of several nodes on this machine, and a loop that kills its workers and nodes at random."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STORE_BYTES = 80_000_000
 
 
 class Cluster:
-    """A head that trains nothing, and nodes of one CPU each."""
+    """A head node without CPUs, and worker nodes of one CPU each."""
 
     def __init__(self, nodes: int) -> None:
         from ray.cluster_utils import Cluster as RayCluster
@@ -26,7 +26,7 @@ class Cluster:
         paths = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")]
         before = {name: os.environ.get(name) for name in ("PYTHONPATH", MARK, "RAY_USAGE_STATS_ENABLED")}
         os.environ["PYTHONPATH"] = os.pathsep.join([*paths, before["PYTHONPATH"] or ""])
-        os.environ[MARK] = self.mark  # its processes inherit it, and can be told from others
+        os.environ[MARK] = self.mark  # inherited by its processes, to recognize them
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         self.before = before
         with socket.socket() as free:
@@ -35,17 +35,17 @@ class Cluster:
         head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
         head["ray_client_server_port"] = self.client_port
         self.ray = RayCluster(initialize_head=True, head_node_args=head)
-        self.nodes = [self.add() for _ in range(nodes)]
+        self.nodes = [self.add_node() for _ in range(nodes)]
 
     @property
     def address(self) -> str:
         return self.ray.address
 
-    def add(self):
+    def add_node(self):
         return self.ray.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
 
     def workers(self) -> list[int]:
-        """Processes of this cluster in which an actor of ours lives."""
+        """Process ids of the RayWorker actors of this cluster."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -54,11 +54,11 @@ class Cluster:
                     found.append(int(process.name))
         return found
 
-    def replace_a_node(self, draw: random.Random) -> None:
-        node = draw.choice(self.nodes)
+    def replace_random_node(self, rng: random.Random) -> None:
+        node = rng.choice(self.nodes)
         self.nodes.remove(node)
         self.ray.remove_node(node, allow_graceful=False)
-        self.nodes.append(self.add())
+        self.nodes.append(self.add_node())
 
     def close(self) -> None:
         self.ray.shutdown()
@@ -68,37 +68,46 @@ class Cluster:
                 os.environ[name] = value
 
 
-def run_disturbed(
+def run_with_random_kills(
     cluster: Cluster,
     start: Callable[[], subprocess.Popen[bytes]],
-    draw: random.Random,
+    rng: random.Random,
     pause: tuple[float, float],
-    most: int,
+    max_kills: int,
 ) -> dict[str, int]:
-    """Start a driver and kill workers, whole nodes and the driver itself at random moments, till it is done
-    or `most` were killed.
+    """Start a run and kill workers, nodes and the run itself at random times until the study is complete.
 
-    Nodes must be started by the main thread, so that the driver is another process.
+    The run is another process because Ray nodes must be started in the main thread.
+
+    Args:
+        cluster: The cluster.
+        start: Starts or resumes the run.
+        rng: Chooses what is killed and when.
+        pause: Range of the seconds between two kills.
+        max_kills: Stop killing after so many.
+
+    Returns:
+        How many workers, nodes and runs were killed.
     """
-    kills = {"workers": 0, "nodes": 0, "drivers": 0}
-    driver = start()
+    kills = {"workers": 0, "nodes": 0, "runs": 0}
+    process = start()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            _, messages = driver.communicate(timeout=draw.uniform(*pause))
-            assert driver.returncode == 0, messages.decode()
+            _, messages = process.communicate(timeout=rng.uniform(*pause))
+            assert process.returncode == 0, messages.decode()
             return kills
-        if sum(kills.values()) >= most:
+        if sum(kills.values()) >= max_kills:
             continue
-        what, alive = draw.random(), cluster.workers()
-        if what < 0.15:
-            cluster.replace_a_node(draw)
+        choice, alive = rng.random(), cluster.workers()
+        if choice < 0.15:
+            cluster.replace_random_node(rng)
             kills["nodes"] += 1
-        elif what < 0.3:
-            driver.kill()
-            driver.communicate()
-            kills["drivers"] += 1
-            driver = start()
+        elif choice < 0.3:
+            process.kill()
+            process.communicate()
+            kills["runs"] += 1
+            process = start()
         elif alive:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(draw.choice(alive), signal.SIGKILL)
+                os.kill(rng.choice(alive), signal.SIGKILL)
                 kills["workers"] += 1

@@ -1,4 +1,4 @@
-"""Engines that go wrong in a way of their own, to be named to workers that inherit no environment from a test."""
+"""Engines that fail in different ways, named by tests on Ray, whose workers do not inherit the test's environment."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import time
 import fakes
 
 
-def bad(stack, workplace, on_epoch, on_steps):
+def bad(stack, runner, on_epoch, on_steps):
     if any(trial.seed == 1 for trial in stack.trials):
         raise ValueError("a corrupt shard")
-    return fakes.engine(stack, workplace, on_epoch, on_steps)
+    return fakes.engine(stack, runner, on_epoch, on_steps)
 
 
-def diverging(stack, workplace, on_epoch, on_steps):
-    return fakes.judging_engine(stack, workplace, on_epoch, on_steps)
+def diverging(stack, runner, on_epoch, on_steps):
+    return fakes.diverging_engine(stack, runner, on_epoch, on_steps)
 
 
-def tight(stack, workplace, on_epoch, on_steps):
+def low_memory(stack, runner, on_epoch, on_steps):
     if stack.size > 2:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-    return fakes.engine(stack, workplace, on_epoch, on_steps)
+    return fakes.engine(stack, runner, on_epoch, on_steps)
 
 
-def deadly(stack, workplace, on_epoch, on_steps):
+def deadly(stack, runner, on_epoch, on_steps):
     time.sleep(0.05)
     if any(trial.seed == 1 for trial in stack.trials):
         os.kill(os.getpid(), signal.SIGKILL)
-    return fakes.engine(stack, workplace, on_epoch, on_steps)
+    return fakes.engine(stack, runner, on_epoch, on_steps)

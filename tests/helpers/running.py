@@ -1,33 +1,35 @@
-"""Running a study with stand-ins, and what must hold afterwards."""
+"""Runs a study with fakes and checks its results."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import fakes
-from fakes import FakeSubjects, accuracy, make_study
+from fakes import FakeAssets, accuracy, make_study
 
-from whichlayers.results.db import Store
+from whichlayers.results.db import ResultsDB
 from whichlayers.results.records import Counts
 from whichlayers.runs import run_study
 
 
-def run(folder, study=None, **options):
+def run_fake_study(folder, study=None, **options):
+    """Run a study with the fake engine in this process, unless `options` say otherwise."""
     defaults = {"device": "cpu", "workers": 0, "engine": fakes.ENGINE}
-    return run_study.run(study or make_study(), folder, **{"subjects": FakeSubjects(), **defaults, **options})
+    return run_study.run(study or make_study(), folder, **{"assets": FakeAssets(), **defaults, **options})
 
 
-def computed(folder: Path) -> list[str]:
+def computed_trials(folder: Path) -> list[str]:
+    """Ids of all trials that the fake engine computed, in order; see `folder` in tests/runs/conftest.py."""
     log = folder.parent / "computed"
     return log.read_text().split() if log.exists() else []
 
 
 def assert_complete(folder: Path, trials: int) -> None:
-    """Every trial is done, with the numbers that this trial gives and no others."""
-    with Store.read(folder / "results.db") as store:
-        assert store.counts() == Counts(done=trials)
-        for trial in store.trials("done"):
-            rows = store.connection.execute(
+    """Assert that there are so many trials, all of them done and with the right values."""
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        assert db.counts() == Counts(done=trials)
+        for trial in db.trials("done"):
+            rows = db.connection.execute(
                 "SELECT epoch, value FROM epochs WHERE trial_id = ? AND metric = 'accuracy' ORDER BY epoch",
                 (trial.id,),
             ).fetchall()

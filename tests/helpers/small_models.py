@@ -1,4 +1,4 @@
-"""Small random models of every family, nothing at its initial value, so that a lost tensor shows."""
+"""Small random models of every family, with no parameter at its default value, so that a lost tensor is noticed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 FAMILY_NAMES = ["bert", "roberta", "electra", "distilbert", "mpnet", "xlnet", "deberta-v2", "modernbert"]
 SHARED_MODELS = (
     Path(__file__).parents[2].parent / "shared" / "models"
-)  # beside the repository, where it is there
+)  # next to the repository; may not exist
 
-USUAL = {
+BASE_SETTINGS = {
     "vocab_size": 100,
     "hidden_size": 32,
     "num_attention_heads": 2,
@@ -21,9 +21,9 @@ USUAL = {
     "pad_token_id": 1,
 }
 SETTINGS: dict[str, dict] = {
-    "bert": USUAL,
-    "roberta": USUAL,
-    "electra": USUAL | {"embedding_size": 16},
+    "bert": BASE_SETTINGS,
+    "roberta": BASE_SETTINGS,
+    "electra": BASE_SETTINGS | {"embedding_size": 16},
     "distilbert": {
         "vocab_size": 100,
         "dim": 32,
@@ -31,12 +31,12 @@ SETTINGS: dict[str, dict] = {
         "hidden_dim": 48,
         "max_position_embeddings": 64,
     },
-    "mpnet": USUAL,
+    "mpnet": BASE_SETTINGS,
     "xlnet": {"vocab_size": 100, "d_model": 32, "n_head": 2, "d_inner": 48},
-    "deberta-v2": USUAL
+    "deberta-v2": BASE_SETTINGS
     | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "norm_rel_ebd": "layer_norm"}
     | {"position_buckets": 8, "share_att_key": True, "position_biased_input": False},
-    "modernbert": USUAL
+    "modernbert": BASE_SETTINGS
     | {"bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
     | {"local_attention": 4},
 }
@@ -44,19 +44,21 @@ DEPTH_KEY = {"xlnet": "n_layer", "distilbert": "n_layers"}
 
 
 def small_config(family: str, depth: int = 4):
+    """Config of a small model with this many layers."""
     return AutoConfig.for_model(
         family, **SETTINGS[family], **{DEPTH_KEY.get(family, "num_hidden_layers"): depth}
     )
 
 
 def small_model(family: str, depth: int = 4) -> PreTrainedModel:
+    """A random base encoder in eval mode; the same for every call."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        return scatter(AutoModel.from_config(small_config(family, depth), attn_implementation="eager"))
+        return perturb(AutoModel.from_config(small_config(family, depth), attn_implementation="eager"))
 
 
-def scatter(model):
-    """Move every parameter off its initial value: biases from 0, layer norms from 1."""
+def perturb(model):
+    """Add noise to every parameter, so that biases are not 0 and layer norms not 1."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -65,7 +67,7 @@ def scatter(model):
 
 
 def small_batch(rows: int = 3, length: int = 9) -> dict[str, torch.Tensor]:
-    """Right-padded rows of different length."""
+    """input_ids and attention_mask, (rows, length), right-padded rows of different lengths."""
     generator = torch.Generator().manual_seed(7)
     ids = torch.randint(4, 100, (rows, length), generator=generator)
     lengths = torch.arange(length, length - 2 * rows, -2)
@@ -74,5 +76,6 @@ def small_batch(rows: int = 3, length: int = 9) -> dict[str, torch.Tensor]:
 
 
 def same_state(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Whether two modules have identical state dicts."""
     a, b = one.state_dict(), other.state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

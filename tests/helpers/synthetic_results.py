@@ -1,4 +1,4 @@
-"""results.db files made by the schema alone: reading is tested against the schema, not the writer."""
+"""Writes results.db files by the documented schema, so that readers are tested independently of the writer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CREATE TABLE runs(run_id INTEGER PRIMARY KEY, started REAL, finished REAL, outco
 """
 METRICS = {"CoLA": "mcc", "STS-B": "pearson"}
 
-Score = Callable[[Point], float | str | None]  # a value, None for pending, a text for a failure
+Score = Callable[[Point], float | str | None]  # a value; None: pending; a text: failed with this error
 
 
 def write_results(
@@ -42,9 +42,18 @@ def write_results(
     moved: Callable[[Point, int], float] | None = None,
     train_rows: int = 67349,
 ) -> Path:
-    """Every trial's first epoch is worse by 0.1, so that the last can be told from it.
+    """Write `folder`/results.db with one trial per distinct trial of `points`, and return the folder.
 
-    `moved` says how far a layer's output matrix moved: with it, there is a table of weight change.
+    Args:
+        folder: Created if it does not exist.
+        points: Points of the study.
+        score: The primary metric of each point's trial in the last epoch; the first epoch is lower by 0.1.
+        depth: Number of layers of every model.
+        name: Name of the study.
+        version: schema_version to store.
+        epochs: Epochs of every trial.
+        moved: How far the output matrix of each layer moved; if given, there is a table weight_change.
+        train_rows: Size of every task's training set.
     """
     folder.mkdir(parents=True, exist_ok=True)
     db = sqlite3.connect(folder / "results.db")
@@ -140,10 +149,12 @@ def write_results(
 def trial(
     task: str = "SST-2", size: int = 500, seed: int = 0, model: str = "bert-base-uncased", **changes
 ) -> Trial:
+    """A trial of `task` with `size` examples; `changes` are further fields of Trial."""
     return Trial(model, f"{model}-fp", task, f"{task}-fp", size, seed, **changes)
 
 
 def keeping(k: int, depth: int, recipe: str = "as_described", **changes) -> Surgery:
+    """The surgery that re-initializes all layers above the first k."""
     return Surgery(reinit=tuple(range(k + 1, depth + 1)), recipe=recipe, **changes)
 
 
@@ -156,6 +167,7 @@ def incremental(
     models=("bert-base-uncased",),
     ks=None,
 ) -> list[Point]:
+    """Points of the incremental experiment; `trials` is a number, or one per size."""
     found: dict[tuple[float, str], Point] = {}
     for model in models:
         for task in tasks:
@@ -163,13 +175,14 @@ def incremental(
                 for recipe in recipes:
                     for k in range(depth + 1) if ks is None else ks:
                         for seed in range(trials[size] if isinstance(trials, dict) else trials):
-                            surgery = keeping(k, depth, recipe).canonical()  # untouched models run once
+                            surgery = keeping(k, depth, recipe).canonical()  # the full model runs once
                             t = trial(task, size, seed, model, surgery=surgery)
                             found[k, t.id] = Point("incremental", "", k, t)
     return list(found.values())
 
 
 def baselines(experiment: str, task: str, size: int, seeds: range, depth: int) -> list[Point]:
+    """The two baselines of an experiment: all and no layers pretrained."""
     points = []
     for seed in seeds:
         points.append(Point(experiment, "all pretrained", 0, trial(task, size, seed)))
@@ -180,6 +193,7 @@ def baselines(experiment: str, task: str, size: int, seeds: range, depth: int) -
 
 
 def localized(tasks=("SST-2",), size=5000, trials=3, depth=6, block=3) -> list[Point]:
+    """Points of the localized experiment, with blocks of `block` layers."""
     points = []
     for task in tasks:
         points += baselines("localized", task, size, range(trials), depth)
@@ -194,6 +208,7 @@ def localized(tasks=("SST-2",), size=5000, trials=3, depth=6, block=3) -> list[P
 
 
 def permutation(tasks=("SST-2",), size=5000, permutations=10, trials=1, depth=6) -> list[Point]:
+    """Points of the permutation experiment."""
     points = []
     for task in tasks:
         points += baselines("permutation", task, size, range(trials), depth)
@@ -206,6 +221,7 @@ def permutation(tasks=("SST-2",), size=5000, permutations=10, trials=1, depth=6)
 
 
 def single_layer(tasks=("SST-2",), size=5000, trials=3, depth=6) -> list[Point]:
+    """Points of the single_layer experiment."""
     points = []
     for task in tasks:
         points += baselines("single_layer", task, size, range(trials), depth)
@@ -220,6 +236,7 @@ def single_layer(tasks=("SST-2",), size=5000, trials=3, depth=6) -> list[Point]:
 
 
 def prune(tasks=("SST-2",), size=5000, trials=3, depth=6, counts=(1, 2, 3)) -> list[Point]:
+    """Points of the prune experiment, dropping each number in `counts` from the top and from the bottom."""
     points = []
     for task in tasks:
         points += [
@@ -235,30 +252,30 @@ def prune(tasks=("SST-2",), size=5000, trials=3, depth=6, counts=(1, 2, 3)) -> l
 
 FLOOR = {"SST-2": 0.5, "QNLI": 0.5, "CoLA": 0.0}
 CEILING = {"SST-2": 0.92, "QNLI": 0.9, "CoLA": 0.56}
-MIDDLE = {"SST-2": 0.55, "QNLI": 0.3, "CoLA": 0.6}  # where on the way up the steepest layer lies
+MIDPOINT = {"SST-2": 0.55, "QNLI": 0.3, "CoLA": 0.6}  # fraction of the depth at which curves are steepest
 
 
 def lifelike(depth: int = 12, training: Training | None = None) -> Score:
-    """Scores in the shape of the published curves: more data climbs earlier, small data is noisier."""
+    """Scores shaped like the published curves: with more data they rise at smaller k and are less noisy."""
 
     def score(point: Point) -> float:
         t = point.trial
-        untouched = depth - len(t.surgery.reinit)
+        kept = depth - len(t.surgery.reinit)  # layers that act as pretrained
         order = t.surgery.order
         if order and sorted(order) == list(range(1, depth + 1)):
-            untouched = 1 + sum(a + 1 == b for a, b in itertools.pairwise(order))
+            kept = 1 + sum(a + 1 == b for a, b in itertools.pairwise(order))
         elif order:
-            untouched = len(order) - (2 if order[0] != 1 else 0)
+            kept = len(order) - (2 if order[0] != 1 else 0)
         floor, ceiling = FLOOR.get(t.task, 0.5), CEILING.get(t.task, 0.85)
-        plenty = np.log10(t.train_size / 500) / 2  # 0 at 500, 1 at 50k
-        start = floor + (ceiling - floor) * (0.05 + 0.45 * plenty)
-        top = ceiling - (ceiling - floor) * 0.2 * (1 - plenty)
-        middle = depth * MIDDLE.get(t.task, 0.5) * (1.3 - 0.9 * plenty)
-        rise = 1 / (1 + np.exp(-(untouched - middle) / (depth / 9)))
-        end = 1 / (1 + np.exp(-(depth - middle) / (depth / 9)))
-        scale = 0.4 if t.surgery.recipe == "as_released" and untouched < depth else 0.0
-        shared = np.random.default_rng(t.seed).normal(0, 0.012 * (1.6 - plenty))
-        own = np.random.default_rng(int(t.id, 16) % 2**32).normal(0, 0.014 * (1.8 - 1.5 * plenty))
+        log_size = np.log10(t.train_size / 500) / 2  # 0 at 500, 1 at 50k
+        start = floor + (ceiling - floor) * (0.05 + 0.45 * log_size)
+        top = ceiling - (ceiling - floor) * 0.2 * (1 - log_size)
+        midpoint = depth * MIDPOINT.get(t.task, 0.5) * (1.3 - 0.9 * log_size)
+        rise = 1 / (1 + np.exp(-(kept - midpoint) / (depth / 9)))
+        end = 1 / (1 + np.exp(-(depth - midpoint) / (depth / 9)))
+        scale = 0.4 if t.surgery.recipe == "as_released" and kept < depth else 0.0
+        shared = np.random.default_rng(t.seed).normal(0, 0.012 * (1.6 - log_size))
+        own = np.random.default_rng(int(t.id, 16) % 2**32).normal(0, 0.014 * (1.8 - 1.5 * log_size))
         return float(start + (top - start) * (rise + scale * (end - rise)) / end + shared + own)
 
     return score

@@ -1,4 +1,4 @@
-"""Points of the experiments on words as a study makes them, and scores in the shape of the paper's figures."""
+"""Points of the word-level probing experiments, and scores shaped like the figures of Durrani et al. 2021."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from fake_facts import FakeFacts
 
 from whichlayers.study.expand import expand
-from whichlayers.study.file import Study
+from whichlayers.study.study_file import Study
 from whichlayers.trial import Point
 
 WORD_KINDS = [
@@ -24,6 +24,7 @@ def word_points(
     trials=3,
     depth=6,
 ) -> list[Point]:
+    """Points of a study with these experiments, as `expand` makes them."""
     study = Study(
         name="words",
         models=list(models),
@@ -36,33 +37,40 @@ def word_points(
 
 
 def forgetting(depth: int = 6, drop: float = 0.3, shift: float = 0.5, bottom: float = 0.3, sd: float = 0.004):
-    """Finetuning costs the upper third `drop` of accuracy, the bottom neurons `bottom`, and moves `shift` of the top
-    neurons from the upper to the lower half."""
+    """Scores of models in which finetuning changes word-level knowledge.
+
+    Args:
+        depth: Number of layers.
+        drop: Accuracy that finetuning costs at the last layer, falling to 0 at three quarters of the depth.
+        shift: How much finetuning moves the distribution of the top neurons from the upper to the lower half.
+        bottom: Accuracy that finetuning costs the bottom neurons.
+        sd: Standard deviation of the noise.
+    """
 
     def score(point: Point) -> float:
-        trial, words = point.trial, point.trial.word_probe
-        after = bool(trial.train_size)
+        trial, probe = point.trial, point.trial.word_probe
+        finetuned = bool(trial.train_size)
         noise = np.random.default_rng(int(trial.id, 16) % 2**32).normal(0, sd)
         shared = np.random.default_rng(trial.seed).normal(0, sd)
-        if words.measure == "spread":
+        if probe.measure == "spread":
             weight = np.ones(depth + 1)
-            if after:
+            if finetuned:
                 weight[: (depth + 1) // 2] += shift
                 weight[-((depth + 1) // 2) :] -= shift
-            return float((weight / weight.sum())[words.layer] + noise / 10)
-        if words.measure == "compression":
+            return float((weight / weight.sum())[probe.layer] + noise / 10)
+        if probe.measure == "compression":
             return 4.0 + shared + noise
-        if words.measure == "neurons":
+        if probe.measure == "neurons":
             return 0.1 + abs(noise)
-        level = {"bottom": 0.75, "random": 0.85, "top": 0.93}.get(words.neurons, 0.95)
-        if words.neurons == "layer":
-            level = 0.85 + 0.1 * np.sin(np.pi * (words.layer + 0.5) / (depth + 2))
-            if after and words.layer > 0.75 * depth:
-                level -= drop * (words.layer / depth - 0.75) / 0.25
-        elif after and words.neurons == "bottom":
+        level = {"bottom": 0.75, "random": 0.85, "top": 0.93}.get(probe.neurons, 0.95)
+        if probe.neurons == "layer":
+            level = 0.85 + 0.1 * np.sin(np.pi * (probe.layer + 0.5) / (depth + 2))
+            if finetuned and probe.layer > 0.75 * depth:
+                level -= drop * (probe.layer / depth - 0.75) / 0.25
+        elif finetuned and probe.neurons == "bottom":
             level -= bottom
-        if words.measure == "selectivity":
-            level -= 0.5 if words.neurons == "top" else 0.8
+        if probe.measure == "selectivity":
+            level -= 0.5 if probe.neurons == "top" else 0.8
         return float(level + shared + noise)
 
     return score

@@ -44,7 +44,7 @@ FAMILIES = tuple(CONFIGS)
 
 
 def tiny_encoder(family: str, seed: int = 0, dropout: float | None = None):
-    """A random base encoder in float32; biases and norms are moved off their defaults so that they matter."""
+    """A random encoder in float32; biases and layer norms differ from their defaults, so that they have an effect."""
     config = CONFIGS[family]()
     if dropout is not None:
         for key in vars(config):
@@ -59,7 +59,7 @@ def tiny_encoder(family: str, seed: int = 0, dropout: float | None = None):
 
 
 def random_batch(rows: int, length: int, seed: int = 0, types: bool = True) -> dict[str, torch.Tensor]:
-    """Right-padded ids with lengths that differ, one row full."""
+    """A right-padded batch (rows, length) with different lengths; the first row has no padding."""
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(3, length + 1, (rows,), generator=g)
     lengths[0] = length
@@ -72,6 +72,7 @@ def random_batch(rows: int, length: int, seed: int = 0, types: bool = True) -> d
 
 
 def no_dropout(model: nn.Module) -> nn.Module:
+    """Set all dropout probabilities to 0, in place."""
     for m in model.modules():
         if isinstance(m, nn.Dropout):
             m.p = 0.0
@@ -84,9 +85,9 @@ def tiny_task(
     """A tokenised task of random sentences whose label is a function of their tokens."""
     import numpy as np
 
-    from whichlayers.data.tokenize import TokenisedSplit, TokenisedTask
+    from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 
-    def split(n: int, seed: int) -> TokenisedSplit:
+    def split(n: int, seed: int) -> TokenizedSplit:
         rng = np.random.default_rng(seed)
         lengths = rng.integers(4, 14, n)
         offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int64)
@@ -96,9 +97,9 @@ def tiny_task(
         )
         first = ids[offsets[:-1] + 1]
         labels = (first % 3).astype(np.int64) if kind == "classification" else (first / 50).astype(np.float32)
-        return TokenisedSplit(ids=ids, type_ids=types, offsets=offsets, labels=labels)
+        return TokenizedSplit(ids=ids, type_ids=types, offsets=offsets, labels=labels)
 
-    return TokenisedTask(
+    return TokenizedTask(
         name="tiny",
         kind=kind,
         n_outputs=3 if kind == "classification" else 1,

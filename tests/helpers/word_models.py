@@ -1,4 +1,4 @@
-"""Small random models of six families, each with its family's own kind of tokenizer, trained on a few words."""
+"""Small random models of six families, each with a tokenizer of its type trained on a few words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import transformers as tf
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from whichlayers.data.conll import TaggedCorpus, TaggedSentence
-from whichlayers.probes.word_probe import ask
+from whichlayers.probes.word_probe import run_word_probes
 
 WORD_FAMILIES = ("bert", "roberta", "xlnet", "distilbert", "electra", "mpnet")
 TEXT = (
@@ -27,6 +27,7 @@ XLNET_SPECIAL = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<
 
 
 def word_tokenizer_of(family: str, prefix_space: bool = False):
+    """The tokenizer of a family; `prefix_space`: add_prefix_space of RoBERTa."""
     if family == "roberta":
         vocabulary, merges = _byte_level_bpe()
         return tf.RobertaTokenizer(vocab=vocabulary, merges=merges, add_prefix_space=prefix_space)
@@ -40,7 +41,7 @@ def word_tokenizer_of(family: str, prefix_space: bool = False):
 
 
 def word_encoder_of(family: str, depth: int = 2, positions: int = 64):
-    """Nothing at its initial value, dropout on in its config."""
+    """A random encoder with no parameter at its initial value, and dropout enabled in its config."""
     size = {
         "vocab_size": len(word_tokenizer_of(family)),
         "pad_token_id": word_tokenizer_of(family).pad_token_id,
@@ -72,7 +73,7 @@ def word_encoder_of(family: str, depth: int = 2, positions: int = 64):
 
 
 def corpus_of(*sentences: str | Sequence[str], name: str = "made-up") -> TaggedCorpus:
-    """Words parted by spaces, tagged X and Y in turn."""
+    """A corpus of sentences given as lists or separated by spaces, with alternating tags X and Y."""
     made, line = [], 1
     for sentence in sentences:
         words = tuple(sentence.split(" ")) if isinstance(sentence, str) else tuple(sentence)
@@ -83,7 +84,7 @@ def corpus_of(*sentences: str | Sequence[str], name: str = "made-up") -> TaggedC
 
 
 def one_sentence_a_pass(encoder, tokenizer, corpus, pooling):
-    """(words, depth + 1, H): what transformers alone gives, without batches or padding, word by word."""
+    """Hidden states (words, depth + 1, H) from transformers alone, without batches or padding."""
     rows = []
     for sentence in corpus.sentences:
         encoded = tokenizer(list(sentence.words), is_split_into_words=True, return_tensors="pt")
@@ -91,15 +92,15 @@ def one_sentence_a_pass(encoder, tokenizer, corpus, pooling):
         with torch.no_grad():
             hidden = encoder(**encoded, output_hidden_states=True).hidden_states
         for w in range(len(sentence.words)):
-            places = [p for p, word in enumerate(word_ids) if word == w]
-            pick = {"last": places[-1:], "first": places[:1], "mean": places}[pooling]
+            positions = [p for p, word in enumerate(word_ids) if word == w]
+            pick = {"last": positions[-1:], "first": positions[:1], "mean": positions}[pooling]
             rows.append(torch.stack([h[0, pick].mean(0) for h in hidden]))
     return torch.stack(rows).numpy()
 
 
 @functools.cache
 def _wordpiece(special: tuple[str, ...]) -> dict[str, int]:
-    """Letters, short words and a few common parts. Not trained: the trainer settles ties by chance."""
+    """Letters, short words and a few common affixes. Not trained: the trainer breaks ties at random."""
     words = set(re.findall(r"[a-z]+|[^a-z ]", TEXT.lower()))
     short = {word for word in words if len(word) <= 4}
     letters = sorted(set("".join(words)))
@@ -136,15 +137,13 @@ def _unigram() -> list[tuple[str, float]]:
         vocab_size=90, special_tokens=XLNET_SPECIAL, unk_token="<unk>", show_progress=False
     )
     inner.train_from_iterator([TEXT] * 3, trainer)
-    learned = json.loads(inner.to_str())["model"][
-        "vocab"
-    ]  # in another order, and with other last digits, each time
+    learned = json.loads(inner.to_str())["model"]["vocab"]  # order and last digits differ between runs
     special, other = learned[: len(XLNET_SPECIAL)], learned[len(XLNET_SPECIAL) :]
     return [(piece, round(score, 3)) for piece, score in [*special, *sorted(other)]]
 
 
 def random_words(n: int, seed: int) -> TaggedCorpus:
-    """A corpus of about n words from the text the tokenizers know, in sentences of 1 to 20."""
+    """A corpus of about n words from the training text of the tokenizers, in sentences of 1 to 20."""
     rng = np.random.default_rng(seed)
     vocabulary, sentences = TEXT.split(), []
     while n > 0:
@@ -154,8 +153,10 @@ def random_words(n: int, seed: int) -> TaggedCorpus:
     return corpus_of(*sentences)
 
 
-def answers(trials, *asked, **options):
-    """The outcomes of `ask`, in the order of the trials."""
-    found = {outcome.trial_id: outcome for some in ask(trials, *asked, **options) for outcome in some}
+def word_probe_results(trials, *model, **options):
+    """The results of `run_word_probes`, in the order of the trials."""
+    found = {
+        result.trial_id: result for some in run_word_probes(trials, *model, **options) for result in some
+    }
     assert found.keys() == {trial.id for trial in trials}
     return [found[trial.id] for trial in trials]

@@ -7,7 +7,7 @@ from torch import nn
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes import elastic_net, probe_batching, word_table
+from whichlayers.probes import elastic_net, probe_batching, word_states
 from whichlayers.probes.elastic_net import (
     FittedProbe,
     ProbeSpec,
@@ -18,7 +18,7 @@ from whichlayers.probes.elastic_net import (
     layer_specs,
     tag_accuracies,
 )
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 
 N, LAYERS, HIDDEN, TAGS = 300, 3, 8, 4
 
@@ -117,7 +117,7 @@ def test_small_memory_changes_nothing(monkeypatch, limit):
         assert len(each) == len(all_kinds())
     else:
         monkeypatch.setattr(elastic_net, "BLOCK_BYTES", {"cpu": 1})
-        monkeypatch.setattr(word_table, "CHUNK_BYTES", 100)
+        monkeypatch.setattr(word_states, "CHUNK_BYTES", 100)
     for one, other in zip(expected, fit_probes(table, labels, TAGS, all_kinds(), training), strict=True):
         torch.testing.assert_close(one.weight, other.weight, atol=1e-6, rtol=1e-5)
 

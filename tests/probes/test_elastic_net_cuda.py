@@ -5,7 +5,7 @@ import pytest
 import torch
 from word_models import WORD_FAMILIES, random_words, word_encoder_of, word_tokenizer_of
 
-from whichlayers.probes import word_table
+from whichlayers.probes import word_states
 from whichlayers.probes.cuda_graphs import MIN_STEPS_TO_CAPTURE
 from whichlayers.probes.elastic_net import (
     ProbeSpec,
@@ -17,7 +17,7 @@ from whichlayers.probes.elastic_net import (
 )
 from whichlayers.probes.extract_words import extract_words
 from whichlayers.probes.neuron_ranking import rank_probeless
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 LAYERS, HIDDEN, TAGS = 3, 64, 20
@@ -50,7 +50,7 @@ def test_probes(monkeypatch, fits, batch):
     """With the states on the device or on the host, and with steps that are captured or too few for it."""
     assert (3 * (2000 // batch) >= MIN_STEPS_TO_CAPTURE) == (batch == 16)
     if not fits:
-        monkeypatch.setattr(word_table, "MAX_DEVICE_FRACTION", 0.0)
+        monkeypatch.setattr(word_states, "MAX_DEVICE_FRACTION", 0.0)
     states, labels = made_up(2000, 0)
     on_cpu, on_gpu = WordStates(states), WordStates(states, "cuda")
     assert on_gpu.flat.is_cuda == fits
@@ -72,7 +72,7 @@ def test_probes(monkeypatch, fits, batch):
 @pytest.mark.parametrize("fits", [True, False])
 def test_standardized_neurons(monkeypatch, fits):
     if not fits:
-        monkeypatch.setattr(word_table, "MAX_DEVICE_FRACTION", 0.0)
+        monkeypatch.setattr(word_states, "MAX_DEVICE_FRACTION", 0.0)
     states, labels = made_up(2000, 0)
     on_cpu, on_gpu = (
         table.standardize(table.compute_scale()) for table in (WordStates(states), WordStates(states, "cuda"))

@@ -11,7 +11,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.probes import mdl
 from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, fit_probes
 from whichlayers.probes.mdl import PORTIONS, online_code
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 
 TAGS = 4
 
@@ -43,7 +43,7 @@ def test_bits_against_a_loop(monkeypatch):
             outputs = table.flat[sent][:, spec.neurons] @ probe.weight + probe.bias
             chance = torch.softmax(outputs, -1)[np.arange(len(sent)), labels[sent]]
             bits.append(float(-torch.log2(chance).sum()))
-        assert code.blocks == pytest.approx(bits, rel=1e-4)
+        assert code.portion_bits == pytest.approx(bits, rel=1e-4)
         assert code.bits == pytest.approx(sum(bits), rel=1e-4)
         assert code.uniform_bits == pytest.approx(1600)
         assert code.compression == pytest.approx(1600 / code.bits)
@@ -75,7 +75,7 @@ def test_seeds_together_cost_the_bits_of_each():
     together = online_code(table, labels, TAGS, specs, training=training)
     for spec, code in zip(specs, together, strict=True):
         [alone] = online_code(table, labels, TAGS, [spec], training=training)
-        assert code.blocks == pytest.approx(alone.blocks, rel=1e-5)
+        assert code.portion_bits == pytest.approx(alone.portion_bits, rel=1e-5)
 
 
 def test_small_tables_have_fewer_portions():

@@ -20,7 +20,7 @@ from whichlayers.probes.neuron_ranking import (
     top_neurons,
     top_neurons_per_tag,
 )
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 
 
 def smallest_set(column, mass):

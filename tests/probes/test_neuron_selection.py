@@ -13,7 +13,7 @@ from whichlayers.probes.neuron_selection import (
     retrained_accuracies,
     search_lambdas,
 )
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 
 LAYERS, HIDDEN, TAGS = 3, 10, 4
 SALIENT = np.array([11, 13, 15, 17])  # in layer 1, one neuron per tag

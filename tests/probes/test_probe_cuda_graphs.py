@@ -8,7 +8,7 @@ from whichlayers.probes import elastic_net
 from whichlayers.probes.cuda_graphs import GraphedStep
 from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, fit_probes
 from whichlayers.probes.linear_probe import ProbeJob, SentenceStates, fit
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 from whichlayers.trial import Probe
 
 

@@ -18,7 +18,7 @@ from whichlayers.probes.elastic_net import ProbeSpec, accuracies, fit_probes
 from whichlayers.probes.probing_dataset import ProbingDataset, training_settings
 from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.probes.word_probe import ENCODER_FRACTION, run_word_probes
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 from whichlayers.trial import Trial, WordProbe
 
 WORDS = ("the", "cat", "sat", "on", "the", "mat", "and", "dogs", "were", "running", "home", ".")

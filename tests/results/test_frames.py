@@ -1,4 +1,4 @@
-"""Reading results.db: the right value in the right row, errors that help, a running study left alone."""
+"""Reading results.db: values and rows, helpful errors, a running study is not disturbed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import pytest
 from synthetic_results import incremental, keeping, localized, trial, write_results
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.frames import finished, load_epochs, load_points, load_runs, load_trials, study_facts
+from whichlayers.results.frames import (
+    finished,
+    load_epochs,
+    load_points,
+    load_runs,
+    load_study_summary,
+    load_trials,
+)
 from whichlayers.trial import Point, Training
 
 
@@ -33,9 +40,11 @@ def test_a_row_per_point_with_the_last_epoch_of_done_trials(folder):
     failed = points.query("status == 'failed'")
     assert set(failed.error) == {"loss is not finite"}
     assert failed.value.isna().all()
-    asked = "experiment condition x model model_fingerprint task train_size seed head recipe keep_layer_norm "
-    asked += "reinit_lr_factor trial_id status error metric value dev_loss train_loss epochs seconds"
-    assert set(asked.split()) <= set(points.columns)
+    expected = (
+        "experiment condition x model model_fingerprint task train_size seed head recipe keep_layer_norm "
+    )
+    expected += "reinit_lr_factor trial_id status error metric value dev_loss train_loss epochs seconds"
+    assert set(expected.split()) <= set(points.columns)
 
 
 def test_an_unfinished_trial_has_no_value_even_where_it_has_epochs(folder):
@@ -45,7 +54,7 @@ def test_an_unfinished_trial_has_no_value_even_where_it_has_epochs(folder):
     assert set(finished(load_points(folder)).seed) == {0}
 
 
-def test_epochs_runs_trials_and_facts(folder):
+def test_epochs_runs_trials_and_summary(folder):
     assert load_epochs(folder).query("metric == 'dev_loss'").groupby("epoch").size().to_dict() == {
         1: 12,
         2: 12,
@@ -54,14 +63,14 @@ def test_epochs_runs_trials_and_facts(folder):
     assert run.versions["torch"] == "2.13.0"
     assert (run.finished - run.started).total_seconds() == 3723
     assert len(load_trials(folder)) == 18
-    facts = study_facts(folder)
-    assert (facts.name, facts.total) == ("a study", 18)
-    assert facts.counts == {"done": 12, "failed": 2, "running": 0, "pending": 4}
-    assert [(m.name, m.depth) for m in facts.models] == [("bert-base-uncased", 2)]
-    assert {t.name: t.metric for t in facts.tasks} == {"SST-2": "accuracy", "CoLA": "mcc"}
+    summary = load_study_summary(folder)
+    assert (summary.name, summary.total) == ("a study", 18)
+    assert summary.counts == {"done": 12, "failed": 2, "running": 0, "pending": 4}
+    assert [(m.name, m.depth) for m in summary.models] == [("bert-base-uncased", 2)]
+    assert {t.name: t.metric for t in summary.tasks} == {"SST-2": "accuracy", "CoLA": "mcc"}
 
 
-def test_a_trial_with_nothing_reinitialised_ends_the_curve_of_every_recipe(tmp_path):
+def test_a_trial_with_nothing_reinitialized_ends_the_curve_of_every_recipe(tmp_path):
     made = incremental(depth=2, trials=2, recipes=("as_described", "as_released"))
     points = load_points(write_results(tmp_path, made, lambda p: 0.5, depth=2))
     assert len(points) == 2 * (2 + 2 + 1)
@@ -71,7 +80,7 @@ def test_a_trial_with_nothing_reinitialised_ends_the_curve_of_every_recipe(tmp_p
     }
 
 
-def test_settings_that_differ_are_told_apart_and_others_are_not_named(tmp_path):
+def test_variants_name_the_settings_that_differ(tmp_path):
     made = []
     for changed in ({}, {"lr": 1e-4}, {"lr_factors": ((1, 5.0), (2, 5.0))}):
         for k in (0, 1):
@@ -85,12 +94,12 @@ def test_settings_that_differ_are_told_apart_and_others_are_not_named(tmp_path):
     assert variants == {
         "layer norms reset, one lr for all layers, lr 2e-05",
         "layer norms reset, one lr for all layers, lr 0.0001",
-        "layer norms reset, re-initialised layers at 5× lr, lr 2e-05",
+        "layer norms reset, re-initialized layers at 5× lr, lr 2e-05",
         "layer norms kept, one lr for all layers, lr 2e-05",
     }
 
 
-def test_epochs_that_follow_the_size_are_no_variant(tmp_path):
+def test_epochs_that_depend_on_the_size_are_no_variant(tmp_path):
     made = [
         Point("incremental", "", 0, trial(size=size, surgery=keeping(0, 2), training=Training(epochs=epochs)))
         for size, epochs in ((500, 5), (5000, 3))
@@ -98,14 +107,14 @@ def test_epochs_that_follow_the_size_are_no_variant(tmp_path):
     assert set(finished(load_points(write_results(tmp_path, made, lambda p: 0.5))).variant) == {""}
 
 
-def test_a_baseline_without_any_reinitialised_trial_keeps_its_own_recipe(tmp_path):
+def test_a_baseline_without_any_reinitialized_trial_keeps_its_own_recipe(tmp_path):
     made = [Point("prune", "all pretrained", 0, trial())]
     curves = finished(load_points(write_results(tmp_path, made, lambda p: 0.5)))
     assert curves.recipe.tolist() == ["as_described"]
     assert curves.keep_layer_norm.tolist() == [False]
 
 
-def test_one_name_for_two_models_is_told_apart(tmp_path):
+def test_models_with_the_same_name_get_unique_names(tmp_path):
     import dataclasses
 
     first = trial()
@@ -119,11 +128,11 @@ def test_errors_say_what_is_wrong(tmp_path):
     with pytest.raises(WhichlayersError, match=r"no results\.db here"):
         load_points(tmp_path)
     with pytest.raises(WhichlayersError, match="newer whichlayers"):
-        study_facts(write_results(tmp_path / "new", [], lambda p: None, version=99))
-    waiting = load_points(write_results(tmp_path / "waiting", incremental(depth=2), lambda p: None))
-    with pytest.raises(WhichlayersError, match=r"nothing has finished.*9 pending"):
-        finished(waiting)
-    with pytest.raises(WhichlayersError, match="no trial at all"):
+        load_study_summary(write_results(tmp_path / "new", [], lambda p: None, version=99))
+    pending = load_points(write_results(tmp_path / "waiting", incremental(depth=2), lambda p: None))
+    with pytest.raises(WhichlayersError, match=r"no trial has finished.*9 pending"):
+        finished(pending)
+    with pytest.raises(WhichlayersError, match="it has no trials"):
         finished(load_points(write_results(tmp_path / "none", [], lambda p: None)))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "results.db").write_text("not a database, only long enough to look at " * 40)
@@ -140,7 +149,7 @@ def test_reading_neither_waits_for_a_writer_nor_changes_anything(folder):
     writer.close()
 
 
-def test_a_folder_that_cannot_be_written_can_be_read(folder):
+def test_a_folder_without_write_permission_can_be_read(folder):
     if (folder / "results.db-wal").exists():
         pytest.skip("the writer left its log")
     folder.chmod(0o555)
@@ -150,11 +159,11 @@ def test_a_folder_that_cannot_be_written_can_be_read(folder):
         folder.chmod(0o755)
 
 
-def test_trials_that_the_study_asks_for_no_more_count_for_nothing(folder):
+def test_trials_that_are_no_longer_part_of_the_study_do_not_count(folder):
     with sqlite3.connect(folder / "results.db") as db:
         db.execute("DELETE FROM points WHERE trial_id IN (SELECT id FROM trials WHERE task = 'CoLA')")
-    assert study_facts(folder).total == len(load_trials(folder)) == 9
-    assert [task.name for task in study_facts(folder).tasks] == ["SST-2"]
+    assert load_study_summary(folder).total == len(load_trials(folder)) == 9
+    assert [task.name for task in load_study_summary(folder).tasks] == ["SST-2"]
     assert load_epochs(folder).trial_id.nunique() == 6
 
 

@@ -1,4 +1,4 @@
-"""A folder for a study, and files beside it in which the stand-in engine keeps its log."""
+"""A folder for a study, and files beside it for the log of the fake engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plan` says a study takes: makespans against a plain simulation, and seconds against a real run."""
+"""Estimates of time and disk space: makespans against a simple simulation, and times against a real run."""
 
 from __future__ import annotations
 
@@ -7,82 +7,89 @@ import random
 
 import pytest
 from fakes import make_trial, stack_key
-from small_subject import small_study
+from small_study import small_study
 
 import whichlayers
 from whichlayers.cli.plan import gpu_speeds
-from whichlayers.engine.cost import Pace
+from whichlayers.engine.cost import StackTiming
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.db import Store
+from whichlayers.results.db import ResultsDB
 from whichlayers.runs import machine
-from whichlayers.runs.assets import Subjects
-from whichlayers.runs.cost_model import at_speed, disk_of, makespan, stack_seconds, time_of, told_apart
+from whichlayers.runs.assets import Assets
+from whichlayers.runs.cost_model import (
+    estimate_disk,
+    estimate_time,
+    makespan,
+    scale_speed,
+    split_by_timed,
+    stack_seconds,
+)
 from whichlayers.runs.executors.worker import DEFAULT_ENGINE
 from whichlayers.runs.plan import Stack, make_stacks, time_key
 from whichlayers.runs.profiling import _mean, fit_memory, time_stacks
-from whichlayers.runs.queue import Waiting
-from whichlayers.runs.resources import choose_means
+from whichlayers.runs.queue import StackQueue
+from whichlayers.runs.resources import choose_resources
 from whichlayers.study.expand import expand
 from whichlayers.trial import Probe
 
-PACE = Pace(trials=4, build=1, compiling=10, capturing=2, step=0.5, error=0.1, evaluation=3, ending=0.25)
+TIMING = StackTiming(trials=4, setup=1, compile=10, capture=2, step=0.5, error=0.1, evaluation=3, finish=0.25)
 
 
 def test_a_stacks_seconds_are_its_parts():
-    assert PACE.of(4, steps=10, epochs=2, first=True) == 10 + 2 + (1 + 5 + 6 + 0.25)
-    assert PACE.of(4, steps=10, epochs=2, first=False) == 2 + 12.25
-    twice = PACE.of(8, steps=10, epochs=2, first=False) - 2
+    assert TIMING.seconds(4, steps=10, epochs=2, first=True) == 10 + 2 + (1 + 5 + 6 + 0.25)
+    assert TIMING.seconds(4, steps=10, epochs=2, first=False) == 2 + 12.25
+    twice = TIMING.seconds(8, steps=10, epochs=2, first=False) - 2
     assert 1.5 * 12.25 < twice < 2 * 12.25  # not all of it grows with the trials
 
 
-def test_the_makespan_is_that_of_handing_out_one_after_another():
-    draw = random.Random(0)
+def test_the_makespan_is_that_of_a_simulation_of_the_queue():
+    rng = random.Random(0)
     stacks = [
-        Stack(i, tuple(make_trial(seed, size=draw.randint(8, 800)) for seed in range(3))) for i in range(20)
+        Stack(i, tuple(make_trial(seed, size=rng.randint(8, 800)) for seed in range(3))) for i in range(20)
     ]
-    paces = {time_key(stacks[0].trials[0]): PACE}
-    fast = at_speed(paces, 2.0)
-    workers = [paces, fast, paces]
+    timings = {time_key(stacks[0].trials[0]): TIMING}
+    fast = scale_speed(timings, 2.0)
+    workers = [timings, fast, timings]
     busy = [5.0, 5.0, 5.0]
     seen = [False, False, False]
-    for stack in iter(Waiting(stacks, 3).take, None):
-        place = busy.index(min(busy))
-        seconds = stack_seconds(stack, workers[place], first=not seen[place])
-        busy[place] += seconds
-        seen[place] = True
+    for stack in iter(StackQueue(stacks, 3).pop, None):
+        worker = busy.index(min(busy))
+        seconds = stack_seconds(stack, workers[worker], first=not seen[worker])
+        busy[worker] += seconds
+        seen[worker] = True
     assert makespan(stacks, workers, start=5.0) == pytest.approx(max(busy))
-    span = time_of(stacks, workers, start=5.0, before=7.0)
-    assert span.expected == pytest.approx(max(busy) + 7)
-    assert span.low < span.expected < span.high
+    time_range = estimate_time(stacks, workers, start=5.0, before=7.0)
+    assert time_range.expected == pytest.approx(max(busy) + 7)
+    assert time_range.low < time_range.expected < time_range.high
     assert makespan([], workers, 5.0) == 0
 
 
 def test_more_and_faster_gpus_take_less_time():
     stacks = make_stacks([make_trial(seed, size=400) for seed in range(64)], stack_key, 4)
-    paces = {time_key(stacks[0].trials[0]): PACE}
-    times = [makespan(stacks, [paces] * n, 0) for n in (1, 2, 4, 8)]
+    timings = {time_key(stacks[0].trials[0]): TIMING}
+    times = [makespan(stacks, [timings] * n, 0) for n in (1, 2, 4, 8)]
     assert all(slow / fast == pytest.approx(2, rel=0.05) for slow, fast in itertools.pairwise(times))
-    assert makespan(stacks, [at_speed(paces, 2.0)], 0) == pytest.approx(times[0] / 2)
+    assert makespan(stacks, [scale_speed(timings, 2.0)], 0) == pytest.approx(times[0] / 2)
 
 
 def test_probes_stop_between_their_patience_and_their_last_epoch():
     probe = make_trial(probe=Probe(1, max_epochs=40, patience=5))
     stack = Stack(0, (probe,) * 4)
-    paces = {time_key(probe): PACE}
-    low, middle, high = (stack_seconds(stack, paces, first=False, bound=b) for b in (-1, 0, 1))
+    timings = {time_key(probe): TIMING}
+    low, middle, high = (stack_seconds(stack, timings, first=False, bound=b) for b in (-1, 0, 1))
     assert (high - low) / 0.5 == pytest.approx(40 - 6)
     assert low < middle < high
 
 
-def test_kinds_that_nobody_timed_are_told_apart():
+def test_kinds_that_were_not_timed_are_separated():
     known, other = make_trial(), make_trial(probe=Probe(1))
     stacks = [Stack(0, (known,)), Stack(1, (other,))]
-    assert told_apart(stacks, [{time_key(known): PACE}]) == (stacks[:1], stacks[1:])
+    assert split_by_timed(stacks, [{time_key(known): TIMING}]) == (stacks[:1], stacks[1:])
 
 
-def test_workers_that_differ_widen_the_range():
-    slow = Pace(**(vars(PACE) | {"step": 1.0}))
-    mean = _mean([PACE, None, slow])
+def test_differences_between_workers_increase_the_error():
+    slow = StackTiming(**(vars(TIMING) | {"step": 1.0}))
+    mean = _mean([TIMING, None, slow])
     assert (mean.step, mean.trials) == (0.75, 4)
     assert mean.error == pytest.approx(0.25 / 0.75)
     assert _mean([None, None]) is None
@@ -95,15 +102,15 @@ def test_gpus_are_a_number_or_their_speeds():
     for bad in ("0", "two", "1,-1", ""):
         with pytest.raises(WhichlayersError, match="give a number of GPUs"):
             gpu_speeds(bad, on_cuda=True)
-    with pytest.raises(WhichlayersError, match="no GPU here to measure on"):
+    with pytest.raises(WhichlayersError, match="there is no GPU to measure on"):
         gpu_speeds("8", on_cuda=False)
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory) -> whichlayers.Study:
-    """Large enough for its training to outweigh what comes before."""
+    """Large enough for training to take longer than loading."""
     return small_study(
-        tmp_path_factory.mktemp("subject"),
+        tmp_path_factory.mktemp("model"),
         experiments=["incremental", {"kind": "probing", "trials": 2}],
         train_sizes=[240],
         trials=3,
@@ -111,27 +118,27 @@ def study(tmp_path_factory) -> whichlayers.Study:
     )
 
 
-def test_the_forecast_is_near_a_real_run(study, tmp_path, monkeypatch):
+def test_the_estimate_is_close_to_a_real_run(study, tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "usable_cores", lambda: 1)
-    subjects = Subjects(tmp_path / "cache")
-    points = expand(study, subjects)
+    assets = Assets(tmp_path / "cache")
+    points = expand(study, assets)
     trials = list({p.trial.id: p.trial for p in points}.values())
-    subjects.check(trials)
-    means = choose_means(["cpu"], workers=0, max_stack=4)
-    means = fit_memory(means, trials, DEFAULT_ENGINE, subjects, tmp_path / "logs", fewer_workers=False)
-    stacks = make_stacks(trials, subjects.stack_key, means.size_for)
-    timed = time_stacks(stacks, means, DEFAULT_ENGINE, subjects, tmp_path / "logs", seconds=10)
-    assert {time_key(stack.trials[0]) for stack in stacks} <= set(timed.paces[0])
-    span = time_of(stacks, timed.paces, timed.start)
+    assets.check(trials)
+    resources = choose_resources(["cpu"], workers=0, max_stack=4)
+    resources = fit_memory(resources, trials, DEFAULT_ENGINE, assets, tmp_path / "logs", fewer_workers=False)
+    stacks = make_stacks(trials, assets.stack_key, resources.stack_size)
+    timing = time_stacks(stacks, resources, DEFAULT_ENGINE, assets, tmp_path / "logs", seconds=10)
+    assert {time_key(stack.trials[0]) for stack in stacks} <= set(timing.timings[0])
+    time_range = estimate_time(stacks, timing.timings, timing.start)
     results = whichlayers.run(study, tmp_path / "study", device="cpu", workers=0, max_stack=4, progress=False)
     assert results.last_run.done == len(trials)
-    with Store.read(tmp_path / "study" / "results.db") as store:
-        took = store.connection.execute("SELECT SUM(seconds) FROM trials").fetchone()[0]
-    assert span.low < span.expected < span.high
+    with ResultsDB.open_readonly(tmp_path / "study" / "results.db") as db:
+        took = db.connection.execute("SELECT SUM(seconds) FROM trials").fetchone()[0]
+    assert time_range.low < time_range.expected < time_range.high
     # other work on the machine may come and go between the two
-    assert took / 4 < span.expected - timed.start < 4 * took, (span, took)
+    assert took / 4 < time_range.expected - timing.start < 4 * took, (time_range, took)
 
     depths = {trials[0].model_fingerprint: 3}
-    disk = disk_of(stacks, len(points), 1, subjects.weights_bytes, 0, depths)
+    disk = estimate_disk(stacks, len(points), 1, assets.weights_bytes, 0, depths)
     real = (tmp_path / "study" / "results.db").stat().st_size
     assert real / 2 < disk.results < 2 * real

@@ -1,4 +1,4 @@
-"""Running a study with a stand-in engine: here and in workers; failing trials, dying workers, edits."""
+"""Running a study with a fake engine: in this process and in workers; failing trials, dying workers, edits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import fakes
 import pytest
-from fakes import FakeSubjects, make_study
-from running import assert_complete, computed, run
+from fakes import FakeAssets, make_study
+from running import assert_complete, computed_trials, run_fake_study
 
 import whichlayers
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.db import Store, StoreError
+from whichlayers.results.db import ResultsDB, ResultsDBError
 from whichlayers.results.records import Counts
 from whichlayers.runs import machine
 from whichlayers.runs.events import Note, Progress, RunStarted, TrialDone, TrialFailed
@@ -24,14 +24,14 @@ from whichlayers.runs.events import Note, Progress, RunStarted, TrialDone, Trial
 @pytest.mark.parametrize(("workers", "max_stack"), [(0, 1), (0, 4), (2, 4)])
 def test_a_study_runs_once_and_only_once(folder, workers, max_stack):
     events = []
-    summary = run(folder, workers=workers, max_stack=max_stack, on_event=events.append)
+    summary = run_fake_study(folder, workers=workers, max_stack=max_stack, on_event=events.append)
     assert (summary.trials, summary.done, summary.failed, summary.ran) == (15, 15, 0, 15)
     assert_complete(folder, 15)
-    assert len(computed(folder)) == len(set(computed(folder))) == 15
+    assert len(computed_trials(folder)) == len(set(computed_trials(folder))) == 15
 
-    again = run(folder, workers=workers, max_stack=max_stack)
+    again = run_fake_study(folder, workers=workers, max_stack=max_stack)
     assert (again.done, again.ran) == (15, 0)
-    assert len(computed(folder)) == 15
+    assert len(computed_trials(folder)) == 15
 
     started = next(e for e in events if isinstance(e, RunStarted))
     assert (started.trials, started.steps, started.workers) == (15, 15 * 4, workers)
@@ -42,10 +42,10 @@ def test_a_study_runs_once_and_only_once(folder, workers, max_stack):
     assert [e.text for e in events if isinstance(e, Note)] == ["builtin:sentiment: nothing left out"]
 
 
-def test_the_run_says_what_made_it(folder):
-    run(folder)
-    with Store.read(folder / "results.db") as store:
-        last = store.last_run()
+def test_the_run_records_its_software_and_hardware(folder):
+    run_fake_study(folder)
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        last = db.last_run()
     versions = json.loads(last["versions"])
     assert {"python", "torch", "transformers", "numpy"} <= set(versions)
     assert last["outcome"] == "complete"
@@ -57,109 +57,109 @@ def test_the_run_says_what_made_it(folder):
 
 
 def test_an_edited_study_runs_only_what_is_new(folder):
-    run(folder, make_study(trials=2))
-    before = computed(folder)
-    subjects = FakeSubjects()
-    summary = run(folder, make_study(trials=3, sizes=(16, 32)), subjects=subjects)
+    run_fake_study(folder, make_study(trials=2))
+    before = computed_trials(folder)
+    assets = FakeAssets()
+    summary = run_fake_study(folder, make_study(trials=3, sizes=(16, 32)), assets=assets)
     assert summary.ran == 20
-    assert not set(before) & set(computed(folder)[10:])
-    assert set(subjects.checked) == set(computed(folder)[10:])  # what is done is not loaded again
+    assert not set(before) & set(computed_trials(folder)[10:])
+    assert set(assets.checked) == set(computed_trials(folder)[10:])  # finished trials are not loaded again
     assert_complete(folder, 30)
 
 
-def told_by(folder, study, **options) -> list[str]:
+def notes_of(folder, study, **options) -> list[str]:
     events = []
-    run(folder, study, on_event=events.append, **options)
+    run_fake_study(folder, study, on_event=events.append, **options)
     return [e.text for e in events if isinstance(e, Note) if "nothing left out" not in e.text]
 
 
-def test_finished_trials_that_an_edited_study_drops_are_told_of(folder):
-    assert told_by(folder, make_study(trials=3)) == []
+def test_finished_trials_that_an_edited_study_drops_are_noted(folder):
+    assert notes_of(folder, make_study(trials=3)) == []
     (folder / "report.html").touch()
     (folder / "epochs.csv").touch()
-    dropped, report, export = told_by(folder, make_study(trials=2, sizes=(16, 32)))
+    dropped, report, export = notes_of(folder, make_study(trials=2, sizes=(16, 32)))
     assert dropped == (
-        "5 finished trials are no longer asked for (the study, its data or its model changed): they stay in"
-        " results.db and in no result"
+        "5 finished trials are no longer part of the study (the study, its data or its model changed) and stay unused"
+        " in results.db"
     )
-    assert report == f"of the study as it was: report.html; whichlayers report {folder} writes anew"
-    assert export == f"of the study as it was: epochs.csv; whichlayers export {folder} writes anew"
-    assert told_by(folder, make_study(trials=2, sizes=(16, 32))) == []  # once is enough
-    assert told_by(folder, make_study(trials=3, sizes=(16, 32))) == []  # and they are back
+    assert report == f"out of date: report.html; update with: whichlayers report {folder}"
+    assert export == f"out of date: epochs.csv; update with: whichlayers export {folder}"
+    assert notes_of(folder, make_study(trials=2, sizes=(16, 32))) == []  # noted once
+    assert notes_of(folder, make_study(trials=3, sizes=(16, 32))) == []  # they are part of the study again
     assert_complete(folder, 30)
 
 
-def test_changed_data_are_told_of(folder):
-    class OtherData(FakeSubjects):
+def test_changed_data_are_noted(folder):
+    class OtherData(FakeAssets):
         def task_facts(self, spec):
-            return fakes.FakeFacts(spec.name, f"other data of {spec.name}")
+            return fakes.FakeInfo(spec.name, f"other data of {spec.name}")
 
-    run(folder, make_study(trials=1))
-    (told,) = told_by(folder, make_study(trials=1), subjects=OtherData())
-    assert told.startswith("5 finished trials are no longer asked for")
+    run_fake_study(folder, make_study(trials=1))
+    (note,) = notes_of(folder, make_study(trials=1), assets=OtherData())
+    assert note.startswith("5 finished trials are no longer part of the study")
 
 
 def test_a_folder_of_another_study_or_of_other_things_is_refused(folder):
-    run(folder)
-    with pytest.raises(StoreError, match="holds the study 'fake study', not 'other'"):
-        run(folder, make_study(name="other"))
+    run_fake_study(folder)
+    with pytest.raises(ResultsDBError, match="holds the study 'fake study', not 'other'"):
+        run_fake_study(folder, make_study(name="other"))
     (folder.parent / "papers").mkdir()
     (folder.parent / "papers" / "thesis.tex").touch()
     with pytest.raises(WhichlayersError, match=r"not empty \(thesis.tex\)"):
-        run(folder.parent / "papers")
+        run_fake_study(folder.parent / "papers")
     with pytest.raises(WhichlayersError, match="is a file"):
-        run(folder.parent / "computed")
+        run_fake_study(folder.parent / "computed")
 
 
 def test_nothing_trains_when_something_is_wrong(folder):
     with pytest.raises(WhichlayersError, match="no tokenizer"):
-        run(folder, subjects=FakeSubjects(complaint=WhichlayersError("no tokenizer here")))
-    assert computed(folder) == []
-    assert {path.name for path in folder.iterdir()} == {".lock"}  # nothing that looks like a study
+        run_fake_study(folder, assets=FakeAssets(error=WhichlayersError("no tokenizer here")))
+    assert computed_trials(folder) == []
+    assert {path.name for path in folder.iterdir()} == {".lock"}  # no files of a study
     with pytest.raises(WhichlayersError, match="workers = -1"):
-        run(folder, workers=-1)
+        run_fake_study(folder, workers=-1)
     with pytest.raises(WhichlayersError, match="max_stack = 0"):
-        run(folder, max_stack=0)
-    assert run(folder).done == 15  # and the folder can still be used
+        run_fake_study(folder, max_stack=0)
+    assert run_fake_study(folder).done == 15  # the folder can still be used
     with pytest.raises(WhichlayersError, match="no tokenizer"):
-        run(
+        run_fake_study(
             folder,
             make_study(trials=4),
-            subjects=FakeSubjects(complaint=WhichlayersError("no tokenizer here")),
+            assets=FakeAssets(error=WhichlayersError("no tokenizer here")),
         )
-    assert (folder / "study.toml").read_text() == make_study().to_toml()  # of the results that are there
+    assert (folder / "study.toml").read_text() == make_study().to_toml()  # the study of the stored results
     assert_complete(folder, 15)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_only_the_culprits_of_a_stack_fail(folder, monkeypatch, workers):
+def test_only_the_bad_trials_of_a_stack_fail(folder, monkeypatch, workers):
     monkeypatch.setenv("FAKE_BAD", "1")
     events = []
-    summary = run(folder, workers=workers, max_stack=7, on_event=events.append)
+    summary = run_fake_study(folder, workers=workers, max_stack=7, on_event=events.append)
     assert (summary.done, summary.failed, summary.ran) == (10, 5, 15)
-    with Store.read(folder / "results.db") as store:
-        failures = store.failures()
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        failures = db.failures()
     assert {f.trial.seed for f in failures} == {1}
     assert failures[0].error.startswith("ValueError: this seed is bad\n")
     assert "fakes.py" in failures[0].error  # the end of the traceback
     assert sum(isinstance(e, TrialFailed) for e in events) == 5
     assert any("in halves" in e.text for e in events if isinstance(e, Note))
 
-    assert run(folder, workers=0).ran == 0  # failed ones rest until they are asked for
+    assert run_fake_study(folder, workers=0).ran == 0  # failed trials run only with retry_failed
     monkeypatch.delenv("FAKE_BAD")
-    assert run(folder, workers=0, retry_failed=True).ran == 5
+    assert run_fake_study(folder, workers=0, retry_failed=True).ran == 5
     assert_complete(folder, 15)
 
 
-def test_a_trial_that_the_engine_itself_gives_up_is_failed_alone(folder):
-    summary = run(folder, engine="fakes:judging_engine", max_stack=15)
+def test_a_trial_for_which_the_engine_returns_an_error_fails_alone(folder):
+    summary = run_fake_study(folder, engine="fakes:diverging_engine", max_stack=15)
     assert (summary.done, summary.failed) == (10, 5)
-    with Store.read(folder / "results.db") as store:
-        assert {f.error for f in store.failures()} == {"loss is not a number"}
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        assert {f.error for f in db.failures()} == {"loss is not a number"}
 
 
-def test_an_engine_that_forgets_trials_is_caught(folder):
-    summary = run(folder, engine="fakes:forgetful_engine", max_stack=15)
+def test_an_engine_that_returns_no_results_is_an_error(folder):
+    summary = run_fake_study(folder, engine="fakes:no_results_engine", max_stack=15)
     assert (summary.done, summary.failed) == (0, 15)
 
 
@@ -167,52 +167,54 @@ def test_a_stack_whose_worker_died_runs_again_elsewhere(folder, monkeypatch):
     monkeypatch.setenv("FAKE_DEADLY", "1")
     monkeypatch.setenv("FAKE_MORTAL", "1")
     events = []
-    summary = run(folder, workers=2, max_stack=5, on_event=events.append)
+    summary = run_fake_study(folder, workers=2, max_stack=5, on_event=events.append)
     assert (summary.done, summary.failed) == (15, 0)
     assert_complete(folder, 15)
     assert len((folder.parent / "deaths").read_text().split()) == 1
-    assert any("signal 9" in e.text and "run again" in e.text for e in events if isinstance(e, Note))
+    assert any(
+        "signal 9" in e.text and "running its 5 trials again" in e.text for e in events if isinstance(e, Note)
+    )
 
 
-def test_a_trial_that_kills_every_worker_fails_and_the_study_goes_on(folder, monkeypatch):
+def test_a_trial_that_kills_every_worker_fails_and_the_study_continues(folder, monkeypatch):
     monkeypatch.setenv("FAKE_DEADLY", "1")
-    monkeypatch.setattr("whichlayers.runs.executors.local.DEATHS_IN_A_ROW", 100)
-    summary = run(folder, make_study(trials=2), workers=2, max_stack=10)
+    monkeypatch.setattr("whichlayers.runs.executors.local.MAX_WORKER_DEATHS", 100)
+    summary = run_fake_study(folder, make_study(trials=2), workers=2, max_stack=10)
     assert (summary.done, summary.failed) == (5, 5)
-    with Store.read(folder / "results.db") as store:
-        assert {f.trial.seed for f in store.failures()} == {1}
-        assert all("signal 9" in f.error for f in store.failures())
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        assert {f.trial.seed for f in db.failures()} == {1}
+        assert all("signal 9" in f.error for f in db.failures())
 
 
-def test_workers_that_all_die_stop_the_run_and_lose_nothing(folder, monkeypatch):
+def test_workers_that_all_die_stop_the_run_and_lose_no_trial(folder, monkeypatch):
     monkeypatch.setenv("FAKE_DEADLY", "0")
-    monkeypatch.setattr("whichlayers.runs.executors.local.DEATHS_IN_A_ROW", 2)
+    monkeypatch.setattr("whichlayers.runs.executors.local.MAX_WORKER_DEATHS", 2)
     with pytest.raises(WhichlayersError, match="in a row died"):
-        run(folder, make_study(trials=1), workers=2, max_stack=3)
-    with Store.read(folder / "results.db") as store:
-        assert store.counts() == Counts(pending=5)
-        assert store.last_run()["outcome"] == "stopped by an error"
+        run_fake_study(folder, make_study(trials=1), workers=2, max_stack=3)
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        assert db.counts() == Counts(pending=5)
+        assert db.last_run()["outcome"] == "stopped by an error"
     monkeypatch.delenv("FAKE_DEADLY")
-    assert run(folder, make_study(trials=1)).done == 5
+    assert run_fake_study(folder, make_study(trials=1)).done == 5
 
 
 def test_workers_that_cannot_start_are_a_clear_error(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "nowhere", fakes)  # the driver finds it, a worker does not
-    with pytest.raises(WhichlayersError, match=r"(?s)cannot start here.*No module named 'nowhere'"):
-        run(folder, workers=1, engine="nowhere:engine")
-    with Store.read(folder / "results.db") as store:
-        assert store.counts() == Counts(pending=15)
+    monkeypatch.setitem(sys.modules, "nowhere", fakes)  # importable in the main process, but not in a worker
+    with pytest.raises(WhichlayersError, match=r"(?s)cannot start: .*No module named 'nowhere'"):
+        run_fake_study(folder, workers=1, engine="nowhere:engine")
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        assert db.counts() == Counts(pending=15)
 
 
-def test_without_ray_the_way_to_get_it_is_told(folder, monkeypatch):
+def test_the_error_without_ray_says_how_to_install_it(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    with pytest.raises(WhichlayersError) as told:
-        run(folder, on="ray")
-    assert f"pip install '{project['optional-dependencies']['ray'][0]}'" in str(told.value)
+    with pytest.raises(WhichlayersError) as error:
+        run_fake_study(folder, on="ray")
+    assert f"pip install '{project['optional-dependencies']['ray'][0]}'" in str(error.value)
 
 
-def test_devices_that_are_not_there_are_refused(monkeypatch):
+def test_unavailable_devices_are_refused(monkeypatch):
     with pytest.raises(WhichlayersError, match="no such device"):
         machine.choose_devices("gpu9")
     with pytest.raises(WhichlayersError, match="--device mps: not supported; use cpu, cuda or cuda:N"):
@@ -226,7 +228,7 @@ def test_devices_that_are_not_there_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("argv", "expected"),
     [
         (
             ["/opt/env/bin/whichlayers", "run", "demo", "--folder", "a b"],
@@ -237,7 +239,7 @@ def test_devices_that_are_not_there_are_refused(monkeypatch):
         ([""], "python"),
     ],
 )
-def test_the_command_is_kept_without_paths_of_the_machine(monkeypatch, words, shown):
-    monkeypatch.setattr("sys.argv", words)
-    assert machine.this_run(["cpu"], 1).command == shown
+def test_the_command_is_recorded_without_local_paths(monkeypatch, argv, expected):
+    monkeypatch.setattr("sys.argv", argv)
+    assert machine.describe_run(["cpu"], 1).command == expected
     assert machine.versions()["whichlayers"] == whichlayers.__version__

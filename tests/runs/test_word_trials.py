@@ -1,4 +1,4 @@
-"""A study of words from end to end on a small random model: before and after finetuning, killed and gone on with."""
+"""Word probes end to end on a small random model: before and after finetuning, killed and resumed."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_subject import write_model
+from small_study import write_model
 
 from whichlayers.data.corpora import load_corpus
 from whichlayers.probes import regularization
-from whichlayers.probes import word_probe as asking
-from whichlayers.results.db import Store
+from whichlayers.probes import word_probe as word_probe_module
+from whichlayers.results.db import ResultsDB
 from whichlayers.results.export import points_frame
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.frames import finished, load_epochs, load_points
 from whichlayers.runs import run_study
-from whichlayers.runs.assets import Subjects
-from whichlayers.runs.estimate import foresee
-from whichlayers.runs.finetuned_models import file_of, keep_only, load, save
-from whichlayers.runs.plan import Stack, cut, make_stacks, models_in, total_steps, words_key
-from whichlayers.runs.resources import choose_means
+from whichlayers.runs.assets import Assets
+from whichlayers.runs.estimate import estimate_study
+from whichlayers.runs.finetuned_models import delete_unused, load_model, model_path, save_model
+from whichlayers.runs.plan import Stack, count_models, make_stacks, split_trials, total_steps, word_stack_key
+from whichlayers.runs.resources import choose_resources
 from whichlayers.runs.status import disk_use
-from whichlayers.runs.word_trials import Finetuned, _shelf_of
-from whichlayers.study.file import Study
+from whichlayers.runs.word_trials import ProbedModel, _activation_store
+from whichlayers.study.study_file import Study
 from whichlayers.trial import Trial, WordProbe
 
 RUN = """
 import sys, torch
 from pathlib import Path
 from whichlayers.runs.run_study import run
-from whichlayers.study.file import load_study
+from whichlayers.study.study_file import load_study
 torch.set_num_threads(1)
-import whichlayers.runs.word_trials as word_stack, os, signal
-asked = word_stack._ask_all
-def kill(model, *rest):  # like kill -9, when the questions of a finetuned model begin
+import whichlayers.runs.word_trials as word_trials, os, signal
+probe_model = word_trials._probe_model
+def kill(model, *rest):  # kill -9 before a finetuned model is probed
     if model.finetuning is not None:
         os.kill(os.getpid(), signal.SIGKILL)
-    asked(model, *rest)
+    probe_model(model, *rest)
 if sys.argv[3] == "killed":
-    word_stack._ask_all = kill
+    word_trials._probe_model = kill
 else:
-    word_stack._finetune = None  # it must not be called again
+    word_trials._finetune = None  # it must not be called again
 run(load_study(sys.argv[1]), Path(sys.argv[2]), device="cpu", workers=0)
 """
 
@@ -94,7 +94,7 @@ def ran(model, tmp_path_factory) -> Path:
     return folder
 
 
-def test_all_questions_are_answered_before_and_after(ran):
+def test_all_word_probes_are_run_before_and_after_finetuning(ran):
     points = finished(load_points(ran))
     assert points["value"].notna().all()
     assert set(points["task"]) == {"builtin:pos", "builtin:chunk"}
@@ -104,7 +104,7 @@ def test_all_questions_are_answered_before_and_after(ran):
     )
     assert len(layers) == 2 * 2 * 3
     assert layers.iloc[:, 0].between(0.05, 1).all()
-    assert (layers.iloc[:, 0] != layers.iloc[:, 1]).mean() > 0.5  # another model answers
+    assert (layers.iloc[:, 0] != layers.iloc[:, 1]).mean() > 0.5  # from another model
     spread = points[points["experiment"] == "neuron_spread"]
     sums = spread.groupby(["task", "seed", "condition"])["value"].sum()
     assert np.allclose(sums, 1.0)
@@ -113,18 +113,16 @@ def test_all_questions_are_answered_before_and_after(ran):
     assert chosen["control"].between(0, 1).all()
 
 
-def test_answers_carry_what_belongs_to_them(ran):
+def test_results_include_baselines_and_task_metrics(ran):
     epochs = load_epochs(ran)
     metrics = epochs.groupby("metric")["value"].count()
     points = load_points(ran).drop_duplicates("trial_id")
     assert metrics["majority_accuracy"] == len(points)
-    assert (
-        metrics["task_accuracy"] == (points["finetuned_on"] != "").sum()
-    )  # how the finetuned model itself does
+    assert metrics["task_accuracy"] == (points["finetuned_on"] != "").sum()  # of the finetuned model itself
     assert metrics["task_accuracy"] > 0
 
 
-def test_the_table_for_other_programs_says_what_a_model_was_finetuned_on(ran):
+def test_the_exported_table_has_the_task_of_the_finetuned_model(ran):
     frame = points_frame(StudyFolder(ran))
     assert set(frame["finetuned_on"]) == {"", "sentiment"}
     page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
@@ -133,7 +131,7 @@ def test_the_table_for_other_programs_says_what_a_model_was_finetuned_on(ran):
     assert set(frame.columns) <= described
 
 
-def test_penalties_are_searched_for_once_a_corpus_in_the_pretrained_model(model, tmp_path, monkeypatch):
+def test_penalties_are_searched_once_per_corpus_with_the_pretrained_model(model, tmp_path, monkeypatch):
     searches = []
     real = regularization.search_lambdas
 
@@ -142,82 +140,84 @@ def test_penalties_are_searched_for_once_a_corpus_in_the_pretrained_model(model,
         return real(train, *args, **options)
 
     monkeypatch.setattr(regularization, "search_lambdas", counted)
-    asked = {"kind": "neurons", "shares": [0.25], "smallest": False, "probe_epochs": 1}
-    for experiments in ([asked | {"pretrained": False}], [asked]):  # finetuned models first, then the rest
+    neurons = {"kind": "neurons", "shares": [0.25], "smallest": False, "probe_epochs": 1}
+    for experiments in ([neurons | {"pretrained": False}], [neurons]):  # finetuned models first
         run_study.run(study_of(model, experiments=experiments), tmp_path / "study", device="cpu", workers=0)
     assert len(searches) == 2
     (tmp_path / "moved").mkdir()
     for name in ("results.db", "study.toml"):
         shutil.copy(tmp_path / "study" / name, tmp_path / "moved" / name)
-    more = [asked, {"kind": "selectivity", "finetuned_on": [], "probe_epochs": 1}]
+    more = [neurons, {"kind": "selectivity", "finetuned_on": [], "probe_epochs": 1}]
     run_study.run(study_of(model, experiments=more), tmp_path / "moved", device="cpu", workers=0)
-    assert len(searches) == 2, "results.db alone says what was found"
+    assert len(searches) == 2, "results.db alone contains the penalties"
     frame = points_frame(StudyFolder(tmp_path / "study"))
     frame = frame[frame["experiment"] == "neurons"]
     assert set(frame["finetuned_on"]) == {"", "sentiment"}
     assert (frame.groupby("task")[["l1", "l2"]].nunique() == 1).all(axis=None)
-    studied = {tuple(train.flat[0, :5].tolist()) for train in searches}
-    run_study.run(study_of(model, experiments=[asked]), tmp_path / "again", device="cpu", workers=0)
-    assert studied == {tuple(train.flat[0, :5].tolist()) for train in searches[2:]}, "as it was pretrained"
+    searched = {tuple(train.flat[0, :5].tolist()) for train in searches}
+    run_study.run(study_of(model, experiments=[neurons]), tmp_path / "again", device="cpu", workers=0)
+    assert searched == {tuple(train.flat[0, :5].tolist()) for train in searches[2:]}, "the pretrained model"
 
 
 @pytest.mark.parametrize("searched", [False, True])
-def test_the_disk_it_takes_meanwhile_is_what_plan_says(model, tmp_path, monkeypatch, searched):
-    """`searched`: L1 and L2 for a finetuned model, which reads the words with the pretrained one, too."""
+def test_the_disk_space_while_running_is_as_estimated(model, tmp_path, monkeypatch, searched):
+    """`searched`: search L1 and L2 for a finetuned model, which needs the activations of the pretrained one."""
     lambdas = {} if searched else {"l1": 1e-3, "l2": 1e-3}
     ranked = {"kind": "neurons", "smallest": False, "probe_epochs": 1, "pretrained": not searched, **lambdas}
     words = {"builtin:pos": 400, "builtin:chunk": 300}
     corpora = [{"name": name, "train_words": n, "test_words": 50} for name, n in words.items()]
     study = study_of(model, corpora=corpora, experiments=[ranked])
-    vectors, models = [0], [0]
-    real = asking.ask
+    activations, models = [0], [0]
+    real = word_probe_module.run_word_probes
 
-    def watched(*given, **options):
-        for outcomes in real(*given, **options):
-            vectors.append(sum(file.stat().st_size for file in (tmp_path / "study").rglob("*.npy")))
+    def recorded(*args, **options):
+        for results in real(*args, **options):
+            activations.append(sum(file.stat().st_size for file in (tmp_path / "study").rglob("*.npy")))
             models.append(sum(file.stat().st_size for file in (tmp_path / "study" / "encoders").rglob("*")))
-            yield outcomes
+            yield results
 
-    monkeypatch.setattr(asking, "ask", watched)
-    means = choose_means(["cpu"], workers=0, max_stack=None)
-    told = foresee(study, tmp_path / "study", means, (), False, False, contextlib.nullcontext, Subjects).disk
+    monkeypatch.setattr(word_probe_module, "run_word_probes", recorded)
+    resources = choose_resources(["cpu"], workers=0, max_stack=None)
+    disk = estimate_study(
+        study, tmp_path / "study", resources, (), False, False, contextlib.nullcontext, Assets
+    ).disk
     run_study.run(study, tmp_path / "study", device="cpu", workers=0)
-    assert told.vectors == pytest.approx(max(vectors), rel=0.02)
-    assert told.encoders == pytest.approx(max(models), rel=0.1)
-    assert told.checkpoints > told.encoders
+    assert disk.activations == pytest.approx(max(activations), rel=0.02)
+    assert disk.finetuned_models == pytest.approx(max(models), rel=0.1)
+    assert disk.checkpoints > disk.finetuned_models
 
 
-def test_what_asks_the_pretrained_model_saves_no_model(model, tmp_path):
+def test_probes_of_the_pretrained_model_save_no_model(model, tmp_path):
     study = study_of(model, tasks=[], experiments=["word_probing"])
-    means = choose_means(["cpu"], workers=0, max_stack=None)
-    disk = foresee(study, tmp_path, means, (), False, False, contextlib.nullcontext, Subjects).disk
-    assert (disk.checkpoints, disk.encoders) == (0, 0)
-    assert disk.vectors > 0
+    resources = choose_resources(["cpu"], workers=0, max_stack=None)
+    disk = estimate_study(study, tmp_path, resources, (), False, False, contextlib.nullcontext, Assets).disk
+    assert (disk.checkpoints, disk.finetuned_models) == (0, 0)
+    assert disk.activations > 0
 
 
-def test_studies_that_share_a_cache_keep_their_vectors_apart(tmp_path):
-    subjects = SimpleNamespace(catalogue=SimpleNamespace(cache=tmp_path), aligned={})
+def test_studies_that_share_a_cache_have_separate_activations(tmp_path):
+    assets = SimpleNamespace(index=SimpleNamespace(cache=tmp_path), alignments={})
 
-    def folder_of(study: str, model: Finetuned) -> Path:
-        setup = SimpleNamespace(device="cpu", encoders=tmp_path / study / "encoders")
-        with _shelf_of(model, trial, SimpleNamespace(setup=setup, subjects=subjects)) as shelf:
-            return shelf.folder
+    def folder_of(study: str, model: ProbedModel) -> Path:
+        config = SimpleNamespace(device="cpu", finetuned_models=tmp_path / study / "encoders")
+        with _activation_store(model, trial, SimpleNamespace(config=config, assets=assets)) as store:
+            return store.folder
 
     trial = Trial("m", "mf", "t", "tf", 10, 0, word_probe=WordProbe("c", "cf"))
-    asked = [("one", None), ("two", None), ("one", trial.finetuning)]
-    folders = {folder_of(study, Finetuned(finetuning)) for study, finetuning in asked}
+    models = [("one", None), ("two", None), ("one", trial.finetuning)]
+    folders = {folder_of(study, ProbedModel(finetuning)) for study, finetuning in models}
     assert len(folders) == 3
-    assert folder_of("one", Finetuned(None)) in folders, "a run that goes on finds what the last one left"
+    assert folder_of("one", ProbedModel(None)) in folders, "a resumed run uses the same folder"
 
 
-def test_nothing_is_left_on_the_disk_but_results(ran):
+def test_only_results_are_left_on_disk(ran):
     assert not (ran / "encoders").exists()
     assert not list((ran / "cache").rglob("*.npy"))
     assert "results.db" in disk_use(ran)
 
 
-def test_a_question_has_one_answer_whatever_is_asked_beside_it(model, ran, tmp_path):
-    """One seed and one corpus alone, in a worker process, against the whole study."""
+def test_a_result_does_not_depend_on_the_other_probes(model, ran, tmp_path):
+    """Compares one seed and one corpus alone, in a worker process, with the whole study."""
     alone = study_of(model, trials=1, experiments=["word_probing"])
     alone = Study(**(alone.settings() | {"corpora": alone.corpora[:1]}))
     run_study.run(alone, tmp_path / "alone", device="cpu", workers=1)
@@ -225,36 +225,34 @@ def test_a_question_has_one_answer_whatever_is_asked_beside_it(model, ran, tmp_p
     few = few[~few.index.duplicated()]
     both = many[~many.index.duplicated()].loc[few.index]
     assert len(few) == 2 * 3
-    assert (
-        few - both
-    ).abs().max() <= 2 / 200  # finetuned in a stack of one and of two: equal but for rounding
+    assert (few - both).abs().max() <= 2 / 200  # finetuned in a stack of one and of two: equal up to rounding
 
 
-def test_kill_9_costs_no_finetuning(model, ran, tmp_path):
+def test_kill_9_loses_no_finetuned_model(model, ran, tmp_path):
     file, folder = tmp_path / "study.toml", tmp_path / "study"
     file.write_text(study_of(model).to_toml())
-    killed = _drive(file, folder, "killed")
+    killed = _run(file, folder, "killed")
     assert killed.returncode == -9
     saved = sorted((folder / "encoders").glob("*.safetensors"))
     assert len(saved) == 2
-    with Store.read(folder / "results.db") as store:
-        before = store.ids("done")
-        assert {t.train_size for t in store.trials("done")} == {0}  # of the pretrained model all are answered
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        before = db.trial_ids("done")
+        assert {t.train_size for t in db.trials("done")} == {0}  # all probes of the pretrained model
     assert disk_use(folder)["encoders"] > 0
-    again = _drive(file, folder, "again")
+    again = _run(file, folder, "again")
     assert again.returncode == 0, again.stderr
     assert not (folder / "encoders").exists()
-    with Store.read(folder / "results.db") as store:
-        counts = store.counts()
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        counts = db.counts()
         assert counts.done == counts.total
-        assert before < store.ids("done")
+        assert before < db.trial_ids("done")
     whole, resumed = (finished(load_points(f)).set_index(["trial_id", "x"])["value"] for f in (ran, folder))
     assert (whole.sort_index() - resumed.sort_index()).abs().max() == 0
 
 
-def _drive(file: Path, folder: Path, *further: str) -> subprocess.CompletedProcess[str]:
+def _run(file: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", RUN, str(file), str(folder), *further],
+        [sys.executable, "-c", RUN, str(file), str(folder), *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -262,39 +260,37 @@ def _drive(file: Path, folder: Path, *further: str) -> subprocess.CompletedProce
     )
 
 
-def test_a_corpus_that_fails_does_not_take_the_others_with_it(model, tmp_path, monkeypatch):
-    import whichlayers.probes.word_probe as ask_module
+def test_an_error_on_one_corpus_does_not_affect_the_others(model, tmp_path, monkeypatch):
+    real = word_probe_module.run_word_probes
 
-    asked = ask_module.ask
-
-    def breaks(trials, *rest, **named):
+    def fail(trials, *rest, **options):
         if trials[0].word_probe.corpus == "builtin:chunk":
             raise RuntimeError("no luck")
-        return asked(trials, *rest, **named)
+        return real(trials, *rest, **options)
 
-    monkeypatch.setattr(ask_module, "ask", breaks)
+    monkeypatch.setattr(word_probe_module, "run_word_probes", fail)
     study = study_of(model, experiments=[{"kind": "word_probing", "finetuned_on": []}])
     summary = run_study.run(study, tmp_path / "study", device="cpu", workers=0)
     assert (summary.done, summary.failed) == (6, 6)
-    with Store.read(tmp_path / "study" / "results.db") as store:
-        assert all("no luck" in failure.error for failure in store.failures())
+    with ResultsDB.open_readonly(tmp_path / "study" / "results.db") as db:
+        assert all("no luck" in failure.error for failure in db.failures())
 
 
-def test_what_was_answered_before_a_failure_is_kept(model, tmp_path, monkeypatch):
-    from whichlayers.probes.probing_dataset import Ranked
+def test_results_before_a_failure_are_kept(model, tmp_path, monkeypatch):
+    from whichlayers.probes.probing_dataset import RankedNeurons
 
-    def breaks(self, trials):
+    def fail(self, trials):
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr(Ranked, "selectivity", breaks)
-    given = {"finetuned_on": [], "corpora": ["builtin:pos"], "shares": [0.25], "l1": 1e-3, "l2": 1e-3}
-    neurons = {"kind": "neurons", "smallest": False, "spread": False, "probe_epochs": 1, **given}
-    selective = {"kind": "selectivity", "description_length": False, "probe_epochs": 1, **given}
+    monkeypatch.setattr(RankedNeurons, "selectivity", fail)
+    common = {"finetuned_on": [], "corpora": ["builtin:pos"], "shares": [0.25], "l1": 1e-3, "l2": 1e-3}
+    neurons = {"kind": "neurons", "smallest": False, "spread": False, "probe_epochs": 1, **common}
+    selective = {"kind": "selectivity", "description_length": False, "probe_epochs": 1, **common}
     study = study_of(model, experiments=[neurons, selective], trials=1)
     summary = run_study.run(study, tmp_path / "study", device="cpu", workers=0)
-    with Store.read(tmp_path / "study" / "results.db") as store:
-        done, failed = store.trials("done"), store.trials("failed")
-        assert all("no luck" in failure.error for failure in store.failures())
+    with ResultsDB.open_readonly(tmp_path / "study" / "results.db") as db:
+        done, failed = db.trials("done"), db.trials("failed")
+        assert all("no luck" in failure.error for failure in db.failures())
     assert {trial.word_probe.measure for trial in failed} == {"selectivity"}
     assert {trial.word_probe.neurons for trial in done} == {"all", "top", "bottom", "random"}
     assert (summary.done, summary.failed) == (len(done), len(failed))
@@ -307,9 +303,11 @@ def test_what_was_answered_before_a_failure_is_kept(model, tmp_path, monkeypatch
 
 
 def trials_of(seeds=range(3), size=16):
-    plain = Trial("m", "mf", "t" if size else "", "tf" if size else "", size, 0)
+    default = Trial("m", "mf", "t" if size else "", "tf" if size else "", size, 0)
     return [
-        Trial(**{**vars_of(plain), "seed": s, "words": WordProbe("c", f"c{c}", neurons="layer", layer=k)})
+        Trial(
+            **{**vars_of(default), "seed": s, "word_probe": WordProbe("c", f"c{c}", neurons="layer", layer=k)}
+        )
         for s in seeds
         for c in range(2)
         for k in range(3)
@@ -322,47 +320,47 @@ def vars_of(trial):
 
 
 def test_a_probe_that_diverges_is_a_failed_trial():
-    from whichlayers.probes.word_probe import _outcome
+    from whichlayers.probes.word_probe import _trial_result
     from whichlayers.trial import Trial, WordProbe
 
     trial = Trial("m", "m", "", "", 0, 0, word_probe=WordProbe("c", "c", lr=1e9))
-    failed = _outcome(trial, {"accuracy": float("nan"), "neurons_used": 3.0}, {}, 1.0)
+    failed = _trial_result(trial, {"accuracy": float("nan"), "neurons_used": 3.0}, {}, 1.0)
     assert "a probe diverged; try a smaller probe_lr (now 1e+09)" in failed.error
     assert failed.epochs == []
-    assert _outcome(trial, {"accuracy": 0.5}, {}, 1.0).error is None
+    assert _trial_result(trial, {"accuracy": 0.5}, {}, 1.0).error is None
 
 
-def test_all_questions_of_a_model_stay_together():
+def test_all_probes_of_a_model_stay_together():
     after, before = trials_of(), trials_of(size=0)
-    assert (models_in(after), models_in(before)) == (3, 1)
-    stacks = make_stacks([*before, *after], words_key, 2)
+    assert (count_models(after), count_models(before)) == (3, 1)
+    stacks = make_stacks([*before, *after], word_stack_key, 2)
     assert sorted(stack.models for stack in stacks) == [1, 1, 2]
     for stack in stacks:
         assert len(stack.trials) == 6 * stack.models or stack.trials[0].train_size == 0
-    assert [len(piece) for piece in cut(after, 1)] == [6, 6, 6]
+    assert [len(part) for part in split_trials(after, 1)] == [6, 6, 6]
     assert total_steps(after) == sum(stack.steps for stack in stacks) - total_steps(before)
     assert total_steps(after) - 18 * 20 == 3 * after[0].steps
 
 
-# --- models on the disk ---
+# --- models on disk ---
 
 
-def test_saved_models_are_whole_or_not_there(tmp_path):
+def test_saved_models_are_complete_or_missing(tmp_path):
     import torch
 
     trial = Trial("m", "mf", "t", "tf", 16, 0)
-    assert load(None, trial) is None
-    assert load(tmp_path, trial) is None
-    save(tmp_path, trial, {"w": torch.ones(3)}, {"metrics": {"task_accuracy": 0.5}, "seconds": 1.0})
-    weights, facts = load(tmp_path, trial)
+    assert load_model(None, trial) is None
+    assert load_model(tmp_path, trial) is None
+    save_model(tmp_path, trial, {"w": torch.ones(3)}, {"metrics": {"task_accuracy": 0.5}, "seconds": 1.0})
+    weights, facts = load_model(tmp_path, trial)
     assert weights["w"].tolist() == [1.0, 1.0, 1.0]
     assert facts["metrics"] == {"task_accuracy": 0.5}
-    file = file_of(tmp_path, trial)
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-4])
-    assert load(tmp_path, trial) is None
-    file.write_bytes(whole)
-    wanted = Stack(0, tuple(trials_of(seeds=[0])))
-    keep_only(tmp_path, [wanted])
-    assert not file.exists() or wanted.trials[0].finetuning.id == trial.id
-    keep_only(tmp_path / "nowhere", [wanted])
+    file = model_path(tmp_path, trial)
+    content = file.read_bytes()
+    file.write_bytes(content[:-4])
+    assert load_model(tmp_path, trial) is None
+    file.write_bytes(content)
+    stack = Stack(0, tuple(trials_of(seeds=[0])))
+    delete_unused(tmp_path, [stack])
+    assert not file.exists() or stack.trials[0].finetuning.id == trial.id
+    delete_unused(tmp_path / "nowhere", [stack])

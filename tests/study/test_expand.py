@@ -4,8 +4,8 @@ import pytest
 from fake_facts import FakeFacts, a_study
 
 from whichlayers.config.errors import StudyError
-from whichlayers.study.expand import count, expand
-from whichlayers.study.file import Study
+from whichlayers.study.expand import example_count, expand
+from whichlayers.study.study_file import Study
 from whichlayers.trial import Point, Probe, Surgery, Training
 
 KINDS = [
@@ -22,18 +22,18 @@ def points_of(facts: FakeFacts | None = None, **settings) -> list[Point]:
     return expand(a_study(**settings), facts or FakeFacts())
 
 
-def test_training_longer_is_looked_at_after_every_epoch():
+def test_longer_training_is_evaluated_after_every_epoch():
     points = points_of(experiments=["incremental", "epochs"], training={"epochs": 3, "evaluate": "end"})
-    told = {(p.experiment, p.trial.training.epochs, p.trial.training.evaluate) for p in points}
-    assert told == {("incremental", 3, "end"), ("epochs", 10, "every epoch")}
+    found = {(p.experiment, p.trial.training.epochs, p.trial.training.evaluate) for p in points}
+    assert found == {("incremental", 3, "end"), ("epochs", 10, "every epoch")}
 
 
 def test_an_experiment_of_some_tasks():
     points = points_of(
         tasks=["SST-2", "CoLA"], experiments=["incremental", {"kind": "localized", "tasks": "CoLA"}]
     )
-    told = {(p.experiment, p.trial.task) for p in points}
-    assert told == {("incremental", "SST-2"), ("incremental", "CoLA"), ("localized", "CoLA")}
+    found = {(p.experiment, p.trial.task) for p in points}
+    assert found == {("incremental", "SST-2"), ("incremental", "CoLA"), ("localized", "CoLA")}
 
 
 def test_a_size_need_not_fit_a_task_that_the_experiment_leaves_out():
@@ -47,10 +47,10 @@ def test_a_size_need_not_fit_a_task_that_the_experiment_leaves_out():
 
 
 @pytest.mark.parametrize(
-    ("tasks", "said"), [(["SST2"], "the study has no SST2; did you mean"), ([], "name at least one task")]
+    ("tasks", "message"), [(["SST2"], "the study has no SST2; did you mean"), ([], "name at least one task")]
 )
-def test_tasks_that_an_experiment_cannot_have(tasks, said):
-    with pytest.raises(StudyError, match=said):
+def test_tasks_that_an_experiment_cannot_have(tasks, message):
+    with pytest.raises(StudyError, match=message):
         points_of(tasks=["SST-2"], experiments=[{"kind": "incremental", "tasks": tasks}])
 
 
@@ -118,7 +118,7 @@ def test_experiments_share_trials():
     assert full.surgery.order is None
 
 
-def test_the_recipe_does_not_tell_untouched_models_apart():
+def test_the_recipe_does_not_matter_without_reinitialized_layers():
     points = points_of(
         FakeFacts(depth=2), recipe=["as_described", "bert_init"], keep_layer_norm=[False, True]
     )
@@ -141,7 +141,7 @@ def test_an_experiment_may_differ_from_the_study():
     assert points[0].trial.surgery == Surgery(None, (1, 2), "bert_init", True)
 
 
-def test_reinitialised_layers_at_another_learning_rate():
+def test_reinitialized_layers_at_another_learning_rate():
     points = points_of(FakeFacts(depth=3), experiments=[{"kind": "incremental", "reinit_lr_factor": 5}])
     factors = {p.x: p.trial.training.lr_factors for p in points}
     assert factors == {0: ((1, 5.0), (2, 5.0), (3, 5.0)), 1: ((2, 5.0), (3, 5.0)), 2: ((3, 5.0),), 3: ()}
@@ -173,7 +173,7 @@ def test_trials_and_epochs_per_size():
 
 
 def test_sizes():
-    assert [count(s, 67_349) for s in (500, 0.1, 0.01, "all", 1e-9)] == [500, 6735, 673, 67_349, 1]
+    assert [example_count(s, 67_349) for s in (500, 0.1, 0.01, "all", 1e-9)] == [500, 6735, 673, 67_349, 1]
     points = points_of(FakeFacts(rows=1000), train_sizes=["all", 1000, 0.5, 500, 1])
     assert list(dict.fromkeys(p.trial.train_size for p in points)) == [1000, 500, 1]
 
@@ -199,7 +199,7 @@ def test_names_and_revision_reach_the_trial_but_not_its_id():
 
 
 @pytest.mark.parametrize(
-    ("facts", "settings", "said"),
+    ("facts", "settings", "parts"),
     [
         (FakeFacts(6), {"experiments": [{"kind": "incremental", "keep": [0, 9]}]},
          ["experiments[0].keep = 9", "some/model has 6 layers", "0 to 6"]),
@@ -210,23 +210,23 @@ def test_names_and_revision_reach_the_trial_but_not_its_id():
         (FakeFacts(has_pooler=False), {"head": "pooler"},
          ['head = "pooler"', "no pretrained pooler", '"mean"']),
         (FakeFacts(rows=100), {"train_sizes": [50, 101]},
-         ["train_sizes[1] = 101", "has 100 training examples", "1 to 100", "tasks[0] `train_sizes`"]),
+         ["train_sizes[1] = 101", "has 100 training examples", "1 to 100", "set `train_sizes` of tasks[0]"]),
         (FakeFacts(rows=100), {"tasks": [{"name": "SST-2", "train_sizes": 101}]},
          ["tasks[0].train_sizes[0] = 101"]),
         (FakeFacts(rows=100), {"experiments": [{"kind": "incremental", "train_sizes": [101]}]},
          ["experiments[0].train_sizes[0] = 101"]),
         (FakeFacts(one_fingerprint="f"), {"models": ["a/a", "b/b"]}, ["models[1]", "the same as models[0]"]),
         (FakeFacts(6), {"experiments": ["incremental", {"kind": "incremental", "lr": 1e-3}]},
-         ["two incremental experiments", "two study files"]),
+         ["two incremental experiments", "separate study files"]),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_said_before_training(facts, settings, said):
+def test_invalid_settings_are_reported_before_training(facts, settings, parts):
     text = message_of(facts, **settings)
-    for part in said:
+    for part in parts:
         assert part in text
 
 
-def test_all_that_does_not_fit_is_said_at_once_with_file_and_line(tmp_path):
+def test_all_problems_are_reported_at_once_with_file_and_line(tmp_path):
     text = (
         'name = "x"\ntrain_sizes = [500]\nhead = "pooler"\nmodels = ["a/a"]\ntasks = ["CoLA"]\n'
         '[[experiments]]\nkind = "incremental"\nkeep = [7]\n'
@@ -256,7 +256,7 @@ def test_probes_have_their_own_training():
     assert [p.trial.id for p in expand(other, FakeFacts(rows=100))] == [p.trial.id for p in points]
 
 
-def test_probes_that_differ_at_one_point_are_refused():
+def test_different_probes_at_one_point_are_rejected():
     experiments = [{"kind": "probing"}, {"kind": "probing", "pooling": "summary"}]
-    with pytest.raises(StudyError, match="different settings of the probes"):
+    with pytest.raises(StudyError, match="different probe settings"):
         expand(a_study(experiments=experiments), FakeFacts())

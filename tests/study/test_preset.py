@@ -6,11 +6,11 @@ from fake_facts import FakeFacts
 from whichlayers.config.errors import StudyError
 from whichlayers.errors import WhichlayersError
 from whichlayers.study.expand import expand
-from whichlayers.study.file import Study
 from whichlayers.study.preset import list_presets, load_preset, preset_text
+from whichlayers.study.study_file import Study
 from whichlayers.trial import Probe
 
-# points at depth 12: arrangements of layers x trials x sizes x tasks x models
+# points at depth 12: model variants x trials x sizes x tasks x models
 AT_DEPTH_12 = {
     "demo": 13 * 2 * 1 * 3,
     "tamkin2020/incremental": 13 * (50 + 3 + 3) * 2 + 13 * (50 + 3),
@@ -35,7 +35,7 @@ AT_DEPTH_12 = {
     "singh2020/weight-change": 3 * 3,
     "singh2020/probing-by-removal": 12 * 1 * 3,
     "durrani2021/pruning": 3 * 3 * 3 * 3,
-    # corpora x questions x (pretrained and 6 tasks) x trials x models
+    # corpora x probes x (pretrained and 6 tasks) x trials x models
     "durrani2021/layers": 5 * 13 * 7 * 3 * 3,
     "durrani2021/neurons": 3 * (1 + 13 + 1) * 7 * 3 * 3,
     "durrani2021/top-bottom": 3 * (1 + 3) * 7 * 3 * 3,
@@ -72,7 +72,7 @@ def test_all_of_a_paper_runs_the_trials_of_its_single_presets(name):
 
 @pytest.mark.parametrize("name", AT_DEPTH_12)
 @pytest.mark.parametrize("depth", [6, 24])
-def test_presets_take_models_of_other_depths_or_say_why_not(name, depth):
+def test_presets_accept_models_of_other_depths_or_raise(name, depth):
     if depth < 12 and name in NEED_12_LAYERS:
         with pytest.raises(StudyError, match="has 6 layers"):
             expand(load_preset(name), FakeFacts(depth))
@@ -82,7 +82,7 @@ def test_presets_take_models_of_other_depths_or_say_why_not(name, depth):
 
 
 @pytest.mark.parametrize("name", AT_DEPTH_12)
-def test_presets_are_recorded_as_they_are(name):
+def test_presets_survive_a_round_trip(name):
     study = load_preset(name)
     assert Study.from_toml(study.to_toml(), Path("/x")) == study
 

@@ -10,12 +10,12 @@ from whichlayers.config.sections import ModelSpec, TaskSpec, TrainingSpec
 from whichlayers.errors import WhichlayersError
 from whichlayers.experiments import KINDS
 from whichlayers.experiments.base import SHARED_KEYS
-from whichlayers.study.file import Study, load_study
+from whichlayers.study.study_file import Study, load_study
 from whichlayers.study.template import write_template
 
 
-def all_on(text: str) -> str:
-    """The template with every setting that is switched off switched on."""
+def all_enabled(text: str) -> str:
+    """The template with every disabled setting enabled."""
     return re.sub(r"^#(?=\S)", "", text, flags=re.MULTILINE)
 
 
@@ -27,16 +27,16 @@ def test_the_template_loads_and_runs_without_a_hub(tmp_path):
     assert [e.kind for e in study.experiments] == ["incremental"]
 
 
-def test_every_setting_that_is_switched_off_is_valid(tmp_path):
+def test_every_disabled_setting_is_valid(tmp_path):
     text = write_template(tmp_path / "s.toml").read_text()
-    study = Study.from_toml(all_on(text), tmp_path)
+    study = Study.from_toml(all_enabled(text), tmp_path)
     assert [e.kind for e in study.experiments] == list(KINDS)
     assert [t.origin for t in study.tasks] == ["builtin", "glue", "files"]
     assert [c.origin for c in study.corpora] == ["builtin", "folder", "files"]
 
 
 def test_defaults_in_the_template_are_the_defaults(tmp_path):
-    study = Study.from_toml(all_on(write_template(tmp_path / "s.toml").read_text()), tmp_path)
+    study = Study.from_toml(all_enabled(write_template(tmp_path / "s.toml").read_text()), tmp_path)
     assert study.training.model_copy(update={"dropout": None}) == TrainingSpec()
     assert study.head == Study.model_fields["head"].default
 
@@ -49,22 +49,22 @@ def test_every_key_is_in_the_template_and_explained(tmp_path):
             assert field.description or key == "kind"
 
 
-def test_the_prose_names_the_shared_keys_that_each_kind_takes(tmp_path):
+def test_the_comments_name_the_shared_keys_of_each_kind(tmp_path):
     text = write_template(tmp_path / "s.toml").read_text()
     prose = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
-    for said, kind, its_own in (
-        ("They may have these keys, too: ", "localized", set()),
-        ("prune takes only ", "prune", set()),
-        ("probing only ", "probing", {"lr"}),
-        ("that all experiments share they take ", "word_probing", set()),
+    for phrase, kind, redefined in (
+        ("Shared keys, as above: ", "localized", set()),
+        ("prune has only ", "prune", set()),
+        ("probing has only ", "probing", {"lr"}),
+        ("Of the shared keys they have ", "word_probing", set()),
     ):
-        named = re.split(r"[.;]", prose.partition(said)[2])[0]
-        taken = set(KINDS[kind].model_fields) & set(SHARED_KEYS) - its_own
+        named = re.split(r"[.;]", prose.partition(phrase)[2])[0]
+        taken = set(KINDS[kind].model_fields) & set(SHARED_KEYS) - redefined
         assert set(re.findall(r"\w+", named)) - {"and"} == taken, kind
 
 
 def test_trials_are_enough_for_an_interval(tmp_path):
-    """The interval of two trials reaches twelve standard errors to each side."""
+    """With 2 trials, a 95% confidence interval is 12 standard errors wide on each side."""
     assert load_study(write_template(tmp_path / "s.toml")).trials.default >= 3
 
 
@@ -88,25 +88,25 @@ def test_your_own_files_are_named_from_the_study_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("train", "more", "said"),
+    ("train", "options", "message"),
     [
         ("text,label\na,x\n", ("--text", "txt"), "train.csv:1: no column 'txt' (did you mean 'text'?)"),
         ("text\na\n", (), "train.csv:1: no column 'label'"),
         ("text,label\na,x\n", ("--pair", "second"), "train.csv:1: no column 'second'"),
-        ("", (), "train.csv:1: no column 'text'; the columns are none: it is empty"),
+        ("", (), "train.csv:1: no column 'text'; the columns are none (the file is empty)"),
         ("text,label\n", (), "train.csv has no rows"),
         ("text,label\na,x\n", ("--dev", "gone.csv"), "gone.csv: no such file"),
         ("text,label\na,x\n", ("--dev", "train.csv"), "the same file as `train`"),
     ],
 )
-def test_the_command_looks_into_the_files(tmp_path, monkeypatch, train, more, said):
+def test_the_command_checks_the_files(tmp_path, monkeypatch, train, options, message):
     monkeypatch.chdir(tmp_path)
     Path("train.csv").write_text(train)
     Path("dev.csv").write_text("text,label\nb,x\n")
-    options = ["--train", "train.csv", "--dev", "dev.csv", "--text", "text", "--label", "label", *more]
-    result = CliRunner().invoke(app, ["new", "s.toml", *options])
+    arguments = ["--train", "train.csv", "--dev", "dev.csv", "--text", "text", "--label", "label", *options]
+    result = CliRunner().invoke(app, ["new", "s.toml", *arguments])
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
     assert not Path("s.toml").exists()
 
 
@@ -119,7 +119,7 @@ def test_own_files_need_all_four(tmp_path):
 def test_nothing_is_overwritten(tmp_path):
     path = tmp_path / "s.toml"
     path.write_text("mine")
-    with pytest.raises(WhichlayersError, match="is there already"):
+    with pytest.raises(WhichlayersError, match="already exists"):
         write_template(path)
     assert path.read_text() == "mine"
 

@@ -1,9 +1,9 @@
 """Comparison of two studies point by point: scores of B minus scores of A, paired by seed.
 
-A pair is one trial of each study with the same experiment, condition, x, task, train size and seed, and thus the same
+A pair is one trial of each study with the same experiment, condition, x, task, training size and seed, and thus the same
 examples in the same order. Settings (model, recipe, learning rate ...) of which each study has a single value are what
-is compared, and may differ; where a study has several values, the trials of a pair must have the same one. Trials
-without a partner are counted, with the reason, and left out.
+is compared, and may differ; where a study has several values, the trials of a pair must have the same one. Unpaired
+trials are counted, with the reason, and left out.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from whichlayers.results.frames import (
 CELL = ["experiment", "condition", "task", "train_size", "x"]
 SETTINGS = ("model", *REINIT_COLUMNS, "head")
 TRAINING = "training "  # prefix of the columns that hold training settings
-TIED_TO_SIZE = (f"{TRAINING}epochs",)  # varies with the train size, which names a curve already
-CURVE = ["experiment", "condition", "task", "train_size", "setting"]
+TIED_TO_SIZE = (f"{TRAINING}epochs",)  # varies with the training size, which names a curve already
+COMPARED_CURVE = ["experiment", "condition", "task", "train_size", "setting"]
 STATISTICS = ["mean", "low", "high", "sd", "n", "p", "p_adjusted"]
 
 SettingDifference = tuple[str, str, str]  # name of a setting, its value in A, its value in B
@@ -56,10 +56,10 @@ class Comparison:
     differs: list[SettingDifference]  # settings, models and versions that differ
     curves: (
         pd.DataFrame
-    )  # CURVE, metric, points (number of x), STATISTICS; each seed's mean difference over x
-    points: pd.DataFrame  # CURVE, x, metric, mean_a, mean_b, STATISTICS
-    unpaired: list[tuple[str, int]]  # reason, number of results without a partner
-    pairs: pd.DataFrame  # CURVE, x, seed, metric, a, b
+    )  # COMPARED_CURVE, metric, points (number of x), STATISTICS of each seed's mean difference over x
+    points: pd.DataFrame  # COMPARED_CURVE, x, metric, mean_a, mean_b, STATISTICS
+    unpaired: list[tuple[str, int]]  # reason, number of unpaired results
+    pairs: pd.DataFrame  # COMPARED_CURVE, x, seed, metric, a, b
 
 
 def compare_studies(first: Path, second: Path) -> Comparison:
@@ -86,7 +86,7 @@ def compare_studies(first: Path, second: Path) -> Comparison:
         details = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
         raise WhichlayersError(f"{first} and {second} have no pair of trials. {details}")
     order = {task: position for position, task in enumerate(dict.fromkeys(frames[0]["task"]))}
-    pairs = pairs[[*CURVE, "x", "seed", "metric", "a", "b"]]
+    pairs = pairs[[*COMPARED_CURVE, "x", "seed", "metric", "a", "b"]]
     pairs = pairs.sort_values("task", key=lambda tasks: tasks.map(order), kind="stable", ignore_index=True)
     all_differences = [*differs, *_environment_differences(a, b)]
     return Comparison(
@@ -98,7 +98,7 @@ def _merge_pairs(
     frames: list[pd.DataFrame], keys: list[str], studies: tuple[ComparedStudy, ComparedStudy]
 ) -> pd.DataFrame:
     """Outer join of both studies on `keys`: keys, metric, a, b, found ("both", "left_only" or "right_only")."""
-    kept = []
+    sides = []
     for study, frame in zip(studies, frames, strict=True):
         frame = frame.drop_duplicates([*keys, "trial_id"])
         if (duplicated := frame.duplicated(keys)).any():
@@ -108,9 +108,9 @@ def _merge_pairs(
                 "point that their settings do not match to trials of the other study; compare studies that have one "
                 "trial per point and seed"
             )
-        kept.append(frame[[*keys, "metric", "value"]])
+        sides.append(frame[[*keys, "metric", "value"]])
     names = {"value_a": "a", "value_b": "b", "metric_a": "metric"}
-    both = kept[0].merge(kept[1], on=keys, how="outer", suffixes=("_a", "_b"), indicator="found")
+    both = sides[0].merge(sides[1], on=keys, how="outer", suffixes=("_a", "_b"), indicator="found")
     return both.rename(columns=names)
 
 
@@ -209,12 +209,14 @@ def _setting_text(name: str, value: Any) -> str:
 def _point_differences(pairs: pd.DataFrame) -> pd.DataFrame:
     """`Comparison.points`: a paired t test at each x; p_adjusted is Holm-adjusted within the curve."""
     tables = []
-    for key, curve in each_group(pairs, CURVE):
+    for key, curve in each_group(pairs, COMPARED_CURVE):
         rows = []
         for (x,), cell in each_group(curve.sort_values("x", kind="stable"), ["x"]):
             d = _difference(cell.set_index("seed"))
             rows.append((*key, x, cell["metric"].iloc[0], cell["a"].mean(), cell["b"].mean(), *d))
-        table = pd.DataFrame(rows, columns=[*CURVE, "x", "metric", "mean_a", "mean_b", *STATISTICS[:-1]])
+        table = pd.DataFrame(
+            rows, columns=[*COMPARED_CURVE, "x", "metric", "mean_a", "mean_b", *STATISTICS[:-1]]
+        )
         tables.append(table.assign(p_adjusted=holm(table["p"])))
     return pd.concat(tables, ignore_index=True)
 
@@ -225,14 +227,14 @@ def _curve_differences(pairs: pd.DataFrame) -> pd.DataFrame:
     p_adjusted is Holm-adjusted over all curves.
     """
     rows = []
-    for key, curve in each_group(pairs, CURVE):
+    for key, curve in each_group(pairs, COMPARED_CURVE):
         tables = {side: curve.pivot_table(index="seed", columns="x", values=side) for side in ("a", "b")}
         present = tables["a"].notna() & tables["b"].notna()  # (seeds, x)
         common = [x for x in present if present[x].sum() == present.any(axis=1).sum()]
         common = common or [present.sum().idxmax()]
         means = pd.DataFrame({side: table[common].dropna().mean(axis=1) for side, table in tables.items()})
         rows.append((*key, curve["metric"].iloc[0], len(common), *_difference(means)))
-    table = pd.DataFrame(rows, columns=[*CURVE, "metric", "points", *STATISTICS[:-1]])
+    table = pd.DataFrame(rows, columns=[*COMPARED_CURVE, "metric", "points", *STATISTICS[:-1]])
     return table.assign(p_adjusted=holm(table["p"]))
 
 

@@ -18,9 +18,8 @@ from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.results.frame_utils import each_group
 
 N_RESAMPLES = 9_999
-MIN_TAIL_RESAMPLES = (
-    50  # with fewer resamples in a tail, a normal approximation replaces their empirical quantile
-)
+# with fewer resamples in a tail, a normal approximation replaces their empirical quantile
+MIN_TAIL_RESAMPLES = 50
 MIN_PAIRS = 4  # with three pairs, no two-sided permutation p value is below 1/3
 
 
@@ -66,7 +65,7 @@ def task_correlations(points: pd.DataFrame) -> pd.DataFrame:
     """Correlation of every pair of tasks over the permutations that both have.
 
     Returns:
-        One row per model, train size, variant and pair of tasks: model, train_size, variant, task, other, n
+        One row per model, training size, variant and pair of tasks: model, train_size, variant, task, other, n
         (permutations), then r, p, low and high as spearman, spearman_p, spearman_low, spearman_high, and the same for
         pearson.
     """

@@ -27,7 +27,7 @@ SMALL_K = 1 / 3  # of the depth: values of k up to this count as small
 
 @dataclass(frozen=True)
 class Curve:
-    """One incremental curve: the trials of one model, task, train size and variant."""
+    """One incremental curve: the trials of one model, task, training size and variant."""
 
     model: str
     task: str

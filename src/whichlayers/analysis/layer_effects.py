@@ -71,12 +71,12 @@ def baseline_scores(points: pd.DataFrame, source: str) -> pd.DataFrame:
 
 
 def _incremental(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    facts = _metric_and_depth(points)
+    metric_and_depth = _metric_and_depth(points)
     for step in each_row(incremental_steps(points)):
         yield {
             "source": INCREMENTAL,
             **_group_of(step),
-            **facts[step.model, step.task],
+            **metric_and_depth[step.model, step.task],
             "first": step.from_k + 1,
             "last": step.to_k,
             **{name: getattr(step, name) for name in ("mean", "low", "high", "n", "p", "p_adjusted")},
@@ -85,13 +85,13 @@ def _incremental(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _single_layer(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """The effect is the negated difference from "all pretrained"."""
-    rows, facts = points[points["experiment"] == SINGLE_LAYER], _metric_and_depth(points)
+    rows, metric_and_depth = points[points["experiment"] == SINGLE_LAYER], _metric_and_depth(points)
     table = differences_from_baseline(rows, ALL_PRETRAINED) if len(rows) else pd.DataFrame()
     for layer in each_row(table):
         yield {
             "source": SINGLE_LAYER,
             **_group_of(layer),
-            **facts[layer.model, layer.task],
+            **metric_and_depth[layer.model, layer.task],
             "first": int(layer.x),
             "last": int(layer.x),
             **{"mean": -layer.mean, "low": -layer.high, "high": -layer.low},
@@ -100,7 +100,7 @@ def _single_layer(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _blocks(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    facts = _metric_and_depth(points)
+    metric_and_depth = _metric_and_depth(points)
     for key, curve in each_group(points[points["experiment"] == "localized"], CURVE):
         group = dict(zip(CURVE, key, strict=True))
         blocks = curve[~curve["condition"].isin(BASELINES)]
@@ -108,9 +108,9 @@ def _blocks(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
             reinitialized = str(condition).startswith(BLOCK_REINITIALIZED)
             baseline = curve[curve["condition"] == (ALL_PRETRAINED if reinitialized else NONE_PRETRAINED)]
             reference = baseline.set_index("seed")["value"]
-            fact = facts[group["model"], group["task"]]
+            curve_info = metric_and_depth[group["model"], group["task"]]
             found = []
-            for layer in range(1, fact["depth"] + 1):
+            for layer in range(1, curve_info["depth"] + 1):
                 mean = _mean_over_blocks(rows, layer, reinitialized)
                 pair = (reference, mean) if reinitialized else (mean, reference)
                 d = paired_difference(*pair)
@@ -121,7 +121,7 @@ def _blocks(points: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 yield {
                     "source": str(condition),
                     **{name: group[name] for name in GROUP},
-                    **fact,
+                    **curve_info,
                     **{"first": layer, "last": layer, "p_adjusted": float(p)},
                     **{name: getattr(d, name) for name in ("mean", "low", "high", "n", "p")},
                 }

@@ -25,7 +25,7 @@ from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
 
 POWER = 0.8
-MAX_TRIALS = 1000  # the search stops here: nobody runs more trials
+MAX_TRIALS = 1000  # upper limit of the search
 
 
 def trials_for_t_test(
@@ -58,7 +58,7 @@ def trials_for_two_sample_test(effect: float, sd: float, alpha: float = 0.05) ->
 
 
 def trials_for_equivalence(mean: float, sd: float, margin: float, alpha: float = 0.05) -> int | None:
-    """Trials for an equivalence test to show that `mean` lies within ±margin; None if |mean| >= margin.
+    """Trials for an equivalence test to show that `mean` is within ±margin; None if |mean| >= margin.
 
     Computed as the one-sided t test of the nearer bound, whose effect is margin - |mean|.
     """
@@ -117,7 +117,7 @@ def _smallest_n(power: Callable[[int], float], least: int) -> int | None:
 
 @dataclass(frozen=True)
 class PowerEstimate:
-    """How many trials the paired comparison of two points of a curve needs to detect a given difference."""
+    """How many trials the paired comparison of two points of a curve needs to detect a difference of a certain size."""
 
     curve: tuple[
         object, ...
@@ -131,7 +131,7 @@ class PowerEstimate:
 
     @property
     def estimable(self) -> bool:
-        """Whether the standard deviation is known; equal differences tell nothing about it."""
+        """Whether the standard deviation can be estimated; equal differences do not allow it."""
         return self.n > 1 and self.sd > 0
 
     @property

@@ -1,7 +1,7 @@
 """Published results of the reproduced papers, as frames, and the lookup of those that match a curve of a study.
 
 Tamkin et al. 2020 and Singh & Giovanardi 2020 used BERT-Base (12 layers). A published curve matches a curve of a study
-if task, metric and train size are the same; for models of other depths, x is mapped to the same fraction of the depth.
+if task, metric and training size are the same; for models of other depths, x is mapped to the same fraction of the depth.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pandas as pd
 from whichlayers.results.frame_utils import each_group
 
 PUBLISHED_DEPTH = 12
-SOURCES = {
+CITATIONS = {  # by source in the data files
     "tamkin2020-authors-plots": "Tamkin et al. 2020",
     "singh-giovanardi-cs224n": "Singh & Giovanardi 2020",
 }
@@ -31,7 +31,7 @@ class PublishedCurve:
     source: str  # citation, e.g. "Tamkin et al. 2020"
     experiment: str
     task: str
-    size: str  # train size as published: "5000" or "10%"
+    size: str  # training size as published: "5000" or "10%"
     metric: str
     x: np.ndarray  # (points,) layers, of 12
     values: np.ndarray  # (points,)
@@ -57,7 +57,7 @@ def published_tables() -> pd.DataFrame:
 def matching_published_curves(
     experiment: str, task: str, metric: str, train_size: int, train_rows: int | None
 ) -> list[PublishedCurve]:
-    """The published curves with this experiment, task, metric and train size.
+    """The published curves with this experiment, task, metric and training size.
 
     `train_rows` is the size of the full training set, for sizes published as a percentage of it.
     """
@@ -70,7 +70,7 @@ def matching_published_curves(
         if same_size(str(size), train_size, train_rows):
             ordered = rows.sort_values("x")
             x, values = ordered["x"].to_numpy(dtype=float), ordered["value"].to_numpy(dtype=float)
-            citation, note = SOURCES.get(source, str(source)), ordered["note"].iloc[0]
+            citation, note = CITATIONS.get(source, str(source)), ordered["note"].iloc[0]
             found.append(PublishedCurve(citation, experiment, task, str(size), metric, x, values, note))
     return found
 

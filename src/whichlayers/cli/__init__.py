@@ -1,6 +1,6 @@
-"""The command line: parses, calls, shows. `whichlayers --help` says what there is.
+"""The command-line interface. Each command has its own module.
 
-Heavy libraries are imported inside the commands that need them, so that help comes at once.
+Heavy libraries are imported inside the commands that need them, so that --help is fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from whichlayers import __version__
 from whichlayers.cli import (
     claims,
     compare,
@@ -28,8 +27,9 @@ from whichlayers.cli import (
     status,
     watch,
 )
-from whichlayers.cli.format import complain
+from whichlayers.cli.format import print_error
 from whichlayers.errors import WhichlayersError
+from whichlayers.version import __version__
 
 QUIET_LIBRARIES = {
     "TRANSFORMERS_VERBOSITY": "error",
@@ -38,12 +38,15 @@ QUIET_LIBRARIES = {
 }
 
 
-# of the click that typer brings with it, or of click itself in older ones
+# click's class: typer may vendor its own copy of click
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 
-class FriendlyGroup(TyperGroup):
-    """What the user can put right is shown as a short message, exit code 2; WHICHLAYERS_DEBUG=1 shows all."""
+class ErrorHandlingGroup(TyperGroup):
+    """Prints errors that a user can fix without a traceback and exits with code 2.
+
+    With WHICHLAYERS_DEBUG=1, they are raised with their traceback.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -51,52 +54,53 @@ class FriendlyGroup(TyperGroup):
         except WhichlayersError as error:
             if os.environ.get("WHICHLAYERS_DEBUG") == "1":
                 raise
-            complain(str(error))
+            print_error(str(error))
             raise typer.Exit(2) from None
-        except OSError as error:  # a place that cannot be read or written
+        except OSError as error:  # a path that cannot be read or written
             if error.filename is None or os.environ.get("WHICHLAYERS_DEBUG") == "1":
                 raise
-            complain(f"{error.filename2 or error.filename}: {error.strerror}")
+            print_error(f"{error.filename2 or error.filename}: {error.strerror}")
             raise typer.Exit(2) from None
         except UsageError as error:
-            said = error.format_message().rstrip(".")
+            message = error.format_message().rstrip(".")
             command = (error.ctx or ctx).command_path
-            complain(f"{said[:1].lower()}{said[1:]}; see {command} --help")
+            print_error(f"{message[:1].lower()}{message[1:]}; see {command} --help")
             raise typer.Exit(2) from None
 
 
 app = typer.Typer(
-    cls=FriendlyGroup,
+    cls=ErrorHandlingGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="What a pretrained language model carries over to a task, layer by layer.",
+    help="Find out which layers of a pretrained language model a task needs.",
 )
-app.command("models", rich_help_panel="Before a study")(models.models)
-app.command("presets", rich_help_panel="Before a study")(presets.presets)
-app.command("new", rich_help_panel="Before a study")(new.new)
-app.command("plan", rich_help_panel="Before a study")(plan.plan)
-app.command("run", rich_help_panel="A study")(run.run)
-app.command("status", rich_help_panel="A study")(status.status)
-app.command("watch", rich_help_panel="A study")(watch.watch)
-app.command("report", rich_help_panel="Its results")(report.report)
-app.command("claims", rich_help_panel="Its results")(claims.claims)
-app.command("power", rich_help_panel="Its results")(power.power)
-app.command("compare", rich_help_panel="Its results")(compare.compare)
-app.command("export", rich_help_panel="Its results")(export.export)
+app.command("models", rich_help_panel="Prepare a study")(models.models)
+app.command("presets", rich_help_panel="Prepare a study")(presets.presets)
+app.command("new", rich_help_panel="Prepare a study")(new.new)
+app.command("plan", rich_help_panel="Prepare a study")(plan.plan)
+app.command("run", rich_help_panel="Run a study")(run.run)
+app.command("status", rich_help_panel="Run a study")(status.status)
+app.command("watch", rich_help_panel="Run a study")(watch.watch)
+app.command("report", rich_help_panel="Analyze results")(report.report)
+app.command("claims", rich_help_panel="Analyze results")(claims.claims)
+app.command("power", rich_help_panel="Analyze results")(power.power)
+app.command("compare", rich_help_panel="Analyze results")(compare.compare)
+app.command("export", rich_help_panel="Analyze results")(export.export)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"whichlayers {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _options(
+def _global_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     for name, value in QUIET_LIBRARIES.items():
@@ -104,6 +108,7 @@ def _options(
 
 
 def main() -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what the terminal cannot show becomes "?"
+    """Entry point of the `whichlayers` command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # print "?" for characters the terminal cannot encode
         sys.stdout.reconfigure(errors="replace")
     app()

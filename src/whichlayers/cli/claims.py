@@ -1,4 +1,4 @@
-"""whichlayers claims: the papers' claims as tests, on the results of a study."""
+"""`whichlayers claims`: test the claims of the papers on the results of a study."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whichlayers.cli.options import StudyFolderPath
 from whichlayers.results.folder import find_folder
 
 
-class ClaimsForm(StrEnum):
+class ClaimsFormat(StrEnum):
     table = "table"
     json = "json"
     csv = "csv"
@@ -21,34 +21,40 @@ class ClaimsForm(StrEnum):
 
 def claims(
     folder: StudyFolderPath,
-    form: Annotated[
-        ClaimsForm, typer.Option("--format", help="table; or json, csv with every test of every claim.")
-    ] = ClaimsForm.table,
+    output_format: Annotated[
+        ClaimsFormat,
+        typer.Option("--format", help="Output format. json and csv list every test of every claim."),
+    ] = ClaimsFormat.table,
     margin: Annotated[
         float,
-        typer.Option("--margin", min=1e-6, max=1.0, help="What hardly matters, in units of the metric."),
+        typer.Option(
+            "--margin",
+            min=1e-6,
+            max=1.0,
+            help="Largest difference that counts as negligible, in units of the metric.",
+        ),
     ] = 0.01,
     tests: Annotated[
-        bool, typer.Option("--tests", help="In the table, show the tests of each claim, too.")
+        bool, typer.Option("--tests", help="Also list the tests of each claim in the table.")
     ] = False,
 ) -> None:
-    """Hold the papers' claims against the results of a study: effect, interval, p and verdict of each."""
+    """Test the claims of the papers on a study: effect, confidence interval, p value and verdict."""
     import json
 
-    from whichlayers.analysis.claims import Limits, as_records, as_table, study_claims
+    from whichlayers.analysis.claims import ClaimThresholds, as_records, as_table, study_claims
     from whichlayers.report.claim_table import claims_table
 
-    found = study_claims(find_folder(folder).path, Limits(margin=margin))
-    if form is ClaimsForm.json:
+    found = study_claims(find_folder(folder).path, ClaimThresholds(margin=margin))
+    if output_format is ClaimsFormat.json:
         typer.echo(json.dumps(as_records(found), indent=2, ensure_ascii=False, allow_nan=False))
-    elif form is ClaimsForm.csv:
+    elif output_format is ClaimsFormat.csv:
         typer.echo(as_table(found).to_csv(index=False), nl=False)
     else:
         out = console()
         out.print(claims_table(found, with_tests=tests))
         out.print(
             Text(
-                "A claim holds where all its tests do; p is adjusted by Holm's method within the claim.",
+                "A claim holds if all of its tests do; p values are adjusted within the claim (Holm).",
                 style="dim",
             )
         )

@@ -1,4 +1,4 @@
-"""whichlayers compare: two studies point by point, in the terminal and as a page."""
+"""`whichlayers compare`: compare two studies point by point, in the terminal and as an HTML page."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from whichlayers.results.folder import find_folder
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="The folder of a study, or its study file.")],
-    b: Annotated[
-        Path, typer.Argument(metavar="B", help="The folder of another, or of the same run elsewhere.")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("compare.html"),
+    a: Annotated[Path, typer.Argument(metavar="A", help="Folder or study file of the first study.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Folder or study file of the second study.")],
+    out: Annotated[Path, typer.Option("--out", help="HTML page to write.")] = Path("compare.html"),
 ) -> None:
-    """Compare two studies: B minus A, paired by seed, with intervals; and a page with both."""
-    from whichlayers.analysis.compare import compare as paired
+    """Compare two studies: differences B - A, paired by seed, with confidence intervals; writes an HTML page."""
+    from whichlayers.analysis.compare_studies import compare_studies
     from whichlayers.report.compare_page import comparison_table, verdict, write_comparison
 
     first, second = find_folder(a).path, find_folder(b).path
     if not out.parent.is_dir():
         raise WhichlayersError(
-            f"--out {out}: there is no folder {out.parent}; make it, or name another place"
+            f"--out {out}: the folder {out.parent} does not exist; create it, or choose another path"
         )
-    found = paired(first, second)
-    shown = console()
-    for what, one, other in found.differs:
-        shown.print(Text(f"{what}: {one or 'not known'} in A, {other or 'not known'} in B"), soft_wrap=True)
-    shown.print(comparison_table(found))
-    shown.print(Text(verdict(found)), soft_wrap=True)
-    for why, count in found.unpaired:
-        shown.print(Text(f"no partner: {why} ({count:,})", style="yellow"), soft_wrap=True)
-    written = write_comparison(found, out)
-    shown.print(Text(f"wrote {written}"), soft_wrap=True)
+    comparison = compare_studies(first, second)
+    terminal = console()
+    for setting, value_a, value_b in comparison.differs:
+        text = f"{setting}: {value_a or 'unknown'} in A, {value_b or 'unknown'} in B"
+        terminal.print(Text(text), soft_wrap=True)
+    terminal.print(comparison_table(comparison))
+    terminal.print(Text(verdict(comparison)), soft_wrap=True)
+    for reason, count in comparison.unpaired:
+        terminal.print(Text(f"unpaired: {reason} ({count:,})", style="yellow"), soft_wrap=True)
+    written = write_comparison(comparison, out)
+    terminal.print(Text(f"wrote {written}"), soft_wrap=True)

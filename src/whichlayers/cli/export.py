@@ -1,4 +1,4 @@
-"""whichlayers export: write the results as CSV or Parquet."""
+"""`whichlayers export`: write the results of a study as CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from whichlayers.cli.options import StudyFolderPath
 from whichlayers.results.folder import find_folder
 
 if TYPE_CHECKING:
-    from whichlayers.results.export import Format
+    from whichlayers.results.export import FileFormat
 
 
-class Form(StrEnum):
+class ExportFormat(StrEnum):
     csv = "csv"
     parquet = "parquet"
 
 
 def export(
     folder: StudyFolderPath,
-    form: Annotated[
-        Form | None, typer.Option("--format", help="csv or parquet. By default what --out ends in, or csv.")
+    output_format: Annotated[
+        ExportFormat | None,
+        typer.Option("--format", help="Default: chosen from the extension of --out, or csv."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="The file to write. By default in the study folder.")
+        Path | None,
+        typer.Option("--out", help="File to write. Default: a file in the study folder."),
     ] = None,
     epochs: Annotated[
-        bool, typer.Option("--epochs", help="One row per epoch and metric, in place of the last epoch's.")
+        bool, typer.Option("--epochs", help="One row per epoch and metric, instead of the last epoch only.")
     ] = False,
 ) -> None:
-    """Write the results as a table for other programs: one row per point and trial that is done."""
+    """Export the results as a table, with one row per point and finished trial."""
     from whichlayers.results.export import export as write
 
-    chosen: Format | None = None if form is None else form.value
+    chosen: FileFormat | None = None if output_format is None else output_format.value
     typer.echo(f"wrote {write(find_folder(folder), chosen, out, by_epoch=epochs)}")

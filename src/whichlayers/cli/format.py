@@ -1,4 +1,4 @@
-"""How things look in the terminal: messages, durations, sizes, a trial in words."""
+"""Formatting of terminal output: errors, tables, durations, sizes and trials."""
 
 from __future__ import annotations
 
@@ -6,38 +6,42 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from whichlayers.text import counted
 from whichlayers.trial import Trial
 
 
 def console() -> Console:
+    """Console for the output of a command (stdout)."""
     return Console()
 
 
-def messages() -> Console:
-    """For progress and complaints, so that a command's output can be piped."""
+def stderr_console() -> Console:
+    """Console for progress and errors (stderr), so that the output of a command can be piped."""
     return Console(stderr=True)
 
 
-def complain(text: str) -> None:
-    messages().print(Text(f"error: {text}", style="red"), soft_wrap=True)
+def print_error(text: str) -> None:
+    """Print "error: ..." in red to stderr."""
+    stderr_console().print(Text(f"error: {text}", style="red"), soft_wrap=True)
 
 
-def table(*heads: str, right: tuple[str, ...] = ()) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for head in heads:  # where it is narrow, words fold; heads and numbers stay whole
-        numbers = head in right
-        made.add_column(
-            head,
-            justify="right" if numbers else "left",
-            no_wrap=numbers,
+def make_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table with these columns; those in `right` hold numbers and are right-aligned."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:  # in a narrow terminal, text wraps; headers and numbers do not
+        is_number = header in right
+        table.add_column(
+            header,
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
             overflow="fold",
-            min_width=len(head),
+            min_width=len(header),
         )
-    return made
+    return table
 
 
-def duration(seconds: float) -> str:
-    """1 h 05 min, 3 min 20 s, 12 s"""
+def format_duration(seconds: float) -> str:
+    """3900 -> "1 h 05 min", 200 -> "3 min 20 s", 12 -> "12 s" """
     whole = round(seconds)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
@@ -46,7 +50,8 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def bytes_text(number: float) -> str:
+def format_bytes(number: float) -> str:
+    """2_500_000 -> "2.5 MB" """
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
@@ -54,26 +59,28 @@ def bytes_text(number: float) -> str:
     return f"{number:.1f} TB"
 
 
-def trial_text(trial: Trial) -> str:
-    what = []
-    if trial.surgery.order is not None:
-        what.append(f"layers {_listed(trial.surgery.order)}")
-    if trial.surgery.reinit:
-        what.append(f"re-initialised {_listed(trial.surgery.reinit)}")
-    if (words := trial.word_probe) is not None:
-        which = f"layer {words.layer}" if words.layer is not None else f"{words.neurons} neurons"
-        after = f"after {trial.task}, {trial.train_size} examples" if trial.train_size else "as pretrained"
+def describe_trial(trial: Trial) -> str:
+    """One line that identifies a trial, for messages."""
+    examples = counted(trial.train_size, "example")
+    if (probe := trial.word_probe) is not None:
+        neurons = f"layer {probe.layer}" if probe.layer is not None else f"{probe.neurons} neurons"
+        state = f"finetuned on {trial.task}, {examples}" if trial.train_size else "pretrained"
         return (
-            f"{trial.model} {after}, asked about {words.corpus}, seed {trial.seed} ({words.measure}, {which})"
+            f"{trial.model} {state}, probed on {probe.corpus}, seed {trial.seed} ({probe.measure}, {neurons})"
         )
+    changes = []
+    if trial.surgery.order is not None:
+        changes.append(f"layers {_format_layers(trial.surgery.order)}")
+    if trial.surgery.reinit:
+        changes.append(f"re-initialized {_format_layers(trial.surgery.reinit)}")
     return (
-        f"{trial.model} on {trial.task}, {trial.train_size} examples, seed {trial.seed}"
-        f" ({', '.join(what) or 'as pretrained'})"
+        f"{trial.model} on {trial.task}, {examples}, seed {trial.seed}"
+        f" ({', '.join(changes) or 'all pretrained'})"
     )
 
 
-def _listed(layers: tuple[int, ...]) -> str:
-    """1-4 for neighbours in order, else 3 1 2"""
+def _format_layers(layers: tuple[int, ...]) -> str:
+    """(1, 2, 3, 4) -> "1-4", (3, 1, 2) -> "3 1 2" """
     if len(layers) > 1 and layers == tuple(range(layers[0], layers[-1] + 1)):
         return f"{layers[0]}-{layers[-1]}"
     return " ".join(map(str, layers))

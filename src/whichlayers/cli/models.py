@@ -1,22 +1,17 @@
-"""whichlayers models: list the models that can be studied."""
+"""`whichlayers models`: list the models that can be studied."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.text import Text
 
-from whichlayers.cli.format import console, table
-
-if TYPE_CHECKING:
-    pass
+from whichlayers.cli.format import console, make_table
 
 
 def models() -> None:
-    """List the models there are, and how to name others."""
+    """List the available models, and how to name others."""
     from whichlayers.models.load import known_models
 
-    shown = table("name", "what it is")
+    table = make_table("name", "description")
     for name, description in known_models():
-        shown.add_row(Text(name), Text(description))
-    console().print(shown)
+        table.add_row(Text(name), Text(description))
+    console().print(table)

@@ -1,38 +1,39 @@
-"""whichlayers new: write a study file with every setting explained."""
+"""`whichlayers new`: write a study file with all settings explained."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    pass
-
 
 def new(
-    file: Annotated[Path, typer.Argument(help="The study file to write, such as my-study.toml.")],
-    model: Annotated[str | None, typer.Option(help="The model to study.")] = None,
+    file: Annotated[Path, typer.Argument(help="Study file to write, such as my-study.toml.")],
+    model: Annotated[
+        str | None, typer.Option(help="Model to study: a Hub id, a folder or package:NAME.")
+    ] = None,
     train: Annotated[
         Path | None,
-        typer.Option(help="Your training file: .tsv, .csv, .jsonl (these also .gz) or .parquet."),
+        typer.Option(help="Your training file: .tsv, .csv or .jsonl (also .gz), or .parquet."),
     ] = None,
-    dev: Annotated[Path | None, typer.Option(help="The file to evaluate on.")] = None,
-    text: Annotated[str | None, typer.Option(help="Its column with the text.")] = None,
-    label: Annotated[str | None, typer.Option(help="Its column with the label.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="Your dev file, for evaluation.")] = None,
+    text: Annotated[str | None, typer.Option(help="Name of the text column.")] = None,
+    label: Annotated[str | None, typer.Option(help="Name of the label column.")] = None,
     pair: Annotated[
-        str | None, typer.Option(help="Its column with the second text, if there are two.")
+        str | None, typer.Option(help="Name of the column with the second text, for sentence-pair tasks.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="classification or regression. By default the labels decide.")
+        str | None, typer.Option(help="classification or regression. Default: chosen from the label type.")
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(help="accuracy, f1, macro_f1, mcc, pearson or spearman. By default what suits."),
+        typer.Option(
+            help="accuracy, f1, macro_f1, mcc, pearson or spearman. Default: chosen from the label type."
+        ),
     ] = None,
 ) -> None:
-    """Write a study file with every setting explained, ready to run."""
+    """Write a runnable study file with all settings explained."""
     from whichlayers.data.readers import check_columns, count_rows
     from whichlayers.study.template import write_template
 

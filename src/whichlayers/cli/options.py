@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments shared by several commands."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import typer
 
 StudyFolderPath = Annotated[
     Path,
-    typer.Argument(metavar="STUDY", help="The folder of a study, a file in it, or the study file beside it."),
+    typer.Argument(metavar="STUDY", help="Folder of a study, a file in it, or its study file."),
 ]

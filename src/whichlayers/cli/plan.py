@@ -1,4 +1,4 @@
-"""`whichlayers plan`: what a study would run, how long that takes here and on other GPUs, and its disk."""
+"""`whichlayers plan`: check a study and estimate its trials, time and disk space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from whichlayers.cli.format import bytes_text, console, duration, messages, table
+from whichlayers.cli.format import console, format_bytes, format_duration, make_table, stderr_console
 from whichlayers.cli.run import (
     Data,
     Device,
@@ -25,27 +25,28 @@ from whichlayers.cli.run import (
     Trials,
     Words,
     Workers,
-    choose,
+    select_study,
 )
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
-    from whichlayers.runs.assets import CorpusFacts, TaskFacts
-    from whichlayers.runs.cost_model import Disk, Span
+    from whichlayers.runs.assets import CorpusInfo, TaskInfo
+    from whichlayers.runs.cost_model import DiskUsage, TimeRange
     from whichlayers.runs.plan import Stack
 
 Gpus = Annotated[
     str | None,
     typer.Option(
         "--gpus",
-        help="Also say how long it takes on so many GPUs like this one (8), or on GPUs of these speeds,"
-        " where this one has 1 (1,1,0.5).",
+        help="Also estimate the time on this many GPUs like this one (8), or on GPUs of these relative speeds,"
+        " where this one has speed 1 (1,1,0.5).",
     ),
 ]
 NoMeasure = Annotated[
-    bool, typer.Option("--no-measure", help="Check and count, train nothing; the time is then unknown.")
+    bool,
+    typer.Option("--no-measure", help="Only check and count; do not train to measure the time."),
 ]
 
 
@@ -65,89 +66,92 @@ def plan(
     gpus: Gpus = None,
     no_measure: NoMeasure = False,
 ) -> None:
-    """Show what a study would run, how long it takes and its disk, and check it. Trains for a minute at most."""
+    """Check a study and estimate its trials, time and disk space. Trains for at most a minute."""
     from whichlayers.runs import assets, machine
-    from whichlayers.runs.estimate import foresee
-    from whichlayers.runs.resources import choose_means
+    from whichlayers.runs.estimate import estimate_study
+    from whichlayers.runs.resources import choose_resources
     from whichlayers.study.describe import describe_study
 
-    chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks, words)
-    means = choose_means(machine.choose_devices(device), workers, max_stack)
-    speeds = gpu_speeds(gpus, means.on_cuda)
+    selected = select_study(study, folder, model, data, recipe, trials, sizes, tasks, words)
+    resources = choose_resources(machine.choose_devices(device), workers, max_stack)
+    speeds = gpu_speeds(gpus, resources.on_cuda)
     out = console()
-    out.print(describe_study(chosen.study), soft_wrap=True, markup=False, highlight=False)
+    out.print(describe_study(selected.study), soft_wrap=True, markup=False, highlight=False)
     out.print()
-    found = foresee(
-        chosen.study,
-        chosen.folder,
-        means,
+    estimate = estimate_study(
+        selected.study,
+        selected.folder,
+        resources,
         speeds,
         measure=not no_measure,
         fewer_workers=workers is None,
-        doing=Teller(messages()),
-        subjects_at=assets.Subjects,
+        show_activity=ActivityDisplay(stderr_console()),
+        make_assets=assets.Assets,
     )
 
-    def show(head: str, text: str) -> None:
-        out.print(Text(f"{head:<6}{text}"), soft_wrap=True)
+    def show(header: str, text: str) -> None:
+        out.print(Text(f"{header:<6}{text}"), soft_wrap=True)
 
-    out.print(_counts(found.stacks, found.trials))
-    for place, line in enumerate([*map(task_text, found.tasks), *map(corpus_text, found.corpora)]):
-        show("" if place else "data", line)
-    for note in found.notes:
+    out.print(_plan_table(estimate.stacks, estimate.trials))
+    for i, line in enumerate([*map(describe_task, estimate.tasks), *map(describe_corpus, estimate.corpora)]):
+        show("" if i else "data", line)
+    for note in estimate.notes:
         out.print(Text(f"{'':<6}{note}", style="yellow"), soft_wrap=True)
-    if found.done:
-        show("done", f"{found.done:,} of {len(found.trials):,} trials are done in {chosen.folder}")
-    if found.here is not None:
-        show("time", f"{span_text(found.here)} on {_where(found.means.workers, found.means.devices)}")
-    elif found.done < len(found.trials):
-        why = "it was not measured" if no_measure else "no kind of stack could be timed"
-        show("time", f"unknown: {why}")
-    if found.on_gpus is not None:
-        show("", f"{span_text(found.on_gpus)} on {gpus_text(speeds)}")
-    if found.untimed:
-        show("", f"and what {counted(found.untimed, 'trial')} take that could not be timed")
-    show("disk", disk_text(found.disk, cached=no_measure))
+    if estimate.done:
+        show("done", f"{estimate.done:,} of {len(estimate.trials):,} trials are done in {selected.folder}")
+    if estimate.here is not None:
+        workers_text = _format_workers(estimate.resources.workers, estimate.resources.devices)
+        show("time", f"{format_time_range(estimate.here)} on {workers_text}")
+    elif estimate.done < len(estimate.trials):
+        reason = "not measured" if no_measure else "no stack could be timed"
+        show("time", f"unknown: {reason}")
+    if estimate.on_gpus is not None:
+        show("", f"{format_time_range(estimate.on_gpus)} on {format_gpus(speeds)}")
+    if estimate.untimed:
+        show("", f"plus {counted(estimate.untimed, 'trial')} that could not be timed")
+    show("disk", format_disk_usage(estimate.disk, cached=no_measure))
 
 
-def _counts(stacks: Sequence[Stack], wanted: Sequence[Trial]) -> Table:
+def _plan_table(stacks: Sequence[Stack], trials: Sequence[Trial]) -> Table:
+    """One row per model, task and training size, and one for the total."""
     from whichlayers.plots.display_names import short_names
     from whichlayers.runs.plan import plan_rows
 
     numbers = ("examples", "trials", "steps", "stacks")
-    shown = table("model", "task", *numbers, right=numbers)
+    table = make_table("model", "task", *numbers, right=numbers)
     rows = plan_rows(stacks)
     models = short_names(row.model for row in rows)
     for row in rows:
-        shown.add_row(
+        table.add_row(
             models[row.model],
             row.task,
             *(f"{n:,}" for n in (row.train_size, row.trials, row.steps, row.stacks)),
         )
     steps = sum(stack.steps for stack in stacks)
-    shown.add_row("in all", "", "", f"{len(wanted):,}", f"{steps:,}", f"{len(stacks):,}", style="bold")
-    return shown
+    table.add_row("total", "", "", f"{len(trials):,}", f"{steps:,}", f"{len(stacks):,}", style="bold")
+    return table
 
 
-def task_text(task: TaskFacts) -> str:
-    """What was read of a task: where the study file leaves it open, the labels decided."""
+def describe_task(task: TaskInfo) -> str:
+    """Kind, metric and number of examples of a task, as loaded."""
     kind = f"classification, {task.classes:,} classes" if task.classes else task.kind
     rows = f"{task.train_rows:,} training and {counted(task.dev_rows, 'dev example')}"
     return f"{task.name}: {kind}, {task.metric}; {rows}"
 
 
-def corpus_text(corpus: CorpusFacts) -> str:
-    return f"{corpus.name}: {counted(corpus.train_words, 'tagged word')} to train probes on"
+def describe_corpus(corpus: CorpusInfo) -> str:
+    """Number of training words of a corpus."""
+    return f"{corpus.name}: {counted(corpus.train_words, 'training word')}"
 
 
 def gpu_speeds(text: str | None, on_cuda: bool) -> list[float]:
-    """`8` is eight like the one here, `1,1,0.5` three of these speeds; nothing where nothing was asked."""
+    """Relative speeds of the GPUs in --gpus: "8" -> eight times 1.0, "1,1,0.5" -> [1.0, 1.0, 0.5], None -> []."""
     if text is None:
         return []
     if not on_cuda:
         raise WhichlayersError(
-            f"--gpus {text}: there is no GPU here to measure on; plan on a machine that has one, or give"
-            " --workers for processes on this one"
+            f"--gpus {text}: there is no GPU to measure on; run plan on a machine with a GPU, or use --workers"
+            " for several processes on this one"
         )
     try:
         parts = [float(part) for part in text.split(",")]
@@ -156,47 +160,51 @@ def gpu_speeds(text: str | None, on_cuda: bool) -> list[float]:
     if len(parts) == 1 and parts[0] >= 1 and parts[0] == int(parts[0]):
         return [1.0] * int(parts[0])
     if not parts or min(parts) <= 0:
-        raise WhichlayersError(f"--gpus {text}: give a number of GPUs (8) or their speeds (1,1,0.5)")
+        raise WhichlayersError(f"--gpus {text}: give a number of GPUs (8) or their relative speeds (1,1,0.5)")
     return parts
 
 
-def gpus_text(speeds: Sequence[float]) -> str:
-    alike = f"{counted(len(speeds), 'GPU')} like this one"
-    return alike if set(speeds) == {1.0} else f"GPUs of speed {', '.join(f'{s:g}' for s in speeds)}"
+def format_gpus(speeds: Sequence[float]) -> str:
+    """ "8 GPUs like this one" or "GPUs of speed 1, 1, 0.5" """
+    same = f"{counted(len(speeds), 'GPU')} like this one"
+    return same if set(speeds) == {1.0} else f"GPUs of speed {', '.join(f'{s:g}' for s in speeds)}"
 
 
-def span_text(span: Span) -> str:
-    return f"about {duration(span.expected)} (between {duration(span.low)} and {duration(span.high)})"
+def format_time_range(time: TimeRange) -> str:
+    """ "about 2 min 30 s (between 2 min 00 s and 3 min 00 s)" """
+    low, high = format_duration(time.low), format_duration(time.high)
+    return f"about {format_duration(time.expected)} (between {low} and {high})"
 
 
-def disk_text(disk: Disk, cached: bool) -> str:
+def format_disk_usage(disk: DiskUsage, cached: bool) -> str:
+    """Disk space of the results and tokens, and of temporary files. `cached` leaves out the tokens."""
     kept = {"results": disk.results} | ({} if cached else {"tokens": disk.cache})
-    meanwhile = {
-        "checkpoints of long stacks": disk.checkpoints,
-        "finetuned models": disk.encoders,
-        "vectors of words": disk.vectors,
+    temporary = {
+        "checkpoints": disk.checkpoints,
+        "finetuned models": disk.finetuned_models,
+        "activations of words": disk.activations,
     }
-    parts = [f"{name} {bytes_text(size)}" for name, size in kept.items()]
-    most = [f"{name} up to {bytes_text(size)}" for name, size in meanwhile.items() if size]
-    return ", ".join(parts) + (f"; while it runs {', '.join(most)}" if most else "")
+    parts = [f"{name} {format_bytes(size)}" for name, size in kept.items()]
+    maximum = [f"{name} up to {format_bytes(size)}" for name, size in temporary.items() if size]
+    return ", ".join(parts) + (f"; temporarily {', '.join(maximum)}" if maximum else "")
 
 
-def _where(workers: int, devices: Sequence[str]) -> str:
+def _format_workers(workers: int, devices: Sequence[str]) -> str:
     place = counted(workers, "worker") if workers else "this process"
     return f"{place}, {', '.join(devices)}"
 
 
-class Teller:
-    """Says what is being done: a spinner on a terminal, a line elsewhere."""
+class ActivityDisplay:
+    """Context manager that shows the current activity: a spinner in a terminal, otherwise a line of text."""
 
-    def __init__(self, err: Console) -> None:
-        self.err = err
+    def __init__(self, console: Console) -> None:
+        self.console = console
 
     @contextmanager
     def __call__(self, text: str) -> Iterator[None]:
-        if self.err.is_terminal:
-            with self.err.status(text):
+        if self.console.is_terminal:
+            with self.console.status(text):
                 yield
         else:
-            self.err.print(Text(f"{text} ..."), soft_wrap=True)
+            self.console.print(Text(f"{text} ..."), soft_wrap=True)
             yield

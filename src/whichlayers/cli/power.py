@@ -1,4 +1,4 @@
-"""whichlayers power: how many more trials a study needs, what they cost, and adding them."""
+"""`whichlayers power`: estimate how many trials a study needs, and add trials to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from whichlayers.cli.format import console, table
+from whichlayers.cli.format import console, make_table
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder, find_folder
@@ -19,108 +19,116 @@ from whichlayers.text import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from whichlayers.analysis.trials_needed import Comparison
+    from whichlayers.analysis.power import PowerEstimate
 
 
 def power(
     study: StudyFolderPath,
     difference: Annotated[
         float,
-        typer.Option("--difference", min=1e-6, help="The difference to show, in units of the metric: 0.01."),
+        typer.Option("--difference", min=1e-6, help="Difference to detect, in units of the metric."),
     ] = 0.01,
-    every: Annotated[
-        bool, typer.Option("--all", help="A row for every comparison, not for every curve.")
+    all_comparisons: Annotated[
+        bool, typer.Option("--all", help="One row per comparison instead of one per curve.")
     ] = False,
     add: Annotated[
-        int | None, typer.Option("--add", min=1, help="Extend the study with so many trials of every point.")
+        int | None, typer.Option("--add", min=1, help="Add this many trials of every point to the study.")
     ] = None,
 ) -> None:
-    """Say how many more trials each comparison needs to show a difference (80% power, paired t test)."""
-    from whichlayers.analysis.trials_needed import comparisons, minutes_of_a_trial_more
+    """Estimate how many trials each comparison needs to detect a difference (80% power, paired t test)."""
+    from whichlayers.analysis.power import minutes_per_added_trial, power_estimates
     from whichlayers.results.frames import finished, load_points, load_runs
 
     folder = find_folder(study)
     out = console()
 
-    def say(text: str, style: str = "") -> None:
+    def show(text: str, style: str = "") -> None:
         out.print(Text(text, style=style), soft_wrap=True)
 
     points = finished(load_points(folder.path))
-    found = comparisons(points, difference)
-    if not found:
+    estimates = power_estimates(points, difference)
+    if not estimates:
         raise WhichlayersError(
-            f"{folder.path} has nothing to compare yet: incremental curves need two values of k, other"
-            ' experiments their baseline "all pretrained"'
+            f"{folder.path} has nothing to compare yet: incremental curves need finished trials of two values of"
+            ' k, other experiments finished trials of their baseline "all pretrained"'
         )
     runs = load_runs(folder.path)
     on_gpu = bool(len(runs)) and "cuda" in str(runs["device"].iloc[-1])
     unit = "GPU-min" if on_gpu else "process-min"
-    out.print(_each(found, unit) if every else _by_curve(found, points, unit))
-    told = [c for c in found if c.more is not None]
-    short = [c for c in told if c.more]
-    say(f"{len(told) - len(short):,} of {counted(len(found), 'comparison')} can show {difference:g} already")
-    if short:
-        more = max(c.more or 0 for c in short)
-        cost = more * minutes_of_a_trial_more(points)
-        say(f"{counted(more, 'trial')} more of every point let all of them: about {cost:,.0f} {unit}")
-    if unknown := [c for c in found if not c.known]:
-        say(f"{counted(len(unknown), 'comparison')} need more trials before anything can be said", "yellow")
-    if hopeless := [c for c in found if c.known and c.needed is None]:
-        say(f"{counted(len(hopeless), 'comparison')} scatter too much for any number one would run", "yellow")
-    say(
-        "how much differences scatter is estimated from the trials there are: few trials, rough numbers",
-        "dim",
+    out.print(
+        _comparison_table(estimates, unit) if all_comparisons else _curve_table(estimates, points, unit)
     )
+    known = [c for c in estimates if c.additional is not None]
+    underpowered = [c for c in known if c.additional]
+    enough = len(known) - len(underpowered)
+    verb = "has" if len(estimates) == 1 else "have"
+    show(
+        f"{enough:,} of {counted(len(estimates), 'comparison')} {verb} enough trials to detect a difference of"
+        f" {difference:g}"
+    )
+    if underpowered:
+        additional = max(c.additional or 0 for c in underpowered)
+        cost = additional * minutes_per_added_trial(points)
+        trials = counted(additional, "additional trial")
+        show(f"{trials} of every point would be enough for the others: about {cost:,.0f} {unit}")
+    if unknown := [c for c in estimates if not c.estimable]:
+        show(f"{counted(len(unknown), 'comparison')}: not enough trials for an estimate", "yellow")
+    if too_noisy := [c for c in estimates if c.estimable and c.needed is None]:
+        show(f"{counted(len(too_noisy), 'comparison')} too noisy: more than 1,000 trials needed", "yellow")
+    show("standard deviations are estimated from the finished trials: with few trials, they are rough", "dim")
     if add is not None:
-        say(_add(folder, add))
+        show(_add(folder, add))
 
 
 def _add(folder: StudyFolder, more: int) -> str:
+    """Add trials to the study file in the folder; returns a message."""
     from whichlayers.results.lock import study_lock
     from whichlayers.study.add_trials import with_more_trials
-    from whichlayers.study.file import load_study
+    from whichlayers.study.study_file import load_study
 
     with study_lock(folder.path):
         extended = with_more_trials(load_study(folder.study_file), more)
         folder.write_study(extended.to_toml())
     return (
-        f"{folder.study_file} asks for {counted(more, 'trial')} more of every point; those there are stay as they"
-        f" are. Train the new ones with: whichlayers run {folder.path}"
+        f"added {counted(more, 'trial')} of every point to {folder.study_file}; existing results are kept. Run the"
+        f" new trials with: whichlayers run {folder.path}"
     )
 
 
-def _by_curve(found: Sequence[Comparison], points: pd.DataFrame, unit: str) -> Table:
-    """One row a curve: how many of its comparisons have enough, and what the one that has least needs."""
-    from whichlayers.analysis.frame_utils import each_group
-    from whichlayers.analysis.trials_needed import minutes_of_a_trial_more
+def _curve_table(estimates: Sequence[PowerEstimate], points: pd.DataFrame, unit: str) -> Table:
+    """One row per curve: comparisons with enough trials, and the trials needed by the most demanding one."""
+    from whichlayers.analysis.power import minutes_per_added_trial
+    from whichlayers.results.frame_utils import each_group
     from whichlayers.results.frames import CURVE
 
     numbers = ("enough", "trials", "needed", unit)
-    shown = table("curve", *numbers, right=numbers)
+    table = make_table("curve", *numbers, right=numbers)
     for key, rows in each_group(points, CURVE):
-        mine = [c for c in found if c.curve == key]
-        if mine:
-            hardest = max(mine, key=lambda c: math.inf if c.more is None else c.more)
-            cost = (hardest.more or 0) * minutes_of_a_trial_more(rows)
-            enough = f"{sum(c.more == 0 for c in mine)} of {len(mine)}"
-            shown.add_row(_curve(hardest), enough, f"{hardest.n}", _needed(hardest), f"{cost:,.0f}")
-    return shown
+        on_curve = [c for c in estimates if c.curve == key]
+        if on_curve:
+            hardest = max(on_curve, key=lambda c: math.inf if c.additional is None else c.additional)
+            cost = (hardest.additional or 0) * minutes_per_added_trial(rows)
+            enough = f"{sum(c.additional == 0 for c in on_curve)} of {len(on_curve)}"
+            table.add_row(
+                _format_curve(hardest), enough, f"{hardest.n}", _format_needed(hardest), f"{cost:,.0f}"
+            )
+    return table
 
 
-def _each(found: Sequence[Comparison], unit: str) -> Table:
+def _comparison_table(estimates: Sequence[PowerEstimate], unit: str) -> Table:
     numbers = ("difference", "sd", "trials", "needed", unit)
-    shown = table("comparison", *numbers, right=numbers)
-    for c in found:
-        sd, cost = f"{c.sd:.4f}" if c.known else "?", (c.more or 0) * c.minutes
-        about = f"{_curve(c)}: {c.about}"
-        shown.add_row(about, f"{c.mean:+.4f}", sd, f"{c.n}", _needed(c), f"{cost:,.1f}")
-    return shown
+    table = make_table("comparison", *numbers, right=numbers)
+    for c in estimates:
+        sd, cost = f"{c.sd:.4f}" if c.estimable else "?", (c.additional or 0) * c.minutes_per_trial
+        name = f"{_format_curve(c)}: {c.about}"
+        table.add_row(name, f"{c.mean:+.4f}", sd, f"{c.n}", _format_needed(c), f"{cost:,.1f}")
+    return table
 
 
-def _curve(c: Comparison) -> str:
+def _format_curve(c: PowerEstimate) -> str:
     experiment, _, _, task, size, variant = c.curve
     return ", ".join(filter(None, (str(experiment), str(task), f"{int(str(size)):,}", str(variant))))
 
 
-def _needed(c: Comparison) -> str:
-    return "?" if not c.known else f"{c.needed:,}" if c.needed is not None else "over 1,000"
+def _format_needed(c: PowerEstimate) -> str:
+    return "?" if not c.estimable else f"{c.needed:,}" if c.needed is not None else "over 1,000"

@@ -1,28 +1,25 @@
-"""whichlayers presets: list the studies that come with the package, or print one."""
+"""`whichlayers presets`: list the included studies, or print one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from whichlayers.cli.format import console, table
-
-if TYPE_CHECKING:
-    pass
+from whichlayers.cli.format import console, make_table
 
 
 def presets(
-    name: Annotated[str | None, typer.Argument(help="Show this preset's study file.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print the study file of this preset.")] = None,
 ) -> None:
-    """List the studies that come with whichlayers, or show one."""
+    """List the included studies, or print one."""
     from whichlayers.study.preset import list_presets, preset_text
 
     if name is not None:
         typer.echo(preset_text(name), nl=False)
         return
-    shown = table("preset", "what it asks")
+    table = make_table("preset", "description")
     for preset, description in list_presets().items():
-        shown.add_row(Text(preset), Text(description))
-    console().print(shown)
+        table.add_row(Text(preset), Text(description))
+    console().print(table)

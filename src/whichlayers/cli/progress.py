@@ -1,4 +1,4 @@
-"""A run as it is seen: a bar with an ETA on a terminal, plain lines every few seconds elsewhere."""
+"""Progress of a run: a progress bar with the time left in a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from whichlayers.cli.format import duration, trial_text
+from whichlayers.cli.format import describe_trial, format_duration
 from whichlayers.runs import events
 from whichlayers.text import counted
 
 SECONDS_BETWEEN_LINES = 5.0
-SECONDS_OF_PACE = 60.0  # over which the pace is judged
-SECONDS_TO_JUDGE = 2.0  # before which it is not
+SPEED_WINDOW = 60.0  # seconds over which the speed is averaged
+MIN_SPEED_WINDOW = 2.0  # seconds before a speed is shown
 
 
-class Onlooker:
-    """Takes the events of a run. `quiet` shows only what went wrong."""
+class ProgressDisplay:
+    """Shows the events of a run on a console. With `quiet`, shows only failures."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console = console
         self.quiet = quiet
-        self.began = time.monotonic()
-        self.last_line = self.began
-        self.news: deque[tuple[float, int]] = deque()  # (when, steps that this run did), of the last minute
+        self.start_time = time.monotonic()
+        self.last_line = self.start_time
+        self.history: deque[tuple[float, int]] = deque()  # (time, steps done by this run) within SPEED_WINDOW
         self.started: events.RunStarted | None = None
         self.bar: Progress | None = None
         self.task: TaskID | None = None
@@ -49,21 +49,21 @@ class Onlooker:
             case events.Progress():
                 self._progress(event)
             case events.TrialFailed(trial, error):
-                self._say(f"failed: {trial_text(trial)}: {error.partition(chr(10))[0]}", "red")
+                self._print(f"failed: {describe_trial(trial)}: {error.partition(chr(10))[0]}", "red")
             case events.Note(text):
-                self._say(text, "yellow")
+                self._print(text, "yellow")
 
     def _start(self, event: events.RunStarted) -> None:
         self.started = event
-        self.began = time.monotonic()
+        self.start_time = time.monotonic()
         if not event.stacks or self.quiet:
             return
-        where = f"{counted(event.workers, 'worker')} on" if event.workers else "this process on"
-        rest = f"{event.trials_done:,} of {event.trials:,} trials are done; " if event.trials_done else ""
-        self._say(
-            f"{rest}{counted(event.trials - event.trials_done, 'trial')} to run,"
+        workers = f"{counted(event.workers, 'worker')} on" if event.workers else "this process on"
+        done = f"{event.trials_done:,} of {event.trials:,} trials already done; " if event.trials_done else ""
+        self._print(
+            f"{done}{counted(event.trials - event.trials_done, 'trial')} to run,"
             f" {counted(event.steps, 'step')} in {counted(event.stacks, 'stack')}:"
-            f" {where} {', '.join(event.devices)}",
+            f" {workers} {', '.join(event.devices)}",
             "",
         )
         if self.console.is_terminal:
@@ -86,34 +86,34 @@ class Onlooker:
         now = time.monotonic()
         total, done = self.started.steps, event.steps_done
         speed = self._speed(now, done - event.steps_restored)
-        pace = "" if speed is None else f"{speed:,.0f} steps/s" if speed > 10 else f"{speed:.1f} steps/s"
-        left = f"about {duration((total - done) / speed)} left" if speed and done < total else ""
+        rate = "" if speed is None else f"{speed:,.0f} steps/s" if speed > 10 else f"{speed:.1f} steps/s"
+        left = f"about {format_duration((total - done) / speed)} left" if speed and done < total else ""
         trials = f"{event.trials_done:,}/{self.started.trials:,}"
         if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=done, trials=trials, steps=pace, left=left)
+            self.bar.update(self.task, completed=done, trials=trials, steps=rate, left=left)
         elif now - self.last_line >= SECONDS_BETWEEN_LINES or done == total:
             self.last_line = now
-            share = f"{100 * done / total:.0f}%" if total else "100%"
+            percent = f"{100 * done / total:.0f}%" if total else "100%"
             failed = f", {event.trials_failed:,} failed" if event.trials_failed else ""
-            self._say(
-                f"{trials} trials{failed}; {done:,}/{total:,} steps ({share})"
-                + (f", {pace}" if pace else "")
+            self._print(
+                f"{trials} trials{failed}; {done:,}/{total:,} steps ({percent})"
+                + (f", {rate}" if rate else "")
                 + (f", {left}" if left else ""),
                 "",
             )
 
     def _speed(self, now: float, done: int) -> float | None:
-        """Steps a second over the last minute, the start of the workers left out; None while unknown."""
-        if self.news and done < self.news[-1][1]:  # a stack that failed starts again
-            self.news.clear()
-        self.news.append((now, done))
-        while len(self.news) > 2 and now - self.news[0][0] > SECONDS_OF_PACE:
-            self.news.popleft()
-        then, before = self.news[0]
-        seconds = now - then
-        return (done - before) / seconds if seconds >= SECONDS_TO_JUDGE and done > before else None
+        """Steps per second over the last minute, not counting the start of the workers; None while unknown."""
+        if self.history and done < self.history[-1][1]:  # a failed stack restarts
+            self.history.clear()
+        self.history.append((now, done))
+        while len(self.history) > 2 and now - self.history[0][0] > SPEED_WINDOW:
+            self.history.popleft()
+        first_time, first_done = self.history[0]
+        seconds = now - first_time
+        return (done - first_done) / seconds if seconds >= MIN_SPEED_WINDOW and done > first_done else None
 
-    def _say(self, text: str, style: str) -> None:
+    def _print(self, text: str, style: str) -> None:
         if self.quiet and style != "red":
             return
         self.console.print(Text(text, style=style), soft_wrap=True)

@@ -1,8 +1,8 @@
-"""whichlayers report: write the report page, figures and tables of a study."""
+"""`whichlayers report`: write the report of a study: HTML page, figures and tables."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -11,18 +11,17 @@ from whichlayers.cli.format import console
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.results.folder import find_folder
 
-if TYPE_CHECKING:
-    pass
-
 
 def report(
     folder: StudyFolderPath,
     overlay: Annotated[
         bool,
-        typer.Option("--overlay", help="Draw the papers' curves beside yours, where task and size agree."),
+        typer.Option(
+            "--overlay", help="Also draw the curves of the papers, where task and training size match."
+        ),
     ] = False,
 ) -> None:
-    """Write the report of a study: its page, figures and tables. Works while the study runs, too."""
+    """Write the report of a study: HTML page, figures and tables. Also works while the study is running."""
     from whichlayers.report.build import write_report
     from whichlayers.report.terminal import summary_table
     from whichlayers.study.describe import describe_file

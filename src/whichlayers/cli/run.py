@@ -1,4 +1,4 @@
-"""`whichlayers run`: which study is meant, how it is changed, what is shown in the end."""
+"""`whichlayers run`: find a study, apply options, run it and print a summary."""
 
 from __future__ import annotations
 
@@ -8,65 +8,79 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whichlayers.cli.format import console, duration, messages
-from whichlayers.cli.progress import Onlooker
+from whichlayers.cli.format import console, format_duration, stderr_console
+from whichlayers.cli.progress import ProgressDisplay
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import STUDY_FILE, folder_of
 from whichlayers.text import counted
 
 if TYPE_CHECKING:
     from whichlayers.runs.events import RunSummary
-    from whichlayers.study.file import Study
+    from whichlayers.study.study_file import Study
 
 StudyName = Annotated[
     str,
     typer.Argument(
         metavar="STUDY",
-        help="A study file, the folder of a study to go on with, or a preset (whichlayers presets).",
+        help="A study file, the folder of a study to resume, or a preset (see whichlayers presets).",
     ),
 ]
 Models = Annotated[
-    list[str] | None, typer.Option("--model", help="Model to use in place of the study's; may be repeated.")
+    list[str] | None, typer.Option("--model", help="Model to use instead of the study's; may be repeated.")
 ]
 Data = Annotated[
-    str | None, typer.Option("--data", help='Where GLUE tasks and corpora are: a folder, or "hub".')
+    str | None, typer.Option("--data", help='Source of GLUE tasks and corpora: a folder, or "hub".')
 ]
 Recipe = Annotated[
     list[str] | None,
-    typer.Option(
-        "--recipe", help="How layers are re-initialised; several, with commas or repeated, run each."
-    ),
+    typer.Option("--recipe", help="Re-initialization recipes, comma-separated or repeated; each is run."),
 ]
-Trials = Annotated[int | None, typer.Option("--trials", help="Repetitions of every point.")]
+Trials = Annotated[int | None, typer.Option("--trials", help="Number of trials per point.")]
 Sizes = Annotated[
     list[str] | None,
-    typer.Option("--sizes", help="Training sizes, with commas or repeated: counts, shares (0.1) or all."),
+    typer.Option(
+        "--sizes", help="Training sizes, comma-separated or repeated: numbers (500), fractions (0.1) or all."
+    ),
 ]
 Tasks = Annotated[
     list[str] | None,
-    typer.Option("--tasks", help="Tasks, with commas or repeated: of the study, GLUE or builtin:NAME."),
+    typer.Option(
+        "--tasks", help="Tasks, comma-separated or repeated: tasks of the study, GLUE tasks or builtin:NAME."
+    ),
 ]
 Words = Annotated[
-    int | None, typer.Option("--words", min=1, help="Most words of each corpus to train on, and to score on.")
+    int | None,
+    typer.Option(
+        "--words", min=1, help="Maximum number of training words, and of test words, of each corpus."
+    ),
 ]
 Folder = Annotated[
-    Path | None, typer.Option("--folder", help="Where results go. By default named after the study.")
+    Path | None, typer.Option("--folder", help="Folder for the results. Default: named after the study.")
 ]
 Device = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda, cuda:1 or cuda:0,cuda:1. By default a GPU if any.")
+    str | None,
+    typer.Option("--device", help="cpu, cuda, cuda:1 or cuda:0,cuda:1. Default: a GPU if available."),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", help="Processes that train; 0: this one. By default one per core or GPU."),
+    typer.Option(
+        "--workers",
+        help="Number of worker processes; 0: train in this process. Default: one per core or GPU.",
+    ),
 ]
 MaxStack = Annotated[
     int | None,
-    typer.Option("--max-stack", help="Most trials that train as one model. By default what memory allows."),
+    typer.Option(
+        "--max-stack",
+        help="Maximum number of trials trained as one stack. Default: as many as fit in memory.",
+    ),
 ]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SelectedStudy:
+    """A study and the folder for its results."""
+
     study: Study
     folder: Path
 
@@ -87,38 +101,42 @@ def run(
     on: Annotated[
         str,
         typer.Option(
-            "--on", help="Where to train: this (machine), ray (on this machine) or ray://HOST:PORT."
+            "--on", help="Where to train: this (this machine), ray (Ray on this machine) or ray://HOST:PORT."
         ),
     ] = "this",
     checkpoint_minutes: Annotated[
         float,
-        typer.Option("--checkpoint-minutes", help="How often stacks under way are saved; 0: never."),
+        typer.Option(
+            "--checkpoint-minutes", help="Minutes between checkpoints of running stacks; 0: no checkpoints."
+        ),
     ] = 5.0,
     checkpoints: Annotated[
         Path | None,
-        typer.Option("--checkpoints", help="Where stacks under way are saved. By default in the folder."),
+        typer.Option("--checkpoints", help="Folder for checkpoints. Default: in the study folder."),
     ] = None,
     retries: Annotated[
         int,
         typer.Option(
-            "--retries", help="How often a stack whose worker died is run again before it is split."
+            "--retries", help="How often a stack is retried after its worker died, before it is split."
         ),
     ] = 2,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Try the trials again that failed in an earlier run.")
+        bool, typer.Option("--retry-failed", help="Retry trials that failed in an earlier run.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only failures and the end.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show only failures and the final summary.")
+    ] = False,
 ) -> None:
-    """Run a study, or go on with one that was stopped: what is done is kept and never run again."""
+    """Run a study, or resume an interrupted one. Finished trials are kept and not run again."""
     from whichlayers.runs.run_study import run as run_study
 
-    chosen = choose(study, folder, model, data, recipe, trials, sizes, tasks, words)
-    err = messages()
+    selected = select_study(study, folder, model, data, recipe, trials, sizes, tasks, words)
+    err = stderr_console()
     try:
-        with Onlooker(err, quiet) as onlooker:
+        with ProgressDisplay(err, quiet) as display:
             summary = run_study(
-                chosen.study,
-                chosen.folder,
+                selected.study,
+                selected.folder,
                 device=device,
                 workers=workers,
                 max_stack=max_stack,
@@ -127,48 +145,48 @@ def run(
                 checkpoints=checkpoints,
                 retries=retries,
                 retry_failed=retry_failed,
-                on_event=onlooker,
+                on_event=display,
             )
     except KeyboardInterrupt:
         err.print(
-            f"stopped; what is done is kept. Go on with: whichlayers run {chosen.folder}",
+            f"interrupted; finished trials are kept. Resume with: whichlayers run {selected.folder}",
             style="yellow",
             soft_wrap=True,
             highlight=False,
         )
         raise typer.Exit(130) from None
-    _show_end(summary, quiet)
+    _print_summary(summary, quiet)
     if summary.failed:
         raise typer.Exit(1)
 
 
-def _show_end(summary: RunSummary, quiet: bool) -> None:
+def _print_summary(summary: RunSummary, quiet: bool) -> None:
     from whichlayers.report.terminal import summary_table
 
     out = console()
     if summary.done and not quiet:
         out.print(summary_table(summary.folder))
-    ran = (
-        f"{counted(summary.ran, 'trial')} in {duration(summary.seconds)}" if summary.ran else "nothing to run"
-    )
+    text = "nothing to run"
+    if summary.ran:
+        text = f"ran {counted(summary.ran, 'trial')} in {format_duration(summary.seconds)}"
     out.print(
-        f"{ran}; {summary.done:,} of {summary.trials:,} trials of the study are done",
+        f"{text}; {summary.done:,} of {summary.trials:,} trials of the study are done",
         soft_wrap=True,
         highlight=False,
     )
     if summary.failed:
         out.print(
-            f"{counted(summary.failed, 'trial')} failed: see whichlayers status {summary.folder}, then try"
-            f" again with whichlayers run {summary.folder} --retry-failed",
+            f"{counted(summary.failed, 'trial')} failed; for the errors: whichlayers status {summary.folder}; to"
+            f" retry: whichlayers run {summary.folder} --retry-failed",
             style="red",
             soft_wrap=True,
             highlight=False,
         )
     if summary.done:
-        out.print(f"whichlayers report {summary.folder} writes its report", soft_wrap=True, highlight=False)
+        out.print(f"for a report: whichlayers report {summary.folder}", soft_wrap=True, highlight=False)
 
 
-def choose(
+def select_study(
     name: str,
     folder: Path | None,
     models: list[str] | None,
@@ -178,58 +196,59 @@ def choose(
     sizes: list[str] | None,
     tasks: list[str] | None,
     words: int | None = None,
-) -> Chosen:
+) -> SelectedStudy:
+    """The study of this name (a file, a folder or a preset) with the options of the command applied."""
     if trials is not None and trials < 1:
-        raise WhichlayersError(f"--trials {trials}: give 1 or more")
-    chosen = _find(name, folder)
-    changes = {
+        raise WhichlayersError(f"--trials {trials}: must be at least 1")
+    found = _find_study(name, folder)
+    overrides = {
         "models": models or None,
-        "tasks": _listed(tasks),
+        "tasks": _split_commas(tasks),
         "source": data,
-        "recipe": _listed(recipe),
+        "recipe": _split_commas(recipe),
         "trials": trials,
-        "sizes": [_size(text) for text in _listed(sizes) or ()] or None,
+        "sizes": [_parse_size(text) for text in _split_commas(sizes) or ()] or None,
         "words": words,
     }
-    if all(value is None for value in changes.values()):
-        return chosen
-    return Chosen(chosen.study.override(**changes), chosen.folder)  # type: ignore[arg-type]
+    if all(value is None for value in overrides.values()):
+        return found
+    return SelectedStudy(found.study.override(**overrides), found.folder)  # type: ignore[arg-type]
 
 
-def _find(name: str, folder: Path | None) -> Chosen:
+def _find_study(name: str, folder: Path | None) -> SelectedStudy:
     from whichlayers.config.errors import close_match
-    from whichlayers.study.file import load_study
     from whichlayers.study.preset import list_presets, load_preset
+    from whichlayers.study.study_file import load_study
 
     path = Path(name)
     if (path / STUDY_FILE).is_file():
-        return Chosen(load_study(path), folder or path)
+        return SelectedStudy(load_study(path), folder or path)
     if path.is_file() or path.suffix == ".toml":
-        return Chosen(load_study(path), folder or folder_of(path))
+        return SelectedStudy(load_study(path), folder or folder_of(path))
     presets = list_presets()
     if name not in presets:
         if path.is_dir():
             raise WhichlayersError(
-                f"{name} is a folder without {STUDY_FILE}: no study was run in it; name its file"
+                f"{name} is a folder without {STUDY_FILE}: no study was run in it; give a study file"
             )
         raise WhichlayersError(
-            f"there is neither a study file nor a preset {name};{close_match(name, presets)} the presets are:"
-            f" {', '.join(presets)}; `whichlayers new my-study.toml` writes a study file"
+            f"no study file or preset {name};{close_match(name, presets)} presets: {', '.join(presets)}; create a"
+            " study file with: whichlayers new my-study.toml"
         )
-    return Chosen(load_preset(name), folder or Path(name.replace("/", "-")))
+    return SelectedStudy(load_preset(name), folder or Path(name.replace("/", "-")))
 
 
-def _listed(given: list[str] | None) -> list[str] | None:
-    """An option's values: with commas, repeated, or both."""
+def _split_commas(given: list[str] | None) -> list[str] | None:
+    """Values of an option that may be comma-separated, repeated, or both; None without values."""
     return [part.strip() for text in given or () for part in text.split(",") if part.strip()] or None
 
 
-def _size(text: str) -> int | float | str:
+def _parse_size(text: str) -> int | float | str:
     if text == "all":
         return text
     try:
         return float(text) if "." in text or "e" in text else int(text)
     except ValueError:
         raise WhichlayersError(
-            f"--sizes {text}: give counts (500), shares (0.1) or all, with commas"
+            f"--sizes {text}: give numbers of examples (500), fractions (0.1) or all, separated by commas"
         ) from None

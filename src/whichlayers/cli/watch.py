@@ -1,15 +1,13 @@
-"""whichlayers watch: the report of a study while it runs, as a page on this machine alone.
+"""`whichlayers watch`: serve the report of a study on a local web page while the study is running.
 
-The server answers on 127.0.0.1 and to requests that name it so; a page elsewhere that sends the browser here under
-another name (DNS rebinding) gets nothing. It only reads: results.db is opened read-only for moments, and in SQLite's
-write-ahead mode a reader never holds up the run. The page is made anew when the results have changed and someone
-asks, in a thread of its own and with the lowest priority, so that the run keeps its cores.
+The server listens on 127.0.0.1 and rejects requests with another Host header, which prevents DNS rebinding. It is
+read-only: results.db is opened briefly and read-only, and in SQLite's WAL mode a reader never blocks the run. The page
+is rendered again when it is requested and the results have changed, in a background thread with low priority.
 """
 
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import os
 import threading
@@ -17,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from whichlayers.cli.format import console, duration
+from whichlayers.cli.format import console, format_duration
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder, find_folder
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 PORT = 8421
-PORTS_TRIED = 20  # from the first on, where the user names none
-FRESH = 1.0  # seconds that a look at the study is good for
-LONGEST_REST = 60.0  # seconds between two pages, however long one takes to make
+PORTS_TRIED = 20  # starting with PORT, without --port
+STATUS_SECONDS = 1.0  # how long a status is reused
+MAX_PAUSE = 60.0  # seconds between two renderings, however slow they are
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -50,127 +49,137 @@ def watch(
     folder: StudyFolderPath,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=1, max=65535, help=f"By default {PORT}, or the next that is free."),
+        typer.Option(
+            "--port", min=1, max=65535, help=f"Port of the web page. Default: {PORT}, or the next free port."
+        ),
     ] = None,
 ) -> None:
-    """Show the report of a study while it runs, on a page that keeps itself up to date. Ends with Ctrl-C."""
+    """Serve the report of a study on a web page that updates itself while the study runs. Stop with Ctrl-C."""
     found = find_folder(folder)
-    look(found)  # complains now, not in the browser
+    read_status(found)  # raises errors here instead of in the browser
     with contextlib.suppress(KeyboardInterrupt), make_server(found, port) as server:
-        with_pages(server, _lower_priority)
+        start_rendering(server, _lower_priority)
         address = f"http://{HOST}:{server.server_address[1]}/"
-        told = f"watching {found.path} at {address} (Ctrl-C ends this; the study runs on)"
-        console().print(Text(told), soft_wrap=True)
+        text = f"watching {found.path} at {address} (stop with Ctrl-C; the study keeps running)"
+        console().print(Text(text), soft_wrap=True)
         server.serve_forever()
 
 
 def _lower_priority() -> None:
-    """Of this process; the run shall not feel that someone looks."""
+    """Lower the priority of this process, so that it does not slow down the run."""
     with contextlib.suppress(OSError):
         os.nice(10)
 
 
-def look(folder: StudyFolder) -> Status:
+def read_status(folder: StudyFolder) -> Status:
+    """The current status of the study."""
     from whichlayers.runs.status import status
 
     return status(folder)
 
 
 @dataclass
-class Onlooker:
-    """The newest page of a study, made in the background when there is news and someone asks."""
+class LivePage:
+    """The page of a running study, rendered in a background thread when it is requested and results have changed."""
 
     folder: StudyFolder
-    make: Callable[[str], str]  # version -> page
-    version: str = ""  # of the page that is ready
-    text: str = ""
-    wanted: threading.Event = field(default_factory=threading.Event)
+    render: Callable[[str], str]  # version -> HTML
+    version: str = ""  # of the rendered page
+    html: str = ""
+    requested: threading.Event = field(default_factory=threading.Event)
     ready: threading.Event = field(default_factory=threading.Event)
     stopped: bool = False
-    seen: Status | None = None
-    seen_until: float = 0.0
-    looking: threading.Lock = field(default_factory=threading.Lock)
+    cached_status: Status | None = None
+    cached_until: float = 0.0
+    status_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def now(self) -> Status:
-        """Of the last second or so; of a large study, which takes longer to look at, of the last few."""
-        with self.looking:
-            begun = time.monotonic()
-            if self.seen is None or begun > self.seen_until:
-                self.seen = look(self.folder)
-                cost = time.monotonic() - begun
-                self.seen_until = begun + cost + max(FRESH, 10 * cost)
-            return self.seen
+    def status(self) -> Status:
+        """The status of the study, reused for a second, or longer if it is slow to read."""
+        with self.status_lock:
+            start = time.monotonic()
+            if self.cached_status is None or start > self.cached_until:
+                self.cached_status = read_status(self.folder)
+                seconds = time.monotonic() - start
+                self.cached_until = start + seconds + max(STATUS_SECONDS, 10 * seconds)
+            return self.cached_status
 
-    def news(self) -> str:
-        """What changes when the results do: how many trials have which status."""
-        counts = self.now().counts
+    def results_version(self) -> str:
+        """A string that changes whenever the results do: the number of trials by status."""
+        counts = self.status().counts
         return f"{counts.done}.{counts.failed}.{counts.total}"
 
-    def work(self) -> None:
+    def render_loop(self) -> None:
+        """Render the page on request until `stopped`; runs in the background thread."""
         while not self.stopped:
-            self.wanted.wait()
-            self.wanted.clear()
+            self.requested.wait()
+            self.requested.clear()
             if self.stopped:
                 return
-            begun = time.monotonic()
+            start = time.monotonic()
             try:
-                version = self.news()
+                version = self.results_version()
                 if version != self.version:
-                    self.text, self.version = self.make(version), version
-            except Exception as error:  # the page that was ready stays; whoever waits for one is told
-                self.text = (
-                    self.text or f"<!doctype html><title>whichlayers</title><p>{html.escape(str(error))}</p>"
+                    self.html, self.version = self.render(version), version
+            except Exception as error:  # keep the last page; without one, show the error
+                self.html = (
+                    self.html or f"<!doctype html><title>whichlayers</title><p>{escape(str(error))}</p>"
                 )
             finally:
                 self.ready.set()
-            time.sleep(min(LONGEST_REST, 3 * (time.monotonic() - begun)))
+            time.sleep(min(MAX_PAUSE, 3 * (time.monotonic() - start)))
 
     def page(self) -> str:
-        self.wanted.set()
+        """The latest page as HTML. Waits for the first one."""
+        self.requested.set()
         self.ready.wait()
-        return self.text
+        return self.html
 
     def state(self) -> dict[str, Any]:
-        now = self.now()
-        self.wanted.set()
+        """Progress and version of the page, polled by its script."""
+        now = self.status()
+        self.requested.set()
         return {
-            "text": progress_text(now),
+            "text": describe_progress(now),
             "share": now.counts.done / max(1, now.counts.total),
             "version": self.version,
         }
 
 
 class WatchServer(ThreadingHTTPServer):
+    """Web server with the live page of a study."""
+
     daemon_threads = True
-    onlooker: Onlooker
+    live_page: LivePage
 
     def server_close(self) -> None:
-        if hasattr(self, "onlooker"):
-            self.onlooker.stopped = True
-            self.onlooker.wanted.set()
+        if hasattr(self, "live_page"):
+            self.live_page.stopped = True
+            self.live_page.requested.set()
         super().server_close()
 
 
-class Handler(BaseHTTPRequestHandler):
+class RequestHandler(BaseHTTPRequestHandler):
+    """Answers / and /page with the page, /state with JSON."""
+
     server: WatchServer
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         port = self.server.server_address[1]
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-            self.answer(HTTPStatus.FORBIDDEN, "text/plain", f"ask for http://{HOST}:{port}/")
+            self.answer(HTTPStatus.FORBIDDEN, "text/plain", f"use http://{HOST}:{port}/")
             return
         try:
             if self.path in ("/", "/page"):
-                self.answer(HTTPStatus.OK, "text/html", self.server.onlooker.page())
+                self.answer(HTTPStatus.OK, "text/html", self.server.live_page.page())
             elif self.path == "/state":
-                self.answer(HTTPStatus.OK, "application/json", json.dumps(self.server.onlooker.state()))
+                self.answer(HTTPStatus.OK, "application/json", json.dumps(self.server.live_page.state()))
             else:
-                self.answer(HTTPStatus.NOT_FOUND, "text/plain", "there is nothing here but /")
+                self.answer(HTTPStatus.NOT_FOUND, "text/plain", "not found; the page is at /")
         except WhichlayersError as error:
             self.answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error))
 
-    do_HEAD = do_GET  # without the body: see answer
+    do_HEAD = do_GET  # `answer` leaves out the body
 
     def answer(self, code: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode("utf-8")
@@ -184,46 +193,50 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """The terminal is not for every request."""
+        """Do not log requests to the terminal."""
 
 
 def make_server(folder: StudyFolder, port: int | None) -> WatchServer:
-    """Listens on 127.0.0.1; on the port asked for, or on the first free one from PORT on."""
+    """A server on 127.0.0.1, on the given port or on the first free one from PORT on."""
     tried = [port] if port else list(range(PORT, PORT + PORTS_TRIED))
     for number in tried:
         try:
-            server = WatchServer((HOST, number), Handler)
+            server = WatchServer((HOST, number), RequestHandler)
         except OSError as error:
-            problem = error.strerror
+            reason = error.strerror
             continue
-        server.onlooker = Onlooker(folder, partial(_page, folder))
+        server.live_page = LivePage(folder, partial(_render_page, folder))
         return server
     if port:
-        raise WhichlayersError(f"--port {port} cannot be used ({problem}): name another, or leave it out")
-    raise WhichlayersError(f"the ports {tried[0]} to {tried[-1]} are all taken: name a free one with --port")
+        raise WhichlayersError(
+            f"--port {port} cannot be used ({reason}): choose another port, or omit --port"
+        )
+    raise WhichlayersError(f"ports {tried[0]} to {tried[-1]} are all in use: choose a free one with --port")
 
 
-def with_pages(server: WatchServer, before: Callable[[], None] = lambda: None) -> None:
-    """Starts the thread that makes pages."""
+def start_rendering(server: WatchServer, before: Callable[[], None] = lambda: None) -> None:
+    """Start the background thread that renders the page. `before` is called first."""
     before()
-    threading.Thread(target=server.onlooker.work, daemon=True).start()
+    threading.Thread(target=server.live_page.render_loop, daemon=True).start()
 
 
-def progress_text(now: Status) -> str:
+def describe_progress(now: Status) -> str:
+    """One line on the progress of a study."""
     counts = now.counts
     text = f"{counts.done:,} of {counts.total:,} trials finished"
     text += f", {counts.failed:,} failed" if counts.failed else ""
     if now.running:
-        left = f", about {duration(now.seconds_left)} left" if now.seconds_left is not None else ""
+        left = f", about {format_duration(now.seconds_left)} left" if now.seconds_left is not None else ""
         return f"{text}, {counts.running:,} running now{left}."
     if counts.pending or counts.running:
-        last = f" (the last run: {now.last_outcome})" if now.last_outcome else ""
-        return f"{text}. Nobody runs it now{last}; go on with: whichlayers run {now.folder}"
+        last = f" (last run: {now.last_outcome})" if now.last_outcome else ""
+        return f"{text}. Not running{last}; resume with: whichlayers run {now.folder}"
     return f"{text}. The study is complete."
 
 
-def _page(folder: StudyFolder, version: str) -> str:
+def _render_page(folder: StudyFolder, version: str) -> str:
+    """The report as a self-contained HTML page that polls for newer versions."""
     from whichlayers.report.build import page
     from whichlayers.study.describe import describe_file
 
-    return page(folder.path, live=version, words=describe_file(folder.study_file))
+    return page(folder.path, live=version, description=describe_file(folder.study_file))

@@ -1,1 +1,1 @@
-"""The parts of a study file: sections, value types, errors with line numbers, TOML."""
+"""Building blocks of study files: sections, value types, TOML helpers and errors with line numbers."""

@@ -1,4 +1,4 @@
-"""What is wrong with a study, in the terms of its file: every problem at once, with key, value and line."""
+"""Errors in study files: all problems at once, each with its key, value and line."""
 
 from __future__ import annotations
 
@@ -14,142 +14,176 @@ from pydantic_core import PydanticCustomError
 from whichlayers.config import toml
 from whichlayers.errors import WhichlayersError
 
-LONGEST_VALUE = 80  # characters of a value that an error repeats
+MAX_VALUE_LENGTH = 80  # characters of a value in an error message
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the key it is about, what is wrong with it and, if it has one, its value."""
+    """One error in a study.
+
+    Args:
+        path: Path of the key, such as ("experiments", 0, "keep"); () for the whole study.
+        text: What is wrong and what is allowed.
+        value: The value of the key as TOML, if it has one.
+    """
 
     path: toml.Path
     text: str
-    given: str | None = None
+    value: str | None = None
 
     def __str__(self) -> str:
         key = toml.key_text(self.path)
-        given = f" = {self.given}" if self.given is not None else ""
-        return f"{key}{given}: {self.text}" if key else self.text
+        value = f" = {self.value}" if self.value is not None else ""
+        return f"{key}{value}: {self.text}" if key else self.text
 
 
 class StudyError(WhichlayersError):
-    """A study that cannot be run as it is written. `problems` lists everything that is wrong with it."""
+    """Raised for an invalid study. `problems` lists all errors; the message has one line for each.
+
+    Args:
+        problems: The errors; duplicates are removed.
+        file: Name of the study file, for the message.
+        text: Content of the study file, to find the line of each key.
+    """
 
     def __init__(self, problems: Iterable[Problem], file: str | None = None, text: str | None = None) -> None:
         self.problems = tuple(dict.fromkeys(problems))
         lines = toml.key_lines(text) if text is not None else {}
         by_line = sorted(self.problems, key=lambda problem: toml.line_of(problem.path, lines) or 0)
-        said = [_where(problem, file, lines) + str(problem) for problem in by_line]
-        if len(said) > 1:
-            said = [f"{file or 'the study'} has {len(said)} problems:", *(f"  {line}" for line in said)]
-        super().__init__("\n".join(said))
+        messages = [_location(problem, file, lines) + str(problem) for problem in by_line]
+        if len(messages) > 1:
+            header = f"{file or 'the study'} has {len(messages)} problems:"
+            messages = [header, *(f"  {message}" for message in messages)]
+        super().__init__("\n".join(messages))
 
 
-def _where(problem: Problem, file: str | None, lines: dict[toml.Path, int]) -> str:
+def _location(problem: Problem, file: str | None, lines: dict[toml.Path, int]) -> str:
+    """ "study.toml:12: ", or an empty string without a file."""
     if file is None:
         return ""
     line = toml.line_of(problem.path, lines)
     return f"{file}: " if line is None else f"{file}:{line}: "
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
+    """A value as TOML, shortened to `MAX_VALUE_LENGTH` characters."""
     text = toml.value_text(value)
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."
 
 
 def close_match(word: str, allowed: Iterable[str]) -> str:
-    """' did you mean `train_sizes`?', or nothing when no allowed word is near."""
+    """ " did you mean `train_sizes`?", or an empty string if no allowed word is similar. Ignores case."""
     by_lower = {a.lower(): a for a in allowed}
-    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f" did you mean `{by_lower[near[0]]}`?" if near else ""
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f" did you mean `{by_lower[matches[0]]}`?" if matches else ""
 
 
-def one_of(allowed: Iterable[str]) -> str:
+def format_choices(allowed: Iterable[str]) -> str:
+    """The allowed values as TOML, separated by commas."""
     return ", ".join(toml.value_text(a) for a in allowed)
 
 
-def refuse(*problems: tuple[str | toml.Path, str]) -> NoReturn:
-    """For a validator of a section: each problem is a key of the section and what is wrong with it."""
+def raise_problems(*problems: tuple[str | toml.Path, str]) -> NoReturn:
+    """Raise one or more problems from a section's validator.
+
+    Args:
+        problems: Pairs of a key of the section, or a path below it, and the message. An empty key stands for the
+            whole section.
+    """
     raise PydanticCustomError("several", "see problems", {"problems": problems})
 
 
-def problems_of(
+def problems_from_validation(
     error: ValidationError, data: dict[str, Any], unknown_key: Callable[[toml.Path, dict[str, Any]], str]
 ) -> list[Problem]:
-    """pydantic's errors in the terms of the file."""
+    """Convert pydantic's errors.
+
+    Args:
+        error: The error raised by pydantic.
+        data: The settings that were validated.
+        unknown_key: Gives the message for the path of a key that is not allowed.
+
+    Returns:
+        One problem for each error, with the path the key has in the study file.
+    """
     found = []
     for e in error.errors(include_url=False):
-        path, kind, ctx = _as_written(e["loc"], data), e["type"], e.get("ctx", {})
-        given = shown(e["input"])
+        path, kind, ctx = _path_in_file(e["loc"], data), e["type"], e.get("ctx", {})
+        value = format_value(e["input"])
         if kind == "several":
             for key, text in ctx["problems"]:
-                found.append(_of_section(path, key, text, e["input"]))
+                found.append(_section_problem(path, key, text, e["input"]))
         elif kind == "extra_forbidden":
             found.append(Problem(path, unknown_key(path, data)))
         elif kind == "missing":
-            found.append(Problem(path, "this key is needed"))
+            found.append(Problem(path, "this key is required"))
         else:
-            found.append(Problem(path, _sentence(kind, ctx, e["input"], e["msg"]), given))
+            found.append(Problem(path, _message(kind, ctx, e["input"], e["msg"]), value))
     return found
 
 
-def _of_section(path: toml.Path, key: str | toml.Path, text: str, section: Any) -> Problem:
-    """A problem with a key of a section, with all of the section (""), or with a name that stands for it."""
+def _section_problem(path: toml.Path, key: str | toml.Path, text: str, section: Any) -> Problem:
+    """A problem with a key of a section, with the whole section (key ""), or with a name given in its place."""
     if isinstance(section, str):
-        return Problem(path, text, shown(section))
+        return Problem(path, text, format_value(section))
     if not key:
         return Problem(path, text)
     if isinstance(key, tuple):
         return Problem((*path, *key), text)
     has_value = isinstance(section, Mapping) and key in section
-    return Problem((*path, key), text, shown(section[key]) if has_value else None)
+    return Problem((*path, key), text, format_value(section[key]) if has_value else None)
 
 
-def _as_written(loc: toml.Path, data: Mapping[str, Any]) -> toml.Path:
-    """pydantic's location without the steps that are not in the file: the kind of an experiment, which
-    pydantic puts after its number, and the place of a single value where a list is allowed too."""
+def _path_in_file(loc: toml.Path, data: Mapping[str, Any]) -> toml.Path:
+    """pydantic's location without the parts that are not in the file.
+
+    These are the kind of an experiment, which pydantic adds after its index, and the index of a single value given
+    in place of a list.
+    """
     if loc[:1] == ("experiments",):
         loc = loc[:2] + loc[3:]
     path: list[str | int] = []
-    here: Any = data
+    current: Any = data
     for part in loc:
-        if isinstance(here, Mapping):
+        if isinstance(current, Mapping):
             path.append(part)
-            here = here.get(part) if isinstance(part, str) else None
-        elif isinstance(here, list | tuple) and isinstance(part, int) and part < len(here):
+            current = current.get(part) if isinstance(part, str) else None
+        elif isinstance(current, list | tuple) and isinstance(part, int) and part < len(current):
             path.append(part)
-            here = here[part]
+            current = current[part]
         else:
             break
     return tuple(path)
 
 
-def _sentence(kind: str, ctx: dict[str, Any], given: object, otherwise: str) -> str:
+def _message(kind: str, ctx: dict[str, Any], value: object, default: str) -> str:
+    """The message for one of pydantic's error types; `default` is pydantic's own."""
     match kind:
         case "value_error":
             return str(ctx["error"])
         case "literal_error":
-            words = re.findall(r"'([^']*)'", ctx["expected"])
-            return f"allowed: {one_of(words)};{close_match(str(given), words)}".rstrip(";")
+            choices = re.findall(r"'([^']*)'", ctx["expected"])
+            return f"allowed: {format_choices(choices)};{close_match(str(value), choices)}".rstrip(";")
         case "int_type" | "int_from_float":
-            return "a whole number is needed"
+            return "must be an integer"
         case "float_type":
-            return "a number is needed"
+            return "must be a number"
         case "bool_type":
-            return "true or false is needed"
+            return "must be true or false"
         case "string_type":
-            return "text in quotes is needed"
+            return "must be a string in quotes"
         case "finite_number":
-            return "a finite number is needed"
+            return "must be a finite number"
         case "model_type" | "model_attributes_type" | "dict_type":
-            return "a table of keys is needed"
+            return "must be a table"
         case "string_too_short":
-            return "text of at least one character is needed"
+            return "must not be an empty string"
         case "greater_than_equal":
-            return f"must be {ctx['ge']} or more"
+            return f"must be at least {ctx['ge']}"
         case "greater_than":
-            return f"must be more than {ctx['gt']}"
+            return f"must be greater than {ctx['gt']}"
         case "less_than":
             return f"must be less than {ctx['lt']}"
         case "less_than_equal":
-            return f"must be {ctx['le']} or less"
-    return otherwise[:1].lower() + otherwise[1:]
+            return f"must be at most {ctx['le']}"
+    return default[:1].lower() + default[1:]

@@ -1,6 +1,7 @@
-"""The parts of a study file: a model, a task, how to train, and the kinds of value they share.
+"""Sections of a study file (models, tasks, training) and the value types they share.
 
-What a key means stands with the key, as its description; template and documentation are written from it.
+The description of a key is its documentation: the template of `whichlayers new` and docs/study-file.md are generated
+from it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
-from whichlayers.config.errors import close_match, one_of, refuse
+from whichlayers.config.errors import close_match, format_choices, raise_problems
 from whichlayers.trial import Training
 
 GLUE_NAMES = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
@@ -21,9 +22,7 @@ BUILTIN_NAMES = ("builtin:acceptability", "builtin:sentiment", "builtin:question
 METRICS = {"classification": ("accuracy", "f1", "macro_f1", "mcc"), "regression": ("pearson", "spearman")}
 
 Size = int | float | Literal["all"]
-PLAIN = Training()  # where the defaults of [training] come from
-
-
+DEFAULTS = Training()  # defaults of [training]
 OTHER_SPELLINGS = {"standardise": "standardize"}  # accepted in study files
 
 
@@ -40,38 +39,47 @@ class Section(BaseModel):
         for other, key in OTHER_SPELLINGS.items():
             if other in value and key in cls.model_fields:
                 if key in value:
-                    refuse((other, f"the same as `{key}`, which is given too; remove one of them"))
+                    raise_problems(
+                        (other, f"another spelling of `{key}`, which is also given; remove one of them")
+                    )
                 value = {key if name == other else name: given for name, given in value.items()}
         return value
 
     @classmethod
     def key_order(cls) -> list[str]:
-        """In the order in which a file gives them."""
+        """The keys in the order in which they are written to a file."""
         return list(cls.model_fields)
 
     def settings(self) -> dict[str, Any]:
+        """All keys with their values, in `key_order`."""
         return {key: getattr(self, key) for key in self.key_order()}
 
 
 @dataclass(frozen=True)
 class PerSize:
-    """A whole number that may depend on the training size: `steps` lists (size, number) upwards, each for
-    sizes up to and including its own that no smaller step covers; `default` is for all larger ones."""
+    """A count that may depend on the number of training examples.
+
+    Args:
+        default: The count for sizes above the last limit.
+        steps: Pairs (limit, count) by increasing limit; a count holds up to and including its limit.
+    """
 
     default: int
     steps: tuple[tuple[int, int], ...] = ()
 
     def at(self, size: int) -> int:
+        """The count for `size` training examples."""
         return next((number for limit, number in self.steps if size <= limit), self.default)
 
     def plain(self) -> int | dict[str, int]:
-        """As a study file says it."""
+        """The value in a study file: 3, or {"500": 50, "default": 3}."""
         if not self.steps:
             return self.default
         return {**{str(limit): number for limit, number in self.steps}, "default": self.default}
 
 
 def _per_size(value: Any) -> PerSize:
+    """Validator: 3 or {"500": 50, "default": 3} as a `PerSize`."""
     if isinstance(value, PerSize):
         return value
     if isinstance(value, Mapping):
@@ -84,7 +92,7 @@ def _per_size(value: Any) -> PerSize:
     elif _is_count(value):
         return PerSize(value)
     raise ValueError(
-        "a whole number of 1 or more is needed, or one for each size up to a limit and a default, "
+        "must be an integer of at least 1, or a table of limits on the training size and a default, "
         "for example { 500 = 50, default = 3 }"
     )
 
@@ -92,7 +100,7 @@ def _per_size(value: Any) -> PerSize:
 def _size(value: Any) -> Size:
     if value == "all" or _is_count(value) or (isinstance(value, float) and 0 < value < 1):
         return value
-    raise ValueError('allowed: a number of examples (500), a share between 0 and 1 (0.1), or "all"')
+    raise ValueError('allowed: a number of examples (500), a fraction between 0 and 1 (0.1), or "all"')
 
 
 def _is_count(value: object) -> bool:
@@ -100,29 +108,32 @@ def _is_count(value: object) -> bool:
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
+    """A list or tuple as a tuple; any other value as a tuple of one."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def two_numbers(value: Any) -> tuple[Any, ...]:
+    """Validator: two values."""
     values = as_tuple(value)
     if len(values) == 2:
         return values
-    raise ValueError("two numbers are needed, such as [0.9, 0.999]")
+    raise ValueError("must be two numbers, such as [0.9, 0.999]")
 
 
 def at_least_one(value: Any) -> tuple[Any, ...]:
+    """Validator: one value or a non-empty list, as a tuple."""
     if values := as_tuple(value):
         return values
-    raise ValueError("at least one is needed")
+    raise ValueError("at least one is required")
 
 
 def glue_name(name: str) -> str | None:
-    """The name as GLUE spells it, whatever the case and the hyphens (sst2, sts-b); None if it is none."""
-    plain = _plain(name)
-    return next((task for task in GLUE_NAMES if _plain(task) == plain), GLUE_ALIASES.get(plain))
+    """The official name of a GLUE task, ignoring case and punctuation (sst2 -> SST-2); None if there is none."""
+    normalized = _normalize(name)
+    return next((task for task in GLUE_NAMES if _normalize(task) == normalized), GLUE_ALIASES.get(normalized))
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
 
 
@@ -137,14 +148,17 @@ class ModelSpec(Section):
     """A pretrained encoder."""
 
     name: Text = Field(
-        description="A hub id (google-bert/bert-base-uncased), a folder (./my-model) or package:NAME."
+        description="A Hugging Face Hub id (google-bert/bert-base-uncased), a folder (./my-model) or package:NAME."
     )
     revision: Text | None = Field(
-        default=None, description="Of a hub id: branch, tag or commit.", examples=["main"]
+        default=None,
+        description="Branch, tag or commit of a Hub model. Default: its main branch.",
+        examples=["main"],
     )
     allow_pickle: Annotated[bool, Field(strict=True)] = Field(
         default=False,
-        description="Read weights from a pickle (.bin) when there is no safetensors file. It can run code.",
+        description="Load weights from a pickle file (.bin) if there is no safetensors file. Pickle files can execute "
+        "code: allow it only for models you trust.",
     )
 
     @model_validator(mode="before")
@@ -153,15 +167,15 @@ class ModelSpec(Section):
         return {"name": value} if isinstance(value, str) else value
 
     def resolved(self, base: Path) -> ModelSpec:
-        """With a folder's path made absolute. A name like a hub id is a folder if there is one."""
+        """A copy with an absolute path, if the model is a folder. A Hub id is a folder if one of that name exists."""
         if self.name.startswith("package:"):
             return self
         is_path = self.name.startswith((".", "/", "~")) or (base / self.name).is_dir()
-        return self.model_copy(update={"name": absolute(self.name, base)}) if is_path else self
+        return self.model_copy(update={"name": absolute_path(self.name, base)}) if is_path else self
 
 
 class TaskSpec(Section):
-    """A labelled task: built in, from GLUE, or your own files."""
+    """A labeled task: built in, from GLUE, or your own files."""
 
     name: Text = Field(
         description="builtin:NAME (acceptability, sentiment, question-answer), a GLUE name "
@@ -169,39 +183,44 @@ class TaskSpec(Section):
     )
     source: Text | None = Field(
         default=None,
-        description='Of a GLUE task: "hub", or the folder that holds it.',
+        description='Source of a GLUE task: "hub" (Hugging Face Hub) or a folder in the GLUE layout. Default: "hub".',
         examples=["./glue_data"],
     )
     train: Text | None = Field(
         default=None,
-        description="Training file: .tsv, .csv, .jsonl (these also .gz) or .parquet. Of a GLUE folder: a file in it.",
+        description="Training file: .tsv, .csv or .jsonl (also .gz), or .parquet. With a GLUE folder: a file in it.",
         examples=["train.tsv"],
     )
-    dev: Text | None = Field(default=None, description="The file to evaluate on.", examples=["dev.tsv"])
-    text: Text | None = Field(default=None, description="The column of the text.", examples=["text"])
-    pair: Text | None = Field(
-        default=None, description="The column of the second text, for a task on two.", examples=["question"]
+    dev: Text | None = Field(
+        default=None, description="File of the examples that models are evaluated on.", examples=["dev.tsv"]
     )
-    label: Text | None = Field(default=None, description="The column of the label.", examples=["label"])
+    text: Text | None = Field(default=None, description="Name of the text column.", examples=["text"])
+    pair: Text | None = Field(
+        default=None,
+        description="Name of the column with the second text, for sentence-pair tasks.",
+        examples=["question"],
+    )
+    label: Text | None = Field(default=None, description="Name of the label column.", examples=["label"])
     kind: Literal["classification", "regression"] | None = Field(
         default=None,
-        description="Of your own files: classification or regression. Left out, the labels decide.",
+        description="Your own files: classification or regression. Default: chosen from the label type.",
         examples=["classification"],
     )
     metric: Literal["accuracy", "f1", "macro_f1", "mcc", "pearson", "spearman"] | None = Field(
         default=None,
-        description="What to report: accuracy, f1, macro_f1 or mcc; pearson or spearman for regression. "
-        "Left out, what suits the task.",
+        description="Metric: accuracy, f1, macro_f1 or mcc for classification; pearson or spearman for regression. "
+        "Default: the official metric of a GLUE task; otherwise chosen from the label type.",
         examples=["accuracy"],
     )
     train_sizes: Sizes | None = Field(
         default=None,
-        description="Sizes in place of the study's, as when the task has too few rows for the largest.",
+        description="Training sizes of this task, in place of the study's; for example if it has too few examples.",
         examples=[[100, "all"]],
     )
 
     @property
     def origin(self) -> Literal["builtin", "glue", "files"]:
+        """Where the task comes from: built in, GLUE, or your own files."""
         if self.name.startswith("builtin:"):
             return "builtin"
         names_columns = self.text or self.pair or self.label
@@ -213,127 +232,140 @@ class TaskSpec(Section):
     def _from_name(cls, value: Any) -> Any:
         settings = {"name": value} if isinstance(value, str) else value
         if not isinstance(settings, Mapping) or any(settings.get(key) for key in ("text", "pair", "label")):
-            return settings  # your own files have any name you like
+            return settings  # your own files may have any name
         name = settings.get("name")
         return {**settings, "name": (isinstance(name, str) and glue_name(name)) or name}
 
     @model_validator(mode="after")
-    def _fits_together(self) -> TaskSpec:
-        problems = {"builtin": self._of_builtin, "glue": self._of_glue, "files": self._of_files}[
-            self.origin
-        ]()
+    def _check_keys(self) -> TaskSpec:
+        checks = {
+            "builtin": self._builtin_problems,
+            "glue": self._glue_problems,
+            "files": self._file_problems,
+        }
+        problems = checks[self.origin]()
         if problems:
-            refuse(*problems)
+            raise_problems(*problems)
         return self
 
-    def _set(self, *keys: str) -> list[str]:
+    def _given(self, *keys: str) -> list[str]:
         return [key for key in keys if getattr(self, key) is not None]
 
-    def _of_builtin(self) -> list[tuple[str, str]]:
-        takes_none = self._set("source", "train", "dev", "text", "pair", "label", "kind")
-        problems = [(key, f"{self.name} is built in and takes no `{key}`; remove it") for key in takes_none]
+    def _builtin_problems(self) -> list[tuple[str, str]]:
+        unused = self._given("source", "train", "dev", "text", "pair", "label", "kind")
+        problems = [(key, f"{self.name} is built in and has no key `{key}`; remove it") for key in unused]
         if self.name not in BUILTIN_NAMES:
-            said = f"no such built-in task; allowed: {one_of(BUILTIN_NAMES)};"
-            problems.insert(0, ("name", (said + close_match(self.name, BUILTIN_NAMES)).rstrip(";")))
+            message = f"unknown built-in task; allowed: {format_choices(BUILTIN_NAMES)};"
+            problems.insert(0, ("name", (message + close_match(self.name, BUILTIN_NAMES)).rstrip(";")))
         return problems
 
-    def _of_glue(self) -> list[tuple[str, str]]:
+    def _glue_problems(self) -> list[tuple[str, str]]:
         if self.name not in GLUE_NAMES:
             known = (*BUILTIN_NAMES, *GLUE_NAMES)
-            near = close_match(self.name, known)
             return [
                 (
                     "name",
-                    f"no such task;{near} allowed: {one_of(known)}, "
-                    "or your own files under any name, with the keys train, dev, text and label",
+                    f"unknown task;{close_match(self.name, known)} allowed: {format_choices(known)}, "
+                    "or any name for your own files, with the keys train, dev, text and label",
                 )
             ]
         problems = [
-            (key, f"a GLUE task has its own {key}; remove it, or give `text` and `label` for your own files")
-            for key in self._set("kind")
+            (
+                key,
+                f"the {key} of a GLUE task is fixed; remove it, or give `text` and `label` for your own files",
+            )
+            for key in self._given("kind")
         ]
         if self.source in (None, "hub"):
             problems += [
-                (key, f"{self.name} comes from the hub; for files of your own name its folder as `source`")
-                for key in self._set("train", "dev")
+                (
+                    key,
+                    f"{self.name} is loaded from the Hub; to load files of a folder, give the folder as `source`",
+                )
+                for key in self._given("train", "dev")
             ]
         return problems
 
-    def _of_files(self) -> list[tuple[str, str]]:
+    def _file_problems(self) -> list[tuple[str, str]]:
         missing = [key for key in ("train", "dev", "text", "label") if getattr(self, key) is None]
-        problems = [(key, f"a task of your own files needs `{key}`") for key in missing]
+        problems = [(key, f"`{key}` is required for your own files") for key in missing]
         if self.source is not None:
-            problems.append(
-                ("source", "only a GLUE task has a source; give `train` and `dev` their full paths")
-            )
+            problems.append(("source", "only for GLUE tasks; remove it and give paths in `train` and `dev`"))
         if self.dev is not None and self.dev == self.train:
-            problems.append(("dev", "the same file as `train`; scores must come from other examples"))
-        columns = {key: getattr(self, key) for key in self._set("text", "pair", "label")}
+            problems.append(("dev", "the same file as `train`; dev examples must not be training examples"))
+        columns = {key: getattr(self, key) for key in self._given("text", "pair", "label")}
         for i, (key, column) in enumerate(columns.items()):
             same = next((other for other in list(columns)[:i] if columns[other] == column), None)
             if same is not None:
-                problems.append((key, f"the same column as `{same}`; each needs its own"))
+                problems.append((key, f"the same column as `{same}`; give different columns"))
         if self.kind and self.metric and self.metric not in METRICS[self.kind]:
-            problems.append(("metric", f"for {self.kind}, allowed: {one_of(METRICS[self.kind])}"))
+            problems.append(("metric", f"allowed for {self.kind}: {format_choices(METRICS[self.kind])}"))
         return problems
 
     def resolved(self, base: Path) -> TaskSpec:
-        """With the paths made absolute. Files of a GLUE folder are names inside it and stay as they are."""
+        """A copy with absolute paths. Files of a GLUE folder are relative to that folder and stay so."""
         keys = ("train", "dev") if self.origin == "files" else ("source",)
         paths = {key: getattr(self, key) for key in keys}
-        changed = {key: absolute(p, base) for key, p in paths.items() if p is not None and p != "hub"}
+        changed = {key: absolute_path(p, base) for key, p in paths.items() if p is not None and p != "hub"}
         return self.model_copy(update=changed)
 
 
 class TrainingSpec(Section):
-    """How every trial is finetuned. The defaults are those of Tamkin et al. 2020."""
+    """Finetuning hyperparameters. The defaults follow Tamkin et al. 2020."""
 
     epochs: CountPerSize = Field(
-        default=PerSize(PLAIN.epochs),
-        description="Passes over the subset. Per size: { 500 = 5, default = 3 } is 5 up to 500 examples.",
+        default=PerSize(DEFAULTS.epochs),
+        description="Number of epochs. It may depend on the training size: { 500 = 5, default = 3 } means 5 up to "
+        "500 examples and 3 above.",
     )
-    batch_size: Count = Field(default=PLAIN.batch_size, description="Examples in a step.")
+    batch_size: Count = Field(default=DEFAULTS.batch_size, description="Examples per step.")
     lr: Annotated[Number, Field(gt=0)] = Field(
-        default=PLAIN.lr, description="Learning rate of AdamW at its highest."
+        default=DEFAULTS.lr, description="Peak learning rate of AdamW."
     )
     weight_decay: Annotated[Number, Field(ge=0)] = Field(
-        default=PLAIN.weight_decay, description="AdamW's weight decay."
+        default=DEFAULTS.weight_decay, description="Weight decay of AdamW."
     )
     betas: Annotated[
         tuple[Annotated[Number, Field(ge=0, lt=1)], Annotated[Number, Field(ge=0, lt=1)]],
         BeforeValidator(two_numbers),
-    ] = Field(default=PLAIN.betas, description="AdamW's betas.")
-    eps: Annotated[Number, Field(gt=0)] = Field(default=PLAIN.eps, description="AdamW's epsilon.")
+    ] = Field(default=DEFAULTS.betas, description="Betas of AdamW.")
+    eps: Annotated[Number, Field(gt=0)] = Field(default=DEFAULTS.eps, description="Epsilon of AdamW.")
     clip_norm: Annotated[Number, Field(ge=0)] = Field(
-        default=PLAIN.clip_norm,
-        description="Largest global norm of a trial's gradient; 0 turns clipping off.",
+        default=DEFAULTS.clip_norm,
+        description="Maximum global gradient norm of a trial; 0 disables clipping.",
     )
     warmup: Annotated[Number, Field(ge=0, le=1)] = Field(
-        default=PLAIN.warmup, description="Share of the steps in which the learning rate rises from 0."
+        default=DEFAULTS.warmup,
+        description="Fraction of the steps used for linear warmup of the learning rate.",
     )
     schedule: Literal["linear", "constant"] = Field(
-        default=PLAIN.schedule, description="After the warm-up: linear (down to 0) or constant."
+        default=DEFAULTS.schedule,
+        description="Learning rate schedule after the warmup: linear (decay to 0) or constant.",
     )
     max_length: Annotated[int, Field(strict=True, ge=2)] = Field(
-        default=PLAIN.max_length, description="Longer texts are cut to this many sub-words."
+        default=DEFAULTS.max_length,
+        description="Maximum sequence length in tokens; longer texts are truncated.",
     )
     dropout: Annotated[Number, Field(ge=0, lt=1)] | None = Field(
-        default=PLAIN.dropout, description="Left out: what the model's own config says.", examples=[0.1]
+        default=DEFAULTS.dropout,
+        description="Dropout probability. Default: the value in the model's config.",
+        examples=[0.1],
     )
     evaluate: Literal["every epoch", "end"] = Field(
-        default=PLAIN.evaluate,
-        description="When trials are scored on the dev set: every epoch, or once at the end, which takes less time.",
+        default=DEFAULTS.evaluate,
+        description="When trials are evaluated on the dev set: every epoch, or only at the end, which is faster.",
     )
 
     def at(
         self, size: int, epochs: PerSize | None, lr: float | None, lr_factors: tuple[tuple[int, float], ...]
     ) -> Training:
-        """The training of a trial on `size` examples; epochs and lr replace its own if given."""
+        """Hyperparameters of a trial with `size` training examples; `epochs` and `lr` override the section's."""
         same = {key: getattr(self, key) for key in TrainingSpec.model_fields if key not in ("epochs", "lr")}
         return Training(
             **same, epochs=(epochs or self.epochs).at(size), lr=lr or self.lr, lr_factors=lr_factors
         )
 
 
-def absolute(path: str, base: Path) -> str:
+def absolute_path(path: str, base: Path) -> str:
+    """`path` as an absolute path; "~" is expanded, relative paths start from `base`."""
     return str((base / Path(path).expanduser()).resolve())

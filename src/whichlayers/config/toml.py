@@ -1,6 +1,6 @@
-"""TOML for study files: writing values, naming a key as a user would, finding the line it stands on.
+"""TOML helpers for study files: write values, format key paths and find the line of a key.
 
-Python reads TOML but does not write it, nor say where a key was. This does both, as far as a study needs it.
+The standard library reads TOML, but neither writes it nor reports line numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def key_text(path: Path) -> str:
 
 
 def value_text(value: object) -> str:
-    """A value as TOML writes it, on one line."""
+    """A value as TOML, on one line."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -50,12 +50,12 @@ def _key(name: str) -> str:
 
 
 def key_lines(text: str) -> dict[Path, int]:
-    """The line of every key and table header. A key inside an inline table has the line it begins on."""
+    """Line numbers of all keys and table headers. Keys of an inline table are not listed; see `line_of`."""
     lines: dict[Path, int] = {}
-    counts: dict[Path, int] = {}  # how many [[name]] headers there were so far
+    counts: dict[Path, int] = {}  # index of the last [[name]] header of each name
     table: Path = ()
-    depth = 0  # inside how many brackets the line begins
-    for number, line in enumerate(_QUOTED_OR_COMMENT.sub(_without_marks, text).split("\n"), start=1):
+    depth = 0  # nesting of brackets at the start of the line
+    for number, line in enumerate(_QUOTED_OR_COMMENT.sub(_mask_structure, text).split("\n"), start=1):
         if depth == 0 and (header := _HEADER.match(line)):
             table = _parts(header[2])
             if header[1] == "[[":
@@ -70,7 +70,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def line_of(path: Path, lines: dict[Path, int]) -> int | None:
-    """The line of the key, or of the nearest thing around it that has one."""
+    """The line of the key, or of the closest enclosing key or table that has one."""
     for end in range(len(path), 0, -1):
         if path[:end] in lines:
             return lines[path[:end]]
@@ -78,11 +78,12 @@ def line_of(path: Path, lines: dict[Path, int]) -> int | None:
 
 
 def _parts(dotted: str) -> tuple[str, ...]:
+    """'a."b c"' -> ("a", "b c")"""
     return tuple(part.strip("\"'") for part in re.findall(_KEY, dotted))
 
 
-def _without_marks(match: re.Match[str]) -> str:
-    """Blank a comment, and in a string all that could be taken for structure; line breaks stay."""
+def _mask_structure(match: re.Match[str]) -> str:
+    """Remove a comment; in a string, replace brackets, "=" and "#". Line breaks are kept."""
     if match[0].startswith("#"):
         return ""
     return re.sub(r"[\[\]{}=#]", "_", match[0])

@@ -1,9 +1,9 @@
-"""Save a long stack while it trains and go on from there after a crash, with the same result.
+"""Checkpoints of a stack in training: an interrupted stack resumes from its checkpoint with the same result.
 
-One safetensors file a stack, written beside and moved into place, deleted when the stack is done (by the
-caller, where `keep_checkpoint` says so). All
-randomness is a function of trial and step: weights, moments and the step's number are all there is to save.
-Tensors are written and read one by one: a stack may be larger than the host's memory.
+A stack has one safetensors file, written to a temporary name and moved into place, and deleted when the stack is
+finished (by the caller if `keep_checkpoint` is set). All randomness is a function of trial and step, so the state
+consists of weights, moments and the step number. Tensors are written and read one by one, since a stack may be larger
+than the host's memory.
 """
 
 from __future__ import annotations
@@ -26,112 +26,125 @@ from whichlayers.engine.results import (
     CHECKPOINT_FORMAT,
     EngineSettings,
     EpochRecord,
-    Outcome,
+    TrialResult,
     checkpoint_file,
 )
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
-    from whichlayers.engine.stack_trainer import StackRun
+    from whichlayers.engine.stack_trainer import StackTrainer
 
-SHARE_OF_TIME = 0.05  # at most this much of the time goes into saving
-NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int16: "I16", torch.int32: "I32"}
-ONE_TRIAL = re.compile(r"#(\d+)$")  # a tensor of a single trial says whose it is
+MAX_TIME_FRACTION = 0.05  # fraction of the time that may be spent on saving
+DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int16: "I16", torch.int32: "I32"}
+TRIAL_SUFFIX = re.compile(r"#(\d+)$")  # names of tensors that belong to a single trial end in its number
 
 log = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """The checkpoint of one stack; does nothing without a folder.
+    """The checkpoint of one stack; does nothing if the settings name no folder.
 
-    Only the trials' own slots are saved, not those that fill the stack up (copies of the last trial): what is
-    saved fits the same trials in any number of slots.
+    Copies of the last trial that pad the stack to its number of slots are not saved, so that a checkpoint can be
+    restored with any number of slots.
     """
 
     def __init__(self, settings: EngineSettings, trials: Sequence[Trial]):
         self.trials = len(trials)
-        self.wait, self.last = settings.checkpoint_seconds, time.monotonic()
+        self.interval, self.last_saved = settings.checkpoint_seconds, time.monotonic()
         self.warned = False
         self.file = checkpoint_file(settings, trials)
 
-    def save_when_due(self, run: StackRun, outcomes: list[Outcome]) -> None:
-        if self.file is None or time.monotonic() - self.last < self.wait:
+    def save_if_due(self, trainer: StackTrainer, results: list[TrialResult]) -> None:
+        """Save if the interval has passed; a failure to write is logged once and training continues."""
+        if self.file is None or time.monotonic() - self.last_saved < self.interval:
             return
         began = time.monotonic()
         try:
-            self.save(run, outcomes)
-        except OSError as error:  # a full disk, most likely: the stack goes on
+            self.save(trainer, results)
+        except OSError as error:  # most likely a full disk
             if not self.warned:
-                log.warning("no checkpoint could be written (%s); training goes on without", error)
+                log.warning("cannot write a checkpoint (%s); training continues without one", error)
                 self.warned = True
-        self.last = time.monotonic()
-        self.wait = max(self.wait, (self.last - began) / SHARE_OF_TIME)
+        self.last_saved = time.monotonic()
+        self.interval = max(self.interval, (self.last_saved - began) / MAX_TIME_FRACTION)
 
-    def save(self, run: StackRun, outcomes: list[Outcome]) -> None:
+    def save(self, trainer: StackTrainer, results: list[TrialResult]) -> None:
+        """Write the trainer's state and the results so far, atomically."""
         assert self.file is not None
-        records = json.dumps([dataclasses.asdict(o) for o in outcomes])
+        records = json.dumps([dataclasses.asdict(r) for r in results])
         self.file.parent.mkdir(parents=True, exist_ok=True)
         partial = self.file.with_suffix(f".{os.getpid()}.partial")
         try:
-            _write(self._own(run.state()), partial, {"outcomes": records, "format": CHECKPOINT_FORMAT})
+            state = self._without_padding(trainer.state())
+            _write_safetensors(state, partial, {"outcomes": records, "format": CHECKPOINT_FORMAT})
             os.replace(partial, self.file)
         finally:
             partial.unlink(missing_ok=True)
 
-    def _own(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The state without the slots that fill the stack up."""
-        own = {}
+    def _without_padding(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state of the trials, without that of the slots that pad the stack."""
+        kept = {}
         for name, tensor in state.items():
-            if (of := ONE_TRIAL.search(name)) is None:
-                own[name] = tensor[: self.trials] if tensor.dim() else tensor
-            elif int(of[1]) < self.trials:
-                own[name] = tensor
-        return own
+            if (match := TRIAL_SUFFIX.search(name)) is None:
+                kept[name] = tensor[: self.trials] if tensor.dim() else tensor
+            elif int(match[1]) < self.trials:
+                kept[name] = tensor
+        return kept
 
-    def restore(self, run: StackRun, outcomes: list[Outcome]) -> int:
-        """Bring run and outcomes back to the saved state; the number of steps done, 0 where none is saved."""
+    def restore(self, trainer: StackTrainer, results: list[TrialResult]) -> int:
+        """Load the saved state into `trainer` and `results`.
+
+        Returns:
+            The number of completed steps; 0 if there is no usable checkpoint.
+        """
         if self.file is None or not self.file.exists():
             return 0
         try:
             with safe_open(self.file, "pt") as stored:
-                facts = json.loads(stored.metadata()["outcomes"])
-                epochs = {f["trial_id"]: [EpochRecord(**e) for e in f["epochs"]] for f in facts}
-                errors = {f["trial_id"]: f["error"] for f in facts}
-                saved = _Saved(stored, self.trials, len(run.trials))
-                expected = self._own(run.state())  # before the first step some moments are not there yet
-                if set(epochs) != {o.trial_id for o in outcomes} or any(
+                records = json.loads(stored.metadata()["outcomes"])
+                epochs = {r["trial_id"]: [EpochRecord(**e) for e in r["epochs"]] for r in records}
+                errors = {r["trial_id"]: r["error"] for r in records}
+                saved = _SavedState(stored, self.trials, len(trainer.trials))
+                # before the first step, some moments do not exist yet
+                expected = self._without_padding(trainer.state())
+                if set(epochs) != {r.trial_id for r in results} or any(
                     name not in saved or saved.shape(name) != list(tensor.shape)
                     for name, tensor in expected.items()
                 ):
                     return 0
-                done = self._load(run, saved)
+                done = self._load(trainer, saved)
         except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-            log.warning("the checkpoint %s is damaged (%s): its stack starts anew", self.file.name, error)
+            log.warning(
+                "the checkpoint %s is damaged (%s); its stack restarts from the beginning",
+                self.file.name,
+                error,
+            )
             return 0
-        for outcome in outcomes:
-            outcome.epochs, outcome.error = epochs[outcome.trial_id], errors[outcome.trial_id]
+        for result in results:
+            result.epochs, result.error = epochs[result.trial_id], errors[result.trial_id]
         return done
 
-    def _load(self, run: StackRun, saved: _Saved) -> int:
+    def _load(self, trainer: StackTrainer, saved: _SavedState) -> int:
         try:
-            return run.load_state(saved)  # type: ignore[arg-type]
-        except Exception as error:  # half loaded: this run is of no use, and the next must not try again
+            return trainer.load_state(saved)  # type: ignore[arg-type]
+        except Exception as error:  # the trainer may be half loaded, and a retry must not fail again
             self.delete()
-            raise RuntimeError(f"the checkpoint of a stack could not be loaded: {error}") from error
+            raise RuntimeError(f"cannot load the checkpoint of a stack: {error}") from error
 
     def delete(self) -> None:
+        """Delete the file if it exists."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
 
 
-def _write(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """A safetensors file, one tensor in the host's memory at a time."""
+def _write_safetensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """Write a safetensors file with one tensor at a time in the host's memory."""
     header: dict[str, Any] = {"__metadata__": metadata}
     start = 0
     for name, tensor in tensors.items():
         end = start + tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": NAMES[tensor.dtype],
+            "dtype": DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
@@ -147,32 +160,34 @@ def _write(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) 
         os.fsync(file.fileno())
 
 
-class _Saved(Mapping[str, Tensor]):
-    """A checkpoint's tensors, read when asked for, the last trial's repeated for every slot that fills up."""
+class _SavedState(Mapping[str, Tensor]):
+    """The tensors of a checkpoint, read on access, with the last trial repeated for the slots that pad the stack."""
 
     def __init__(self, stored: Any, trials: int, slots: int):
         self.stored, self.trials, self.slots = stored, trials, slots
         self.names = set(stored.keys())
 
-    def _source(self, name: str) -> str:
-        of = ONE_TRIAL.search(name)
-        return f"{name[: of.start()]}#{self.trials - 1}" if of and int(of[1]) >= self.trials else name
+    def _stored_name(self, name: str) -> str:
+        match = TRIAL_SUFFIX.search(name)
+        return (
+            f"{name[: match.start()]}#{self.trials - 1}" if match and int(match[1]) >= self.trials else name
+        )
 
     def shape(self, name: str) -> list[int]:
         return list(self.stored.get_slice(name).get_shape())
 
     def __getitem__(self, name: str) -> Tensor:
-        source = self._source(name)
+        source = self._stored_name(name)
         if source not in self.names:
             raise KeyError(name)
         tensor: Tensor = self.stored.get_tensor(source)
-        filling = self.slots - self.trials
-        if tensor.dim() == 0 or filling <= 0 or ONE_TRIAL.search(name):
+        padding = self.slots - self.trials
+        if tensor.dim() == 0 or padding <= 0 or TRIAL_SUFFIX.search(name):
             return tensor
-        return torch.cat([tensor, tensor[-1:].expand(filling, *tensor.shape[1:])])
+        return torch.cat([tensor, tensor[-1:].expand(padding, *tensor.shape[1:])])
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._source(name) in self.names
+        return isinstance(name, str) and self._stored_name(name) in self.names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -1,4 +1,4 @@
-"""What stacks need: of memory, of time, and what to do when there was too little. Imports no torch."""
+"""Memory and time cost of stacks, and out-of-memory errors. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,68 +9,86 @@ from dataclasses import dataclass
 from whichlayers.errors import WhichlayersError
 from whichlayers.trial import Trial
 
-HEADROOM = 0.1  # of the free memory, left free
-FIXED_SHARE = 0.1  # of a stack's time, whatever its size
+HEADROOM = 0.1  # fraction of the free memory that is left unused
+FIXED_FRACTION = 0.1  # fraction of a stack's time that does not depend on the number of trials
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
 
 
 @dataclass(frozen=True)
-class Need:
-    """Bytes of memory that stacks take."""
+class MemoryCost:
+    """Memory in bytes that a stack takes, linear in its number of trials."""
 
-    first: int  # a stack of one trial
-    more: int  # each further trial
+    first_trial: int  # a stack of one trial
+    extra_trial: int  # each further trial
 
-    def of(self, trials: int) -> int:
-        return self.first + (trials - 1) * self.more
+    def total(self, trials: int) -> int:
+        """Bytes that a stack of this many trials takes."""
+        return self.first_trial + (trials - 1) * self.extra_trial
 
-    def fits(self, free: float, most: int) -> int:
-        """How many trials, at most `most`, fit into `free` bytes; 0 if not even one does."""
+    def max_trials(self, free: float, limit: int) -> int:
+        """Largest number of trials, up to `limit`, that fits into `free` bytes; 0 if not even one fits."""
         usable = free * (1 - HEADROOM)
-        if self.of(1) > usable:
+        if self.total(1) > usable:
             return 0
-        return most if self.of(most) <= usable else 1 + int((usable - self.first) // self.more)
+        return (
+            limit if self.total(limit) <= usable else 1 + int((usable - self.first_trial) // self.extra_trial)
+        )
 
 
 @dataclass(frozen=True)
-class Pace:
-    """Seconds that stacks of one kind take, found on a stack of `trials`."""
+class StackTiming:
+    """Seconds that stacks of one kind take, measured on a stack of `trials`."""
 
     trials: int
-    build: float  # model, data and optimiser put in place
-    compiling: float  # for the first stack of its kind in a process
-    capturing: float  # for every stack
-    step: float  # of the whole stack, mean over the lengths of its batches
-    error: float  # standard error of `step`, as a share of it
-    evaluation: float  # of all trials, after an epoch
-    ending: float  # weight changes
+    setup: float  # building the model, the data and the optimizer
+    compile: float  # torch.compile, for the first stack of its kind in a process
+    capture: float  # CUDA graph capture, for every stack
+    step: float  # one training step of the whole stack, mean over the lengths of its batches
+    error: float  # standard error of `step`, relative to it
+    evaluation: float  # evaluation of all trials after an epoch
+    finish: float  # weight changes at the end of training
 
-    def of(self, trials: int, steps: int, epochs: int, first: bool) -> float:
-        """A stack of another size takes longer as it is larger, a fixed share aside."""
-        size = FIXED_SHARE + (1 - FIXED_SHARE) * trials / self.trials
-        once = self.capturing + (self.compiling if first else 0.0)
-        return once + size * (self.build + steps * self.step + epochs * self.evaluation + self.ending)
+    def seconds(self, trials: int, steps: int, epochs: int, first: bool) -> float:
+        """Estimated seconds of a stack of another size.
+
+        Time grows linearly with the number of trials, except for a fixed fraction.
+
+        Args:
+            trials: Number of trials in the stack.
+            steps: Number of training steps.
+            epochs: Number of evaluations.
+            first: Whether the stack is the first of its kind in its process and must be compiled.
+        """
+        scale = FIXED_FRACTION + (1 - FIXED_FRACTION) * trials / self.trials
+        once = self.capture + (self.compile if first else 0.0)
+        return once + scale * (self.setup + steps * self.step + epochs * self.evaluation + self.finish)
 
 
-def does_not_fit(need: int | None, free: float, trial: Trial, device: str) -> WhichlayersError:
-    needs = "one trial ran out of memory" if need is None else f"one trial needs {need / 1e9:.2f} GB"
+def out_of_memory_error(needed: int | None, free: float, trial: Trial, device: str) -> WhichlayersError:
+    """The error for a trial that does not fit into memory.
+
+    Args:
+        needed: Bytes that one trial takes; None if it ran out of memory before that was known.
+        free: Free bytes on the device.
+    """
+    reason = "one trial ran out of memory" if needed is None else f"one trial needs {needed / 1e9:.2f} GB"
     return WhichlayersError(
-        f"{trial.model} on {trial.task} does not fit into memory: {needs}, and"
-        f" {max(0.0, free) * (1 - HEADROOM) / 1e9:.2f} GB may be used on {device}. Set training.batch_size"
-        f" (now {trial.training.batch_size}) or training.max_length (now {trial.training.max_length}) lower,"
-        " close other programs, use fewer workers, or another device"
+        f"{trial.model} on {trial.task} does not fit into memory: {reason}, and"
+        f" {max(0.0, free) * (1 - HEADROOM) / 1e9:.2f} GB may be used on {device}. Reduce training.batch_size"
+        f" (now {trial.training.batch_size}) or training.max_length (now {trial.training.max_length}),"
+        " close other programs, or use fewer workers or another device"
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """torch says it in several ways: of the GPU, of the system, of a library that it calls."""
+    """Whether an exception means that the GPU, the system or a library ran out of memory."""
     if isinstance(error, MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in OUT_OF_MEMORY)
 
 
-def release() -> None:
-    """Give memory that nobody uses any more back to the system and to the GPU."""
+def release_memory() -> None:
+    """Collect garbage and return unused cached memory to the system and to the GPU."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

@@ -1,7 +1,7 @@
-"""How a step runs: as it is, with its layers compiled, or replayed from a CUDA graph.
+"""Run training steps eagerly, with compiled layers, or as replays of captured CUDA graphs.
 
-One encoder layer is compiled and its code serves all layers. A step is captured once for each length that
-occurs, after it has run for real: the runs that warm a length up are training steps like any other.
+One encoder layer is compiled, and its code serves all layers. Each sequence length is captured once, after it has run
+eagerly a few times; these warm-up runs are ordinary training steps.
 """
 
 from __future__ import annotations
@@ -23,54 +23,65 @@ from whichlayers.engine.dataloader import LENGTH_STEP
 from whichlayers.models.anatomy import Anatomy
 
 if TYPE_CHECKING:
-    from whichlayers.engine.stack_trainer import StackRun
+    from whichlayers.engine.stack_trainer import StackTrainer
 
 log = logging.getLogger(__name__)
 
-WARM_RUNS = 2  # a length runs so often before it is captured
-COMPILE_SECONDS, CAPTURE_SECONDS = 18.0, 0.5  # of a length that is new in this process, of a known one
-FLOP_PER_WEIGHT = 6  # and token: forward, and the two products of backward
-FLOP_PER_SECOND = 250e12  # what a large GPU does in a step
+WARMUP_STEPS = 2  # eager steps of a length before it is captured
+COMPILE_SECONDS, CAPTURE_SECONDS = 18.0, 0.5  # for a length that is new in this process, for any length
+FLOP_PER_WEIGHT = 6  # per token: forward, and the two matrix products of backward
+FLOP_PER_SECOND = 250e12  # of a large GPU in a training step
 
 
 class StepRunner:
-    """Runs the steps of one stack."""
+    """Runs the training steps of one stack; call it with the step number.
 
-    def __init__(self, run: StackRun, compiled: bool, graphs: bool, alike: int = 1):
-        self.run = run
+    Args:
+        trainer: The stack.
+        compiled: Compile the encoder layers with torch.compile.
+        graphs: Capture each sequence length as a CUDA graph and replay it.
+        similar_stacks: Number of stacks of the same shape, which share the compiled code.
+    """
+
+    def __init__(self, trainer: StackTrainer, compiled: bool, graphs: bool, similar_stacks: int = 1):
+        self.trainer = trainer
         self.graphs: dict[int, torch.cuda.CUDAGraph] | None = {} if graphs else None
-        self.runs: Counter[int] = Counter()
+        self.eager_steps: Counter[int] = Counter()
         self.pool: Any = None
         self.stream: Any = torch.cuda.Stream() if graphs else None
-        self.lengths = run.feed.lengths
+        loader = trainer.train_loader
+        self.lengths = loader.step_lengths  # (steps,) length that each step is padded to
         if compiled or graphs:
-            layers = sum(
-                p.work.numel() for p in run.parameters if run.start.layer_of(p.name)
+            layer_weights = sum(
+                p.param.numel() for p in trainer.parameters if trainer.initial_weights.layer_of(p.name)
             )  # of all trials
-            known = _compiled.setdefault((layers, len(run.trials), run.feed.batch), set())
-            seconds = FLOP_PER_WEIGHT * layers * run.feed.batch / FLOP_PER_SECOND
-            self.lengths = few_lengths(self.lengths, seconds, known, alike)
+            known = _compiled_lengths.setdefault(
+                (layer_weights, len(trainer.trials), loader.batch_size), set()
+            )
+            seconds = FLOP_PER_WEIGHT * layer_weights * loader.batch_size / FLOP_PER_SECOND
+            self.lengths = choose_lengths(self.lengths, seconds, known, similar_stacks)
             known |= set(self.lengths.tolist())
         if compiled:
-            compile_layers(run.stack.model.get_submodule("encoder"))
+            compile_layers(trainer.model.module.get_submodule("encoder"))
 
     def __call__(self, step: int) -> None:
         length = int(self.lengths[step])
         if self.graphs is None:
-            self.run.train_step(length)
+            self.trainer.train_step(length)
             return
         if length in self.graphs:
             self.graphs[length].replay()
             return
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            self.run.train_step(length)
+            self.trainer.train_step(length)
         torch.cuda.current_stream().wait_stream(self.stream)
-        self.runs[length] += 1
-        if self.runs[length] >= WARM_RUNS:
+        self.eager_steps[length] += 1
+        if self.eager_steps[length] >= WARMUP_STEPS:
             self._capture(length)
 
     def _capture(self, length: int) -> None:
+        """Capture a training step of this length; on failure, run all further steps eagerly."""
         assert self.graphs is not None
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -78,53 +89,62 @@ class StepRunner:
             self.pool = torch.cuda.graph_pool_handle()
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                self.run.train_step(length)
-        except RuntimeError as error:  # capturing computes nothing: the run is as it was
+                self.trainer.train_step(length)
+        except RuntimeError as error:  # capturing computes nothing: the state of the trainer is unchanged
             if is_out_of_memory(error):
                 raise
             self.graphs = None
             first_line = str(error).strip().splitlines()[0]
             log.warning(
-                "this model's step cannot be captured and runs uncaptured, more slowly: %s", first_line
+                "the training step of this model cannot be captured as a CUDA graph; it runs eagerly, which is"
+                " slower: %s",
+                first_line,
             )
         else:
             self.graphs[length] = graph
 
 
-_compiled: dict[tuple[int, int, int], set[int]] = {}  # by the shape of a stack: lengths there is code for
+# sequence lengths for which compiled code exists, by (weights in layers, trials, batch size)
+_compiled_lengths: dict[tuple[int, int, int], set[int]] = {}
 
 
-def few_lengths(
-    lengths: np.ndarray, seconds_per_token: float, known: Collection[int] = (), alike: int = 1
+def choose_lengths(
+    lengths: np.ndarray, seconds_per_token: float, known: Collection[int] = (), similar_stacks: int = 1
 ) -> np.ndarray:
-    """What to pad each step to: the lengths that cost the least in all, padding and compiling taken together.
+    """Choose the lengths to pad to such that padding, compilation and capture take the least time in total.
 
-    `lengths` (steps,) are the steps' own, `seconds_per_token` what one token more in every row costs a step,
-    `known` the lengths that need no compiling any more; what is compiled serves so many stacks `alike`.
+    Args:
+        lengths: (steps,) longest sequence of each step.
+        seconds_per_token: Time that a step takes longer if all its rows have one more token.
+        known: Lengths that are compiled already.
+        similar_stacks: Number of stacks among which the time of a compilation is divided.
+
+    Returns:
+        (steps,) length to pad each step to, a multiple of LENGTH_STEP.
     """
     rounded = -(-lengths // LENGTH_STEP) * LENGTH_STEP
     counts = Counter(rounded.tolist())
-    ladder = sorted(counts)
-    # best[j]: cost of all steps up to the j-th length, padded to lengths of which that one is the last
-    best, before = [0.0], [0]
-    for j, top in enumerate(ladder, 1):
-        own = CAPTURE_SECONDS + (0 if top in known else COMPILE_SECONDS / alike)
+    candidates = sorted(counts)
+    # dynamic program; cost[j]: all steps up to the j-th length, if that is the longest of the chosen lengths
+    cost, previous = [0.0], [0]
+    for j, longest in enumerate(candidates, 1):
+        fixed = CAPTURE_SECONDS + (0 if longest in known else COMPILE_SECONDS / similar_stacks)
         options = [
-            best[i] + own + seconds_per_token * sum(counts[n] * (top - n) for n in ladder[i:j])
+            cost[i] + fixed + seconds_per_token * sum(counts[n] * (longest - n) for n in candidates[i:j])
             for i in range(j)
         ]
-        best.append(min(options))
-        before.append(options.index(min(options)))
-    kept, j = list[int](), len(ladder)
+        cost.append(min(options))
+        previous.append(options.index(min(options)))
+    chosen, j = list[int](), len(candidates)
     while j:
-        kept.append(ladder[j - 1])
-        j = before[j]
-    return np.array(kept[::-1])[np.searchsorted(kept[::-1], rounded)]
+        chosen.append(candidates[j - 1])
+        j = previous[j]
+    return np.array(chosen[::-1])[np.searchsorted(chosen[::-1], rounded)]
 
 
-@functools.cache  # once a process
-def start_compiler() -> None:
-    """Load torch's compiler and start its worker processes in the background: both take seconds."""
+@functools.cache  # once per process
+def warm_up_compiler() -> None:
+    """Import torch's compiler and start its worker processes in a background thread; both take seconds."""
 
     def load() -> None:
         importlib.import_module("torch._inductor.compile_fx")
@@ -134,15 +154,18 @@ def start_compiler() -> None:
 
 
 def compile_layers(encoder: nn.Module) -> None:
-    """Compile the layers' forward for training; evaluation, whose shapes vary, runs as it is."""
+    """Compile the forward of the embeddings and layers for training; evaluation, whose shapes vary, stays eager."""
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    parts = [*Anatomy(encoder).layers, encoder.get_submodule(Anatomy(encoder).family.embeddings[0])]  # type: ignore[arg-type]
-    for part in parts:
-        part.forward = _train_compiled(part, torch.compile(part.forward, dynamic=False), part.forward)
+    modules = [*Anatomy(encoder).layers, encoder.get_submodule(Anatomy(encoder).family.embeddings[0])]  # type: ignore[arg-type]
+    for module in modules:
+        compiled = torch.compile(module.forward, dynamic=False)
+        module.forward = _compiled_in_training(module, compiled, module.forward)
 
 
-def _train_compiled(layer: nn.Module, training: Any, evaluation: Any) -> Any:
+def _compiled_in_training(module: nn.Module, compiled: Any, eager: Any) -> Any:
+    """A forward that calls `compiled` in training mode and `eager` in evaluation mode."""
+
     def forward(*args: Any, **kwargs: Any) -> Any:
-        return training(*args, **kwargs) if layer.training else evaluation(*args, **kwargs)
+        return compiled(*args, **kwargs) if module.training else eager(*args, **kwargs)
 
     return forward

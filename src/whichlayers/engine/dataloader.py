@@ -1,7 +1,7 @@
-"""A stack's examples, kept on the device: which rows each trial sees at each step, and the dev set.
+"""Data loaders of a stack, with all examples kept on the device.
 
-Everything a step needs is put in place before the first one. Taking a batch is a lookup by the step's number,
-which lies on the device as well, so that a captured step needs nothing from the host.
+Everything a step needs is prepared before the first one. A batch is looked up by the step number, which is also kept
+on the device, so that a captured CUDA graph needs nothing from the host.
 """
 
 from __future__ import annotations
@@ -15,81 +15,92 @@ import torch
 from torch import Tensor
 
 from whichlayers.data.batches import epoch_order, pad, subset
-from whichlayers.data.tokenize import TokenisedSplit, TokenisedTask
+from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.trial import Trial
 
-LENGTH_STEP = 16  # captured lengths are multiples of this
+LENGTH_STEP = 16  # captured sequence lengths are multiples of this
 
 
 @dataclass(frozen=True)
 class StackBatch:
-    """One batch of every trial: T*B rows, trial by trial."""
+    """One batch of every trial; the rows of trial t are t*B to (t + 1)*B."""
 
-    inputs: dict[str, Tensor]  # input_ids, attention_mask, (token_type_ids): (T*B, L)
+    inputs: dict[str, Tensor]  # input_ids, attention_mask and possibly token_type_ids: (T*B, L)
     labels: Tensor  # (T, B)
-    weights: Tensor  # (T, B) float: 1 for an example, 0 for the filling of an epoch's last batch
+    weights: Tensor  # (T, B) float: 1 for an example, 0 for the padding of an epoch's last batch
 
 
-class TrainFeed:
-    """The training batches of all trials of a stack."""
+class TrainDataLoader:
+    """The training batches of all trials of a stack.
 
-    def __init__(self, trials: Sequence[Trial], data: TokenisedTask, device: torch.device, with_types: bool):
+    Attributes:
+        batch_size: Examples of one trial in a batch (B).
+        steps: Number of steps of all epochs.
+        step_lengths: (steps,) numpy array, longest sequence of each step over all trials.
+        batch_rows: (T, steps, B) int32, rows of the tables below; -1 pads the last batch of an epoch.
+        input_ids: (N, longest) int32, the N examples that any trial uses.
+        row_lengths: (N,) int32, number of tokens of each example.
+        token_type_ids: (N, longest) uint8, or None.
+        labels: (N,) int64 classes or float32 values.
+    """
+
+    def __init__(
+        self, trials: Sequence[Trial], data: TokenizedTask, device: torch.device, with_token_types: bool
+    ):
         first = trials[0]
-        self.batch, self.steps = first.training.batch_size, first.steps
-        rows = np.full((len(trials), first.training.epochs, first.steps_per_epoch * self.batch), -1, np.int64)
-        slots: dict[int, int] = {}  # the first trial of each seed: trials of one seed see the same rows
+        self.batch_size, self.steps = first.training.batch_size, first.steps
+        rows = np.full(
+            (len(trials), first.training.epochs, first.steps_per_epoch * self.batch_size), -1, np.int64
+        )
+        first_of_seed: dict[int, int] = {}  # trials with the same seed see the same rows
         for t, trial in enumerate(trials):
-            if (twin := slots.setdefault(trial.seed, t)) != t:
-                rows[t] = rows[twin]
+            if (other := first_of_seed.setdefault(trial.seed, t)) != t:
+                rows[t] = rows[other]
                 continue
             chosen = subset(len(data.train), trial.train_size, trial.seed)
             for epoch in range(trial.training.epochs):
                 rows[t, epoch, : len(chosen)] = chosen[epoch_order(len(chosen), trial.seed, epoch)]
-        rows = rows.reshape(len(trials), self.steps, self.batch)
+        rows = rows.reshape(len(trials), self.steps, self.batch_size)
 
-        used, place = np.unique(
-            rows, return_inverse=True
-        )  # place in the tables below, shifted if -1 is there
-        shift = int(used[0] == -1)
+        used, index = np.unique(rows, return_inverse=True)
+        shift = int(used[0] == -1)  # -1 sorts first and is not a row of the tables
         used = used[shift:]
         longest = int(np.diff(data.train.offsets)[used].max())
-        room = math.ceil(longest / LENGTH_STEP) * LENGTH_STEP  # what a length may be rounded up to
-        table = pad(data.train, used, data.pad_id, room)
+        width = math.ceil(longest / LENGTH_STEP) * LENGTH_STEP  # batches may be padded to a multiple
+        table = pad(data.train, used, data.pad_id, width)
         lengths = table.attention_mask.sum(1)  # (N,)
-        place = place.reshape(rows.shape) - shift
-        of_rows = np.where(place >= 0, lengths[place.clip(0)], 0)  # (T, steps, B)
-        self.lengths: np.ndarray = of_rows.max(
-            (0, 2)
-        )  # (steps,) longest sequence of each step, known to the host
+        index = index.reshape(rows.shape) - shift
+        by_step = np.where(index >= 0, lengths[index.clip(0)], 0)  # (T, steps, B)
+        self.step_lengths: np.ndarray = by_step.max((0, 2))
 
-        def put(array: np.ndarray, dtype: torch.dtype) -> Tensor:
+        def to_device(array: np.ndarray, dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(array).to(device=device, dtype=dtype)
 
-        self.order = put(place, torch.int32)  # (T, steps, B)
-        self.ids = put(table.input_ids, torch.int32)  # (N, longest)
-        self.sizes = put(lengths, torch.int32)  # (N,)
-        self.types = None
-        if with_types and table.token_type_ids is not None:
-            self.types = put(table.token_type_ids, torch.uint8)
-        self.labels = put(table.labels, torch.float32 if data.kind == "regression" else torch.int64)
+        self.batch_rows = to_device(index, torch.int32)
+        self.input_ids = to_device(table.input_ids, torch.int32)
+        self.row_lengths = to_device(lengths, torch.int32)
+        self.token_type_ids = None
+        if with_token_types and table.token_type_ids is not None:
+            self.token_type_ids = to_device(table.token_type_ids, torch.uint8)
+        self.labels = to_device(table.labels, torch.float32 if data.kind == "regression" else torch.int64)
 
-    def at(self, step: Tensor, length: int) -> StackBatch:
-        """The batch of a step; `step` is a tensor on the device, `length` what to pad to."""
-        rows = self.order.index_select(1, step.view(1)).squeeze(1)  # (T, B)
+    def batch(self, step: Tensor, length: int) -> StackBatch:
+        """The batch of step number `step`, a 0-dimensional tensor on the device, padded to `length`."""
+        rows = self.batch_rows.index_select(1, step.view(1)).squeeze(1)  # (T, B)
         real, flat = rows >= 0, rows.clamp(min=0).flatten().long()
         inputs = {
-            "input_ids": self.ids[flat, :length].long(),
+            "input_ids": self.input_ids[flat, :length].long(),
             "attention_mask": (
-                torch.arange(length, device=flat.device, dtype=torch.int32) < self.sizes[flat][:, None]
+                torch.arange(length, device=flat.device, dtype=torch.int32) < self.row_lengths[flat][:, None]
             ).long(),
         }
-        if self.types is not None:
-            inputs["token_type_ids"] = self.types[flat, :length].long()
+        if self.token_type_ids is not None:
+            inputs["token_type_ids"] = self.token_type_ids[flat, :length].long()
         return StackBatch(inputs, self.labels[flat].view(rows.shape), real.float())
 
 
-def touched_ids(trials: Sequence[Trial], data: TokenisedTask) -> list[np.ndarray]:
-    """For each trial, the token ids that occur in its training subset, and the padding."""
+def used_token_ids(trials: Sequence[Trial], data: TokenizedTask) -> list[np.ndarray]:
+    """For each trial, the token ids that occur in its training subset, and the padding token."""
     by_seed: dict[int, np.ndarray] = {}
     for trial in trials:
         if trial.seed not in by_seed:
@@ -98,17 +109,26 @@ def touched_ids(trials: Sequence[Trial], data: TokenisedTask) -> list[np.ndarray
     return [by_seed[trial.seed] for trial in trials]
 
 
-class EvalFeed:
-    """A dev set in chunks of like length, each within a budget of tokens for the whole stack."""
+class EvalDataLoader:
+    """A dev set, sorted by length and cut into chunks.
+
+    Args:
+        split: The dev set.
+        pad_id: Id of the padding token.
+        trials: Number of trials, all of which see every chunk.
+        device: Where to keep the chunks.
+        with_token_types: Whether the model takes token type ids.
+        max_tokens: Maximum number of tokens in a chunk, summed over trials.
+    """
 
     def __init__(
         self,
-        split: TokenisedSplit,
+        split: TokenizedSplit,
         pad_id: int,
         trials: int,
         device: torch.device,
-        with_types: bool,
-        tokens_at_once: int,
+        with_token_types: bool,
+        max_tokens: int,
     ):
         lengths = np.diff(split.offsets)
         by_length = np.argsort(lengths, kind="stable")
@@ -117,20 +137,20 @@ class EvalFeed:
         start = 0
         while start < len(by_length):
             stop = start + 1
-            while stop < len(by_length):  # lengths ascend: the candidate row is the longest of the chunk
-                if (stop + 1 - start) * trials * lengths[by_length[stop]] > tokens_at_once:
+            while stop < len(by_length):  # rows are sorted: the next row is the longest of the chunk
+                if (stop + 1 - start) * trials * lengths[by_length[stop]] > max_tokens:
                     break
                 stop += 1
             rows = by_length[start:stop]
             batch = pad(split, rows, pad_id)
             inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-            if with_types and batch.token_type_ids is not None:
+            if with_token_types and batch.token_type_ids is not None:
                 inputs["token_type_ids"] = batch.token_type_ids
             self.chunks.append({k: torch.from_numpy(v).to(device) for k, v in inputs.items()})
             start = stop
 
-    def unsorted(self, values: np.ndarray) -> np.ndarray:
-        """Values in the order of the chunks (..., n, C), put back into the order of the split."""
+    def unsort(self, values: np.ndarray) -> np.ndarray:
+        """Bring values (..., n, C) from the order of the chunks into the order of the split."""
         result = np.empty_like(values)
         result[..., self.order, :] = values
         return result

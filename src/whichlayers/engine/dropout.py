@@ -1,6 +1,7 @@
-"""Dropout whose masks belong to a trial: a hash of (trial, step, row, site, position), no stream of numbers.
+"""Dropout for stacked models: masks are a hash of (trial, step, row, dropout module, position).
 
-The same masks on every device: the CPU computes the same hash in place, in fewer passes over memory.
+A trial gets the same masks in any stack and on any device. On the CPU the same hash is computed in place, with fewer
+passes over memory.
 """
 
 from __future__ import annotations
@@ -11,23 +12,27 @@ from torch import Tensor, nn
 from whichlayers.engine.stacked_modules import StackContext
 from whichlayers.rng import scramble
 
-KEY_STRIDE = 4096  # widest attention row or channel that a position is counted in, doubled when exceeded
+MIN_POSITION_STRIDE = 4096  # positions are token * stride + channel; the stride grows with the channels
 HEAD_STRIDE = 40503
 
 
 class StackedDropout(nn.Module):
-    """Dropout whose mask is a hash of (trial, step, row, site, position): the same in any stack, at any slot.
+    """Dropout whose mask depends on trial, step, row of the batch, dropout module and position only.
 
-    A position is counted in (token, channel), never in a flat index over a padded batch, so that padding to a
-    neighbour's length changes nothing.
+    A position is (token, channel) and not a flat index into the padded batch, so that padding does not change the mask.
+
+    Args:
+        p: Probability of dropping a value.
+        dropout_id: Number of this module among the dropout modules of the model.
+        context: Shared state of the stack.
     """
 
-    site: Tensor
+    dropout_id: Tensor
 
-    def __init__(self, p: float, site: int, context: StackContext):
+    def __init__(self, p: float, dropout_id: int, context: StackContext):
         super().__init__()
         self.p, self.context = float(p), context
-        self.register_buffer("site", torch.tensor(site, dtype=torch.int32), persistent=False)
+        self.register_buffer("dropout_id", torch.tensor(dropout_id, dtype=torch.int32), persistent=False)
 
     @property
     def active(self) -> bool:
@@ -39,76 +44,85 @@ class StackedDropout(nn.Module):
         return x * self.scale_mask(x, origin).to(x.dtype)
 
     def scale_mask(self, x: Tensor, origin: int = 0) -> Tensor:
-        """0 where dropped, 1 / (1 - p) where kept, in the shape of `x`; tokens are counted from `origin`."""
+        """Factors in the shape of `x`: 0 for dropped values, 1 / (1 - p) for kept ones.
+
+        Args:
+            x: (T*B, C), (T*B, L, C), (L, T*B, C) if the batch is the second axis, (T*B, heads, L, L), or
+                (1, N, C) if the batch is packed.
+            origin: Token that has position 0, for (L, T*B, C) inputs.
+        """
         packing = self.context.packing
-        if packing is not None:  # (1, N, C): real tokens only
-            keys, stride = self._keys(3, x.shape[-1]), _stride(x.shape[-1])
+        if packing is not None:  # (1, N, C)
+            keys, stride = self._keys(3, x.shape[-1]), _position_stride(x.shape[-1])
             keys = keys.index_select(0, packing.rows)[:, None]
-            place = (packing.positions * stride)[:, None] + _count(x.shape[-1], x)
-            return self._scale(place, keys)[None]
+            position = (packing.positions * stride)[:, None] + _arange(x.shape[-1], x)
+            return self._scale(position, keys)[None]
         keys = self._keys(x.dim(), x.shape[-1])
         if x.dim() == 2:  # (T*B, C)
-            return self._scale(_count(x.shape[1], x), keys[:, None])
-        last, stride = _count(x.shape[-1], x), _stride(x.shape[-1])
+            return self._scale(_arange(x.shape[1], x), keys[:, None])
+        channel, stride = _arange(x.shape[-1], x), _position_stride(x.shape[-1])
         if x.dim() == 4:  # (T*B, heads, L, L)
-            keys = scramble(keys[:, None] + _count(x.shape[1], x) * HEAD_STRIDE)[..., None, None]
-            token = _count(x.shape[2], x)[:, None] * stride
-        elif self.context.rows_dim == 0:  # (T*B, L, C)
+            keys = scramble(keys[:, None] + _arange(x.shape[1], x) * HEAD_STRIDE)[..., None, None]
+            token = _arange(x.shape[2], x)[:, None] * stride
+        elif self.context.batch_dim == 0:  # (T*B, L, C)
             keys = keys[:, None, None]
-            token = _count(x.shape[1], x)[:, None] * stride
+            token = _arange(x.shape[1], x)[:, None] * stride
         else:  # (L, T*B, C)
             keys = keys[None, :, None]
-            token = (_count(x.shape[0], x) - origin)[:, None, None] * stride
-        return self._scale(token + last, keys)
+            token = (_arange(x.shape[0], x) - origin)[:, None, None] * stride
+        return self._scale(token + channel, keys)
 
     def attention_mask(self, rows: Tensor, heads: int, length: int) -> Tensor:
-        """The mask of the attention of some rows of the batch, (R * heads, length, length)."""
+        """Factors for the attention probabilities of some rows of the batch: (R,) -> (R * heads, length, length)."""
         keys = self._keys(4, length).index_select(0, rows)  # (R,)
-        keys = scramble_(keys[:, None] + _count(heads, keys) * HEAD_STRIDE).view(-1, 1, 1)
-        last = _count(length, keys)
-        return self._scale(last[:, None] * _stride(length) + last, keys)
+        keys = scramble_(keys[:, None] + _arange(heads, keys) * HEAD_STRIDE).view(-1, 1, 1)
+        key_token = _arange(length, keys)
+        return self._scale(key_token[:, None] * _position_stride(length) + key_token, keys)
 
     def _keys(self, axes: int, channels: int) -> Tensor:
-        """(T*B,): this step's keys of the rows, for this site."""
+        """(T*B,) keys of the rows for this step and this module."""
         keys = self.context.row_keys
         assert keys is not None, "dropout needs the row keys of this step"
-        # the number of axes and of channels tell apart several uses of one dropout module in one layer
+        # the numbers of axes and of channels distinguish several uses of one dropout module in a layer
         use = 0 if axes == 4 else axes * 8192 + channels
-        return scramble(keys + (self.site * 65537 + use))
+        return scramble(keys + (self.dropout_id * 65537 + use))
 
-    def _scale(self, place: Tensor, keys: Tensor) -> Tensor:
-        limit, scale = round(self.p * (1 << 24)), 1.0 / (1.0 - self.p)
-        if place.is_cuda or torch.compiler.is_compiling():
-            kept = (scramble(place ^ keys) & 0xFFFFFF) >= limit
+    def _scale(self, position: Tensor, keys: Tensor) -> Tensor:
+        """0 or 1 / (1 - p) by the hash of position and key, which are broadcast."""
+        threshold, scale = round(self.p * (1 << 24)), 1.0 / (1.0 - self.p)
+        if position.is_cuda or torch.compiler.is_compiling():
+            kept = (scramble(position ^ keys) & 0xFFFFFF) >= threshold
             return kept * scale
-        bits = scramble_(place ^ keys).bitwise_and_(_LOW_24)
-        kept = torch.sub(_word(limit - 1), bits, out=bits).bitwise_right_shift_(_31)  # all bits set, or none
+        bits = scramble_(position ^ keys).bitwise_and_(_LOW_24)
+        kept = torch.sub(_int32(threshold - 1), bits, out=bits)
+        kept.bitwise_right_shift_(_31)  # all bits set, or none
         return kept.bitwise_and_(torch.tensor(scale).view(torch.int32)).view(torch.float32)
 
 
-def _count(n: int, like: Tensor) -> Tensor:
+def _arange(n: int, like: Tensor) -> Tensor:
+    """0..n-1 as int32 on the device of `like`."""
     return torch.arange(n, dtype=torch.int32, device=like.device)
 
 
-def _stride(channels: int) -> int:
-    return max(KEY_STRIDE, 1 << (channels - 1).bit_length())
+def _position_stride(channels: int) -> int:
+    return max(MIN_POSITION_STRIDE, 1 << (channels - 1).bit_length())
 
 
-def _word(value: int) -> Tensor:
-    """A number as a tensor: an operation with a plain number would convert it anew each time."""
+def _int32(value: int) -> Tensor:
+    """A constant as a tensor; in operations, a Python number would be converted every time."""
     return torch.tensor(value, dtype=torch.int32)
 
 
-_15, _16, _31 = _word(15), _word(16), _word(31)
-_LOW_16, _LOW_17, _LOW_24 = _word(0xFFFF), _word(0x1FFFF), _word(0xFFFFFF)
-_FIRST, _SECOND = _word(0x7FEB352D), _word(0x846CA68B - (1 << 32))
+_15, _16, _31 = _int32(15), _int32(16), _int32(31)
+_LOW_16, _LOW_17, _LOW_24 = _int32(0xFFFF), _int32(0x1FFFF), _int32(0xFFFFFF)
+_FIRST, _SECOND = _int32(0x7FEB352D), _int32(0x846CA68B - (1 << 32))
 
 
 def scramble_(x: Tensor) -> Tensor:
-    """rng.scramble in place, for the CPU."""
-    spare = x >> _16
-    x.bitwise_xor_(spare.bitwise_and_(_LOW_16)).mul_(_FIRST)
-    torch.bitwise_right_shift(x, _15, out=spare)
-    x.bitwise_xor_(spare.bitwise_and_(_LOW_17)).mul_(_SECOND)
-    torch.bitwise_right_shift(x, _16, out=spare)
-    return x.bitwise_xor_(spare.bitwise_and_(_LOW_16))
+    """In-place version of rng.scramble for the CPU."""
+    shifted = x >> _16
+    x.bitwise_xor_(shifted.bitwise_and_(_LOW_16)).mul_(_FIRST)
+    torch.bitwise_right_shift(x, _15, out=shifted)
+    x.bitwise_xor_(shifted.bitwise_and_(_LOW_17)).mul_(_SECOND)
+    torch.bitwise_right_shift(x, _16, out=shifted)
+    return x.bitwise_xor_(shifted.bitwise_and_(_LOW_16))

@@ -1,4 +1,4 @@
-"""What a stack has learnt, as the weights of plain encoders: one trial's at a time, in float32, on the CPU."""
+"""Export a trial's finetuned weights from a stack as the weights of a plain Hugging Face encoder."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 if TYPE_CHECKING:
-    from whichlayers.engine.stack_trainer import StackRun
+    from whichlayers.engine.stack_trainer import StackTrainer
 
 
 @torch.no_grad()
-def encoder_weights(run: StackRun, trial: int) -> dict[str, Tensor]:
-    """By their names in the plain encoder; those that the stack does not train are left out."""
+def encoder_weights(trainer: StackTrainer, trial: int) -> dict[str, Tensor]:
+    """One trial's encoder weights by parameter name, in float32 on the CPU, without those that are not trained."""
     weights = {}
-    for i, p in enumerate(run.parameters):
+    for i, p in enumerate(trainer.parameters):
         if not p.name.startswith("encoder."):
             continue
-        name, values = p.name.removeprefix("encoder."), run.optimiser.values(i)[trial]
-        if p.work is run.words.weight:
-            values = _whole_table(run, trial, run.start.pretrained[name], values)
+        name, values = p.name.removeprefix("encoder."), trainer.optimizer.values(i)[trial]
+        if p.param is trainer.word_embeddings.weight:
+            values = _full_table(trainer, trial, trainer.initial_weights.pretrained[name], values)
         weights[name] = values.to(device="cpu", dtype=torch.float32, copy=True).contiguous()
     return weights
 
 
-def _whole_table(run: StackRun, trial: int, pretrained: Tensor, rows: Tensor) -> Tensor:
-    """(V, H): a stack holds only the rows that its trial reads, all others keep their values but for decay."""
-    local, decay = run.words.local, run.words.decay
+def _full_table(trainer: StackTrainer, trial: int, pretrained: Tensor, rows: Tensor) -> Tensor:
+    """(V, H) word embeddings: the trained `rows`, and the pretrained values with weight decay for all others."""
+    local, decay = trainer.word_embeddings.local, trainer.word_embeddings.decay
     if local is None or decay is None:
         return rows
     table = pretrained.detach().float() * decay[trial]
-    touched = local[trial] >= 0  # (V,)
-    table[touched] = rows[local[trial][touched].long()].to(table)
+    trained = local[trial] >= 0  # (V,)
+    table[trained] = rows[local[trial][trained].long()].to(table)
     return table
 
 
 @torch.no_grad()
 def with_weights(encoder: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
-    """A copy of the encoder with these weights; what they do not name stays as it was pretrained."""
-    made = copy.deepcopy(encoder)
-    parameters = dict(made.named_parameters())
+    """A copy of the encoder with the given weights; all other parameters keep their values."""
+    result = copy.deepcopy(encoder)
+    parameters = dict(result.named_parameters())
     for name, value in weights.items():
         parameters[name].copy_(value)
-    return made
+    return result

@@ -1,7 +1,8 @@
-"""What a family needs beyond the leaves: parameters used without a row axis, raw tensors, sites of dropout.
+"""Patches for model families that need more than stacked modules.
 
-BERT, RoBERTa, DistilBERT and ELECTRA need nothing. The forward of a patched module does what its Hugging Face
-original does, with each weight taken per trial.
+They handle parameters that are not applied per row of the batch, parameters that are not in a Linear, LayerNorm or
+Embedding module, and dropout outside of Dropout modules. BERT, RoBERTa, DistilBERT and ELECTRA need no patch. A patched
+forward computes the same as the Hugging Face original, with the weights of each trial.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whichlayers.engine.dropout import StackedDropout
-from whichlayers.engine.stacked_modules import StackContext, StackedLeaf
+from whichlayers.engine.stacked_modules import StackContext, StackedModule
 from whichlayers.errors import WhichlayersError
 
-ROWS_SECOND = {"xlnet"}  # families whose activations are (L, T*B, H)
+SEQUENCE_FIRST_FAMILIES = {"xlnet"}  # activations are (L, T*B, H)
 
 
-def patch_family(encoder: nn.Module, model_type: str, context: StackContext, sites: SiteCounter) -> None:
-    """Adapt an encoder whose leaves are stacked already."""
+def patch_family(encoder: nn.Module, model_type: str, context: StackContext, counter: DropoutCounter) -> None:
+    """Patch an encoder of the given model type, in place, after its modules were replaced by stacked ones."""
     patch = {
         "mpnet": _patch_mpnet,
         "xlnet": _patch_xlnet,
@@ -31,11 +32,11 @@ def patch_family(encoder: nn.Module, model_type: str, context: StackContext, sit
         "modernbert": _patch_modernbert,
     }.get(model_type)
     if patch is not None:
-        patch(encoder, context, sites)
+        patch(encoder, context, counter)
 
 
-class SiteCounter:
-    """Hands each dropout site of a stack its own number, in the order in which modules stand in the model."""
+class DropoutCounter:
+    """Numbers the dropout modules of a stacked model, from 1 on."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -48,15 +49,15 @@ class SiteCounter:
 # ---------------------------------------------------------------------------------------------------- MPNet
 
 
-def _patch_mpnet(encoder: Any, context: StackContext, sites: SiteCounter) -> None:
-    """The relative position bias is one table for all layers: each trial has its own."""
+def _patch_mpnet(encoder: Any, context: StackContext, counter: DropoutCounter) -> None:
+    """The relative position bias is a table that all layers share; use each trial's own."""
 
     def compute_position_bias(
         self: Any, x: Tensor, position_ids: Any = None, num_buckets: int = 32
     ) -> Tensor:
         length = x.shape[1]
-        place = torch.arange(length, device=x.device)
-        bucket = self.relative_position_bucket(place[None, :] - place[:, None], num_buckets=num_buckets)
+        position = torch.arange(length, device=x.device)
+        bucket = self.relative_position_bucket(position[None, :] - position[:, None], num_buckets=num_buckets)
         table = self.relative_attention_bias.weight  # (T, buckets, heads)
         bias = table.index_select(1, bucket.flatten()).view(context.trials, length, length, -1)
         bias = bias.permute(0, 3, 1, 2)[:, None]  # (T, 1, heads, L, L)
@@ -66,37 +67,41 @@ def _patch_mpnet(encoder: Any, context: StackContext, sites: SiteCounter) -> Non
     encoder.encoder.compute_position_bias = MethodType(compute_position_bias, encoder.encoder)
 
 
-class _OncePerLength:
-    """Keeps what depends on lengths alone. Making it copies from the host, which a captured step may not."""
+class _TensorCache:
+    """Caches tensors that depend on sequence lengths only.
+
+    Computing them copies from the host, which a CUDA graph cannot capture.
+    """
 
     def __init__(self) -> None:
-        self.made: dict[Any, Tensor] = {}
+        self.tensors: dict[Any, Tensor] = {}
 
-    def get(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
-        if key not in self.made:
-            self.made[key] = make()
-        return self.made[key]
+    def get(self, key: Any, compute: Callable[[], Tensor]) -> Tensor:
+        if key not in self.tensors:
+            self.tensors[key] = compute()
+        return self.tensors[key]
 
 
 # ---------------------------------------------------------------------------------------------------- XLNet
 
 
-class _DropoutInTurn(nn.Module):
-    """XLNet's model calls one dropout module on words, positions and output in turn: three sites."""
+class _SequentialDropout(nn.Module):
+    """Three dropout modules for the one that XLNet calls on word embeddings, position encodings and output, in turn."""
 
-    def __init__(self, p: float, context: StackContext, sites: SiteCounter):
+    def __init__(self, p: float, context: StackContext, counter: DropoutCounter):
         super().__init__()
-        self.turns = nn.ModuleList(StackedDropout(p, sites.next(), context) for _ in range(3))
-        self.called = 0
+        self.dropouts = nn.ModuleList(StackedDropout(p, counter.next(), context) for _ in range(3))
+        self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        turn = self.turns[self.called % len(self.turns)]
-        about_distances = self.called == 1  # (2L, T*B, H): distances L to 1 - L, whatever L is padded to
-        self.called += 1
-        return turn(x, origin=x.shape[0] // 2 if about_distances else 0)
+        dropout = self.dropouts[self.calls % len(self.dropouts)]
+        # (2L, T*B, H) with distances L to 1 - L; counted from distance 0, positions do not depend on padding
+        is_positions = self.calls == 1
+        self.calls += 1
+        return dropout(x, origin=x.shape[0] // 2 if is_positions else 0)
 
 
-class StackedXLNetAttention(StackedLeaf):
+class StackedXLNetAttention(StackedModule):
     """XLNet's relative attention: q, k, v, o, r (T, H, heads, d), biases (T, heads, d), seg_embed (T, 2, heads, d).
 
     Activations are (L, T*B, H); inside, rows are split into (T, B): l, t, b, h.
@@ -134,11 +139,11 @@ class StackedXLNetAttention(StackedLeaf):
         query = torch.einsum("ltbh,thnd->tblnd", split, self.q)
         key = torch.einsum("ltbh,thnd->tblnd", split, self.k)
         value = torch.einsum("ltbh,thnd->tblnd", split, self.v)
-        places = r.to(self.r.dtype).view(r.shape[0], trials, batch, -1)  # (2L, T, B, H)
-        place_key = torch.einsum("ltbh,thnd->tblnd", places, self.r)
+        positions = r.to(self.r.dtype).view(r.shape[0], trials, batch, -1)  # (2L, T, B, H)
+        position_key = torch.einsum("ltbh,thnd->tblnd", positions, self.r)
 
         content = torch.einsum("tbind,tbjnd->tbnij", query + self._head_bias(self.r_w_bias), key)
-        position = torch.einsum("tbind,tbjnd->tbnij", query + self._head_bias(self.r_r_bias), place_key)
+        position = torch.einsum("tbind,tbjnd->tbnij", query + self._head_bias(self.r_r_bias), position_key)
         scores = content + _relative_shift(position, h.shape[0])
         if seg_mat is not None:  # (L, L, T*B, 2)
             segment = torch.einsum(
@@ -157,37 +162,40 @@ class StackedXLNetAttention(StackedLeaf):
         return self.layer_norm(self.dropout(out) + h), None
 
     def _head_bias(self, bias: Tensor) -> Tensor:
-        return bias[:, None, None]  # (T, 1, 1, heads, d) against (T, B, L, heads, d)
+        """(T, heads, d) -> (T, 1, 1, heads, d), to broadcast against (T, B, L, heads, d)."""
+        return bias[:, None, None]
 
 
 def _relative_shift(x: Tensor, keys: int) -> Tensor:
-    """(T, B, heads, L, 2L) scores by distance -> (T, B, heads, L, L) scores by key."""
+    """Index scores by key instead of by distance: (T, B, heads, L, 2L) -> (T, B, heads, L, keys)."""
     *lead, queries, distances = x.shape
     x = x.reshape(*lead, distances, queries)[..., 1:, :]
     return x.reshape(*lead, queries, distances - 1)[..., :keys]
 
 
-def _patch_xlnet(encoder: Any, context: StackContext, sites: SiteCounter) -> None:
+def _patch_xlnet(encoder: Any, context: StackContext, counter: DropoutCounter) -> None:
+    """Replace the attention modules and the shared dropout, and cache the relative position encodings."""
     if encoder.attn_type != "bi" or encoder.bi_data:
         raise WhichlayersError(
-            "this XLNet reads in one direction (attn_type or bi_data); only attn_type 'bi' is known"
+            f"cannot stack this XLNet (attn_type {encoder.attn_type!r}, bi_data {encoder.bi_data}): only"
+            " attn_type 'bi' without bi_data is supported"
         )
     for layer in encoder.layer:
         layer.rel_attn = StackedXLNetAttention(layer.rel_attn, context)
-    in_turn = _DropoutInTurn(encoder.dropout.p, context, sites)
-    encoder.dropout = in_turn
-    encoder.register_forward_pre_hook(lambda *_: setattr(in_turn, "called", 0))
-    encode, made = encoder.relative_positional_encoding, _OncePerLength()
+    dropout = _SequentialDropout(encoder.dropout.p, context, counter)
+    encoder.dropout = dropout
+    encoder.register_forward_pre_hook(lambda *_: setattr(dropout, "calls", 0))
+    encode, cache = encoder.relative_positional_encoding, _TensorCache()
 
     def relative_positional_encoding(qlen: int, klen: int, bsz: int, **_: Any) -> Tensor:
-        places = made.get((qlen, klen), lambda: encode(qlen, klen).to(encoder.device))  # (2L, 1, H)
-        return places.expand(-1, bsz, -1)
+        positions = cache.get((qlen, klen), lambda: encode(qlen, klen).to(encoder.device))  # (2L, 1, H)
+        return positions.expand(-1, bsz, -1)
 
     encoder.relative_positional_encoding = relative_positional_encoding
     forward = encoder.forward
 
     def forward_on_device(*args: Any, **kwargs: Any) -> Any:
-        with torch.device(encoder.device):  # what it makes on the way, some releases would make on the CPU
+        with torch.device(encoder.device):  # some releases create intermediate tensors on the CPU
             return forward(*args, **kwargs)
 
     encoder.forward = forward_on_device
@@ -197,45 +205,44 @@ def _patch_xlnet(encoder: Any, context: StackContext, sites: SiteCounter) -> Non
 # ------------------------------------------------------------------------------------------------ DeBERTa-v2
 
 
-def _patch_deberta_v2(encoder: Any, context: StackContext, sites: SiteCounter) -> None:
-    """Relative embeddings have no row axis: each trial projects its own and lends them to its rows."""
+def _patch_deberta_v2(encoder: Any, context: StackContext, counter: DropoutCounter) -> None:
+    """Relative embeddings have no row axis: project them once per trial and expand them to the trial's rows."""
     if getattr(encoder.encoder, "conv", None) is not None:
         raise WhichlayersError(
-            "this DeBERTa-v2 has a convolution (conv_kernel_size > 0), which cannot be stacked"
+            "cannot stack this DeBERTa-v2: convolution layers (conv_kernel_size > 0) are not supported"
         )
 
     def disentangled_attention_bias(
         self: Any, query: Tensor, key: Tensor, relative_pos: Tensor, rel_embeddings: Tensor, scale_factor: int
     ) -> Tensor:
-        # query, key (T*B*heads, L, d); rel_embeddings (T, places, H); relative_pos (1, L, L)
+        # query, key (T*B*heads, L, d); rel_embeddings (T, distances, H); relative_pos (1, L, L)
         span, length = self.pos_ebd_size, query.shape[1]
-        places = rel_embeddings[:, : span * 2]
+        distances = rel_embeddings[:, : span * 2]
         heads = self.num_attention_heads
         batch = query.shape[0] // (context.trials * heads)
 
-        def project(
-            linear: Any,
-        ) -> Tensor:  # -> (T, B, heads, places, d), the same for every row of a trial
-            y = linear(places).view(context.trials, 1, span * 2, heads, -1).transpose(2, 3)
+        def project(linear: Any) -> Tensor:
+            """(T*B*heads, distances, d), the same for every row of a trial."""
+            y = linear(distances).view(context.trials, 1, span * 2, heads, -1).transpose(2, 3)
             return y.expand(-1, batch, -1, -1, -1).reshape(query.shape[0], span * 2, -1)
 
-        place_key = self.key_proj if self.share_att_key else getattr(self, "pos_key_proj", None)
-        place_query = self.query_proj if self.share_att_key else getattr(self, "pos_query_proj", None)
+        position_key = self.key_proj if self.share_att_key else getattr(self, "pos_key_proj", None)
+        position_query = self.query_proj if self.share_att_key else getattr(self, "pos_query_proj", None)
         scale = math.sqrt(query.shape[-1] * scale_factor)
         relative = relative_pos.to(query.device).long().view(1, length, length).expand(query.shape[0], -1, -1)
         score = torch.zeros((), device=query.device, dtype=query.dtype)
         if "c2p" in self.pos_att_type:
-            by_place = torch.bmm(query, project(place_key).mT)  # (T*B*heads, L, places)
-            score = score + by_place.gather(-1, (relative + span).clamp(0, span * 2 - 1)) / scale
+            by_distance = torch.bmm(query, project(position_key).mT)  # (T*B*heads, L, distances)
+            score = score + by_distance.gather(-1, (relative + span).clamp(0, span * 2 - 1)) / scale
         if "p2c" in self.pos_att_type:
-            by_place = torch.bmm(key, project(place_query).mT)
-            score = score + by_place.gather(-1, (span - relative).clamp(0, span * 2 - 1)).mT / scale
+            by_distance = torch.bmm(key, project(position_query).mT)
+            score = score + by_distance.gather(-1, (span - relative).clamp(0, span * 2 - 1)).mT / scale
         return score
 
-    relative, made = encoder.encoder.get_rel_pos, _OncePerLength()
+    relative_positions, cache = encoder.encoder.get_rel_pos, _TensorCache()
 
     def get_rel_pos(hidden: Tensor, query: Any = None, given: Any = None) -> Tensor:
-        return made.get((hidden.shape[1], hidden.device), lambda: relative(hidden, query, given))
+        return cache.get((hidden.shape[1], hidden.device), lambda: relative_positions(hidden, query, given))
 
     encoder.encoder.get_rel_pos = get_rel_pos
     for layer in encoder.encoder.layer:
@@ -243,23 +250,23 @@ def _patch_deberta_v2(encoder: Any, context: StackContext, sites: SiteCounter) -
         if not attention.relative_attention:
             continue
         attention.disentangled_attention_bias = MethodType(disentangled_attention_bias, attention)
-        attention.pos_dropout = _PlaceDropout(attention.pos_dropout)
+        attention.pos_dropout = _RelativeEmbeddingDropout(attention.pos_dropout)
 
 
-class _PlaceDropout(nn.Module):
-    """Dropout on (T, places, H) relative embeddings, whose leading axis is trials and not rows."""
+class _RelativeEmbeddingDropout(nn.Module):
+    """Dropout on (T, distances, H) relative embeddings, whose leading axis is trials and not rows."""
 
-    def __init__(self, per_row: StackedDropout):
+    def __init__(self, dropout: StackedDropout):
         super().__init__()
-        self.per_row = per_row
+        self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.per_row.p == 0.0:
+        if not self.training or self.dropout.p == 0.0:
             return x
-        context = self.per_row.context
-        keys, context.row_keys = context.row_keys, context.first_rows()
+        context = self.dropout.context
+        keys, context.row_keys = context.row_keys, context.first_row_keys()
         try:
-            return self.per_row(x)
+            return self.dropout(x)
         finally:
             context.row_keys = keys
 
@@ -267,9 +274,7 @@ class _PlaceDropout(nn.Module):
 # ------------------------------------------------------------------------------------------------ ModernBERT
 
 
-def _patch_modernbert(encoder: Any, context: StackContext, sites: SiteCounter) -> None:
-    """Its attention keeps the dropout rate as a number: give it a site."""
+def _patch_modernbert(encoder: Any, context: StackContext, counter: DropoutCounter) -> None:
+    """Its attention has a dropout probability instead of a dropout module: add a module."""
     for layer in encoder.layers:
-        layer.attn.attention_dropout_site = StackedDropout(
-            layer.attn.attention_dropout, sites.next(), context
-        )
+        layer.attn.stacked_dropout = StackedDropout(layer.attn.attention_dropout, counter.next(), context)

@@ -1,9 +1,9 @@
-"""Finetune a stack of trials: the one entry to the engine.
+"""Finetune a stack of trials; the entry point of the engine.
 
-    outcomes = finetune(trials, encoder, data, device="cuda")
+    results = finetune(trials, encoder, data, device="cuda")
 
-The trials must agree in what `stack_key` names; everything else is each trial's own. A trial's result does
-not depend on which others are in its stack.
+All trials of a stack must have the same `stack_key`; everything else may differ. The result of a trial does not depend
+on the other trials of its stack.
 """
 
 from __future__ import annotations
@@ -15,35 +15,37 @@ from collections.abc import Hashable, Sequence
 import torch
 from transformers import PreTrainedModel
 
-from whichlayers.data.tokenize import TokenisedTask
+from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.checkpoint import Checkpoint
 from whichlayers.engine.export_weights import encoder_weights
-from whichlayers.engine.results import EngineSettings, EpochRecord, OnEpoch, OnStep, OnTrained, Outcome
-from whichlayers.engine.stack_trainer import StackRun
+from whichlayers.engine.results import EngineSettings, EpochRecord, OnEpoch, OnStep, OnTrained, TrialResult
+from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.weight_change import weight_changes
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.anatomy import FAMILIES, Anatomy
+from whichlayers.text import counted
 from whichlayers.trial import Trial
 
 DEVICES = "cpu, cuda or cuda:N"
 
 
 def stack_key(trial: Trial, family: str | None = None, depth: int | None = None) -> Hashable:
-    """What the trials of one stack must share: architecture, task, number of steps and batch size.
+    """Key of the properties that trials must share to be stacked: architecture, task, number of steps, batch size.
 
-    With the model's `depth`, one whose layers are shuffled is known to be like one whose layers are not.
+    Args:
+        trial: The trial.
+        family: Model type of the encoder. If its layers are of different kinds, their order is a part of the key.
+        depth: Number of layers. If given, trials with permuted and with original layer order get the same key.
     """
     order, training = trial.surgery.order, trial.training
     if order is None and depth is not None:
         order = tuple(range(1, depth + 1))
-    layers_differ = family in FAMILIES and FAMILIES[family].first_layer_stays is not None
+    layers_differ = family in FAMILIES and FAMILIES[family].first_layer_fixed is not None
     return (
         trial.model_fingerprint,
         trial.task_fingerprint,
         trial.train_size,
-        order
-        if layers_differ or order is None
-        else len(order),  # where layers differ in kind, their order is the architecture
+        order if layers_differ or order is None else len(order),
         (training.epochs, training.batch_size, training.max_length, training.dropout, training.evaluate),
         (training.betas, training.eps, training.clip_norm, training.warmup, training.schedule),
     )
@@ -52,111 +54,121 @@ def stack_key(trial: Trial, family: str | None = None, depth: int | None = None)
 def finetune(
     trials: Sequence[Trial],
     encoder: PreTrainedModel,
-    data: TokenisedTask,
+    data: TokenizedTask,
     *,
     device: str | torch.device = "cpu",
     on_epoch: OnEpoch | None = None,
     on_step: OnStep | None = None,
     on_restored: OnStep | None = None,
     on_trained: OnTrained | None = None,
-    with_changes: bool = True,
+    with_weight_changes: bool = True,
     settings: EngineSettings | None = None,
-) -> list[Outcome]:
-    """Train all trials at once and evaluate them. `encoder` is pretrained and stays as it is.
+) -> list[TrialResult]:
+    """Finetune all trials at once and evaluate them.
 
-    `on_step` counts optimiser steps of trials; `on_restored` those that an earlier run did and a checkpoint holds.
-    `on_trained` gets the weights of each trial's finetuned encoder, of those without an error. `with_changes`:
-    measure how far every matrix moved.
+    Args:
+        trials: Trials with the same `stack_key`.
+        encoder: The pretrained encoder; it is moved to the device, but not modified.
+        data: The tokenized task.
+        device: "cpu", "cuda" or "cuda:N".
+        on_epoch: Called with a trial id and its record after each evaluation.
+        on_step: Called with the number of training steps just completed, summed over trials.
+        on_restored: Called once with the number of steps restored from a checkpoint, summed over trials.
+        on_trained: Called with the result and the encoder weights of each trial that did not fail.
+        with_weight_changes: Measure how far every weight matrix moved.
+        settings: How to run.
+
+    Returns:
+        One result per trial, in the order of `trials`.
     """
-    settings, device = settings or EngineSettings(), checked_device(device)
+    settings, device = settings or EngineSettings(), resolve_device(device)
     check_stackable(trials, encoder.config.model_type, Anatomy(encoder).depth)
     started = time.perf_counter()
-    filled = settings.filled(trials)  # results of the filling are dropped
+    padded = settings.pad_trials(trials)  # results of the padding are dropped
     encoder = encoder.to(device)  # type: ignore[arg-type]
-    run = StackRun(filled, encoder, data, device, settings)
-    run.stack.train()
-    outcomes = [Outcome(t.id) for t in trials]
+    trainer = StackTrainer(padded, encoder, data, device, settings)
+    trainer.model.train()
+    results = [TrialResult(t.id) for t in trials]
     checkpoint = Checkpoint(settings, trials)
-    step = checkpoint.restore(run, outcomes)
+    step = checkpoint.restore(trainer, results)
     if step and on_restored is not None:
         on_restored(step * len(trials))
     if on_epoch is not None:
-        for outcome in outcomes:
-            for record in outcome.epochs:
-                on_epoch(outcome.trial_id, record)
+        for result in results:
+            for record in result.epochs:
+                on_epoch(result.trial_id, record)
 
     per_epoch, epochs = trials[0].steps_per_epoch, trials[0].training.epochs
     for epoch in range(step // per_epoch + 1, epochs + 1):
         epoch_started = time.perf_counter()
         while step < epoch * per_epoch:
-            run.runner(step)
+            trainer.step_runner(step)
             step += 1
             if on_step is not None:
                 on_step(len(trials))
-            if step < epoch * per_epoch:  # at an epoch's end the evaluation comes first
-                checkpoint.save_when_due(run, outcomes)
-        train_losses = (run.loss_sum / per_epoch).tolist()
-        run.loss_sum.zero_()
+            if step < epoch * per_epoch:  # at the end of an epoch, evaluate first
+                checkpoint.save_if_due(trainer, results)
+        train_losses = (trainer.loss_sum / per_epoch).tolist()
+        trainer.loss_sum.zero_()
         evaluated = epoch == epochs or trials[0].training.evaluate == "every epoch"
-        dev_losses, metrics = run.evaluate() if evaluated else (train_losses, [])
+        dev_losses, metrics = trainer.evaluate() if evaluated else (train_losses, [])
         seconds = time.perf_counter() - epoch_started
-        for t, outcome in enumerate(outcomes):
-            if outcome.error is None and not (
-                math.isfinite(train_losses[t]) and math.isfinite(dev_losses[t])
-            ):
-                outcome.error = (
+        for t, result in enumerate(results):
+            if result.error is None and not (math.isfinite(train_losses[t]) and math.isfinite(dev_losses[t])):
+                result.error = (
                     f"the loss was not a finite number in epoch {epoch} "
                     f"(training {train_losses[t]}, dev {dev_losses[t]}): try a smaller lr or clip_norm = 1.0"
                 )
-            if outcome.error is None and evaluated:
+            if result.error is None and evaluated:
                 record = EpochRecord(epoch, train_losses[t], dev_losses[t], metrics[t], seconds)
-                outcome.epochs.append(record)
+                result.epochs.append(record)
                 if on_epoch is not None:
-                    on_epoch(outcome.trial_id, record)
-    if with_changes:
-        for outcome, changes in zip(outcomes, weight_changes(run), strict=False):  # the filling comes last
-            outcome.weight_changes = changes if outcome.error is None else []
-    for t, outcome in enumerate(outcomes):
-        outcome.seconds = time.perf_counter() - started
-        if on_trained is not None and outcome.error is None:
-            on_trained(outcome, encoder_weights(run, t))
+                    on_epoch(result.trial_id, record)
+    if with_weight_changes:
+        for result, changes in zip(results, weight_changes(trainer), strict=False):  # the padding comes last
+            result.weight_changes = changes if result.error is None else []
+    for t, result in enumerate(results):
+        result.seconds = time.perf_counter() - started
+        if on_trained is not None and result.error is None:
+            on_trained(result, encoder_weights(trainer, t))
     if not settings.keep_checkpoint:
         checkpoint.delete()
-    return outcomes
+    return results
 
 
 def check_stackable(trials: Sequence[Trial], family: str | None = None, depth: int | None = None) -> None:
+    """Raise WhichlayersError unless the trials can be finetuned as one stack."""
     if not trials:
         raise WhichlayersError("a stack needs at least one trial, got none")
     if any(trial.probe is not None for trial in trials):
         raise WhichlayersError(
-            "a probe of a frozen model is not finetuned: whichlayers.probes.sentence_probe trains probes"
+            "cannot finetune a probe of a frozen model: use whichlayers.probes.sentence_probe"
         )
     if any(trial.word_probe is not None for trial in trials):
         raise WhichlayersError(
-            "a question about words is asked of a finetuned model: finetune `trial.finetuning`"
+            "cannot finetune a word probe: it probes a finetuned model; finetune `trial.finetuning`"
         )
     first = stack_key(trials[0], family, depth)
     for trial in trials[1:]:
         if stack_key(trial, family, depth) != first:
             raise WhichlayersError(
                 f"trials {trials[0].id} and {trial.id} cannot share a stack: they must agree in model, task, "
-                "train_size, number of layers, epochs, batch_size, max_length, dropout and optimiser settings; "
+                "train_size, number of layers, epochs, batch_size, max_length, dropout and optimizer settings; "
                 "lr, weight decay, seed, recipe and surgery may differ"
             )
 
 
-def checked_device(device: str | torch.device) -> torch.device:
-    """A device that is supported and there, or a clear error."""
+def resolve_device(device: str | torch.device) -> torch.device:
+    """A torch device from its name; WhichlayersError if it is not supported or not available."""
     try:
-        wanted = torch.device(device)
+        resolved = torch.device(device)
     except RuntimeError:
         raise WhichlayersError(f"device {device}: no such device; use {DEVICES}") from None
-    if wanted.type not in ("cpu", "cuda"):
+    if resolved.type not in ("cpu", "cuda"):
         raise WhichlayersError(f"device {device}: not supported; use {DEVICES}")
-    if wanted.type == "cuda":
-        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (wanted.index or 0) >= there:
-            use = f"use cuda:0 to cuda:{there - 1}" if there else "use cpu"
-            raise WhichlayersError(f"device {device}: torch sees {there} CUDA devices here; {use}")
-    return wanted
+    if resolved.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (resolved.index or 0) >= count:
+            use = f"use cuda:0 to cuda:{count - 1}" if count > 1 else "use cuda:0" if count else "use cpu"
+            raise WhichlayersError(f"device {device}: torch sees {counted(count, 'CUDA device')} here; {use}")
+    return resolved

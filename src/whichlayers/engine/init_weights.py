@@ -1,7 +1,7 @@
-"""The starting point of every trial of a stack: one pretrained encoder, each trial's own surgery on it.
+"""Initial weights of all trials of a stack: the pretrained encoder with each trial's surgery, and new heads.
 
-Gives the same values as models.surgery.operate + models.head.build_classifier trial by trial (tested), but
-writes them straight into (T, ...) tensors on the device: no trial's model is ever built apart.
+The values equal those of models.surgery and models.head.build_classifier applied trial by trial (tested), but are
+written directly into (T, ...) tensors on the device, without building a model per trial.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from transformers import PreTrainedModel
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.anatomy import Anatomy, is_bias
-from whichlayers.models.head import CLASSIFIER_SD, Classifier, build_classifier, mean_states
+from whichlayers.models.head import CLASSIFIER_STD, Classifier, build_classifier, mean_states
 from whichlayers.models.surgery import check_order, initial_values, reorder
 from whichlayers.trial import Trial
 
 
-def template_of(encoder: PreTrainedModel, trials: Sequence[Trial], n_outputs: int) -> Classifier:
-    """A plain classifier with the architecture that all trials of a stack share; its values are not theirs."""
+def build_template(encoder: PreTrainedModel, trials: Sequence[Trial], n_outputs: int) -> Classifier:
+    """A plain classifier with the architecture that all trials of a stack share; its weights are not used."""
     anatomy, order = Anatomy(encoder), trials[0].surgery.order
     for trial in trials:
         if trial.surgery.order is not None:
             check_order(anatomy, trial.surgery.order)
     base = encoder
-    if order is not None and (len(order) < anatomy.depth or anatomy.family.first_layer_stays):
+    if order is not None and (len(order) < anatomy.depth or anatomy.family.first_layer_fixed):
         base = reorder(encoder, order)
     heads = {t.head for t in trials}
     template = build_classifier(base, "pooler" if "pooler" in heads else "mean", n_outputs, seed=0)
@@ -38,7 +38,7 @@ def template_of(encoder: PreTrainedModel, trials: Sequence[Trial], n_outputs: in
 
 
 class MixedHeadClassifier(Classifier):
-    """A classifier for a stack in which some trials read the pooler and others the mean."""
+    """A classifier for a stack in which some trials use the pooler and others the mean of the hidden states."""
 
     pooled_trials: Tensor
 
@@ -51,6 +51,7 @@ class MixedHeadClassifier(Classifier):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> Tensor:
+        """(T*B, L) inputs -> (T*B, C) logits."""
         types = (
             {"token_type_ids": token_type_ids}
             if self.takes_token_types and token_type_ids is not None
@@ -63,41 +64,55 @@ class MixedHeadClassifier(Classifier):
         return self.classifier(self.dropout(features))
 
 
-class StartingValues:
-    """What each plain parameter is at step 0, for all trials at once."""
+class InitialWeights:
+    """Initial value of every parameter, for all trials at once.
+
+    Args:
+        encoder: The pretrained encoder.
+        trials: The trials of the stack.
+    """
 
     def __init__(self, encoder: PreTrainedModel, trials: Sequence[Trial]):
         self.trials = list(trials)
         self.anatomy = Anatomy(encoder)
         self.pretrained = dict(encoder.named_parameters())
         self.layer_norms = self.anatomy.layer_norm_names()
-        depth = self.anatomy.depth
         for trial in self.trials:
-            top = depth if trial.surgery.order is None else len(trial.surgery.order)
-            wrong = [n for n in trial.surgery.reinit if not 1 <= n <= top]
+            depth = self.anatomy.depth if trial.surgery.order is None else len(trial.surgery.order)
+            wrong = [n for n in trial.surgery.reinit if not 1 <= n <= depth]
             if wrong:
                 raise WhichlayersError(
-                    f"there is no layer {wrong[0]} to re-initialise: layers are 1 to {top}"
+                    f"there is no layer {wrong[0]} to re-initialize: layers are 1 to {depth}"
                 )
 
     def layer_of(self, name: str) -> int | None:
-        """The layer of a classifier's parameter; None for the head, the pooler and what layers share."""
+        """Layer of a classifier's parameter; None for the head, the pooler and parameters that layers share."""
         return self.anatomy.layer_of(name.removeprefix("encoder.")) if name.startswith("encoder.") else None
 
     def is_norm_or_bias(self, name: str) -> bool:
+        """Whether a classifier's parameter is a bias or belongs to a layer norm."""
         return is_bias(name) or name.removeprefix("encoder.") in self.layer_norms
 
     def values(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
-        """(T, *shape) float32; `name` as in the classifier, with its "encoder." or "classifier." prefix."""
+        """Initial values of one parameter for all trials.
+
+        Args:
+            name: Parameter name in the classifier, starting with "encoder." or "classifier.".
+            shape: Shape of the parameter in a plain model.
+            device: Where to create the tensor.
+
+        Returns:
+            (T, *shape) float32.
+        """
         if name.startswith("classifier."):
             if name.endswith("bias"):
                 return torch.zeros(len(self.trials), *shape, device=device)
-            rows = [rng.normal(t.seed, name, shape, CLASSIFIER_SD, device) for t in self.trials]
+            rows = [rng.normal(t.seed, name, shape, CLASSIFIER_STD, device) for t in self.trials]
             return torch.stack(rows)
         inner = name.removeprefix("encoder.")
         layer = self.anatomy.layer_of(inner)
         result = torch.empty(len(self.trials), *shape, device=device)
-        drawn: dict[tuple[int, str, bool], Tensor | None] = {}  # trials of one seed and recipe draw alike
+        drawn: dict[tuple[int, str, bool], Tensor | None] = {}  # trials with one seed and recipe share values
         for t, trial in enumerate(self.trials):
             surgery = trial.surgery
             new = None
@@ -121,7 +136,7 @@ class StartingValues:
         return result
 
     def _source_name(self, inner: str, layer: int | None, order: tuple[int, ...] | None) -> str:
-        """Which pretrained parameter stands at this place under a trial's order of layers."""
+        """Name of the pretrained parameter that a trial's layer order puts in this place."""
         if not layer or order is None:
             return inner
         prefix = re.escape(self.anatomy.family.layers)

@@ -1,7 +1,8 @@
-"""How many trials fit into memory at once: found by trying a step with one trial and with two.
+"""Measure how much memory a stack takes, and how many trials fit at once.
 
-Everything a stack holds is measured where it lies: weights, moments, gradients, activations at the longest
-batch that the data can give, one chunk of evaluation. On a GPU torch counts the bytes, elsewhere `_Meter`.
+A training step and a part of the evaluation are run with one trial and with two. This counts weights, optimizer
+moments, gradients, activations of the longest possible batch, and one chunk of evaluation. On a GPU, torch counts
+the allocated bytes; elsewhere `_AllocationTracker` does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,130 +20,142 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
-from whichlayers.data.tokenize import TokenisedTask
-from whichlayers.engine.cost import Need, does_not_fit, is_out_of_memory, release
+from whichlayers.data.tokenize import TokenizedTask
+from whichlayers.engine.cost import MemoryCost, is_out_of_memory, out_of_memory_error, release_memory
 from whichlayers.engine.cuda_graphs import LENGTH_STEP
 from whichlayers.engine.results import EngineSettings
-from whichlayers.engine.stack_trainer import StackRun
+from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.models.anatomy import Anatomy
 from whichlayers.trial import Trial
 
-CPU_OVERHEAD = 1.5  # what the allocator and the kernels' own buffers take beyond the tensors
-SHARE_EVALUATED = 16
+CPU_OVERHEAD = 1.5  # factor for the allocator and for buffers inside kernels
+EVAL_ROWS_DIVISOR = 16  # an evaluation chunk is measured on 1/16 of its rows
+BYTES_PER_WEIGHT = 12  # float32 weight and two moments
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 def largest_stack(
     trials: Sequence[Trial],
     encoder: PreTrainedModel,
-    data: TokenisedTask,
+    data: TokenizedTask,
     device: str | torch.device,
     settings: EngineSettings | None = None,
-    most: int = 64,
+    limit: int = 64,
 ) -> int:
-    """How many of the trials, which may share a stack, to train at once. WhichlayersError if none fits."""
-    most, device = min(len(trials), most), torch.device(device)
+    """How many of the trials, which must be stackable, fit on the device at once.
+
+    Returns:
+        A number from 1 to the smaller of `limit` and the number of trials.
+
+    Raises:
+        WhichlayersError: Not even one trial fits.
+    """
+    limit, device = min(len(trials), limit), torch.device(device)
     encoder = encoder.to(device)  # type: ignore[arg-type]
     free = free_memory(device)
-    need = measure(trials, encoder, data, device, settings, free, most)
+    cost = measure_memory(trials, encoder, data, device, settings, free, limit)
     if free is None:
-        return most
-    if not (size := need.fits(free, most)):
-        raise does_not_fit(need.first, free, trials[0], str(device))
+        return limit
+    if not (size := cost.max_trials(free, limit)):
+        raise out_of_memory_error(cost.first_trial, free, trials[0], str(device))
     return size
 
 
-def measure(
+def measure_memory(
     trials: Sequence[Trial],
     encoder: PreTrainedModel,
-    data: TokenisedTask,
+    data: TokenizedTask,
     device: str | torch.device,
     settings: EngineSettings | None = None,
     free: float | None = None,
-    most: int = 64,
-) -> Need:
-    """What stacks of these trials take on the device, the encoder that lies there already not counted.
+    limit: int = 64,
+) -> MemoryCost:
+    """Memory that stacks of these trials take on the device, not counting the pretrained encoder itself.
 
-    Where one trial shows that none or `most` of them fit into `free` bytes, two are not tried.
+    If one trial already shows that none or `limit` of them fit into `free` bytes, a stack of two is not tried.
     """
     device, settings = torch.device(device), settings or EngineSettings()
     encoder = encoder.to(device)  # type: ignore[arg-type]
-    one = max(trials, key=lambda trial: trial.train_size)  # touches the most words
-    if free is not None and (least := _least(one, encoder)) > free:
-        return Need(least, least)
-    first = _peak([one], encoder, data, device, settings)
-    clear = free is not None and (Need(first, first).fits(free, most) == most or 2 * first > free)
-    if most == 1 or clear:
-        return Need(first, first)
+    largest = max(trials, key=lambda trial: trial.train_size)  # uses the most rows of the word embeddings
+    if free is not None and (bound := _lower_bound(largest, encoder)) > free:
+        return MemoryCost(bound, bound)
+    first = _peak_memory([largest], encoder, data, device, settings)
+    decided = free is not None and (
+        MemoryCost(first, first).max_trials(free, limit) == limit or 2 * first > free
+    )
+    if limit == 1 or decided:
+        return MemoryCost(first, first)
     try:
-        both = _peak([one, one], encoder, data, device, settings)
+        both = _peak_memory([largest, largest], encoder, data, device, settings)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        return Need(first, first)
-    return Need(first, max(1, both - first))
+        return MemoryCost(first, first)
+    return MemoryCost(first, max(1, both - first))
 
 
-def _least(trial: Trial, encoder: PreTrainedModel) -> int:
-    """Bytes of the layers' weights and their moments: no trial takes less."""
+def _lower_bound(trial: Trial, encoder: PreTrainedModel) -> int:
+    """Bytes of the layers' weights and moments, the least that a trial can take."""
     anatomy, order = Anatomy(encoder), trial.surgery.order
     kept = range(1, anatomy.depth + 1) if order is None else order
-    return 12 * sum(p.numel() for n in kept for p in anatomy.layer_parameters(n).values())
+    return BYTES_PER_WEIGHT * sum(p.numel() for n in kept for p in anatomy.layer_parameters(n).values())
 
 
-def _peak(
+def _peak_memory(
     trials: list[Trial],
     encoder: PreTrainedModel,
-    data: TokenisedTask,
+    data: TokenizedTask,
     device: torch.device,
     settings: EngineSettings,
 ) -> int:
+    """Peak bytes of a stack of these trials while it trains and evaluates."""
     graphs = device.type == "cuda" if settings.graphs is None else settings.graphs
-    plain = EngineSettings(precision=settings.precision, compiled=False, graphs=False)
-    with _watched(device) as memory:
-        run = StackRun(trials, encoder, data, device, plain)
-        run.stack.train()
-        length = _pad_to_longest(run, data)
-        for _ in range(2):  # the first makes the moments, the second has them
+    eager = EngineSettings(precision=settings.precision, compiled=False, graphs=False)
+    with _track_memory(device) as memory:
+        trainer = StackTrainer(trials, encoder, data, device, eager)
+        trainer.model.train()
+        length = _pad_to_longest(trainer, data)
+        for _ in range(2):  # the first step allocates the moments
             memory.restart()
-            run.step_on_device.zero_()  # there may be just one step to take
-            run.train_step(length)
+            trainer.step_on_device.zero_()  # there may be a single step
+            trainer.train_step(length)
         kept = memory.now()
         training = memory.peak() - kept
-        evaluation = _evaluation(run, memory)
-        del run
-    # captured steps have a pool of memory of their own, beside that of the steps that are not captured
+        evaluation = _evaluation_memory(trainer, memory)
+        del trainer
+    # CUDA graphs have their own memory pool, in addition to that of eager steps
     total = kept + training * graphs + max(training, evaluation)
     return int(total * (1 if device.type == "cuda" else CPU_OVERHEAD))
 
 
-def _pad_to_longest(run: StackRun, data: TokenisedTask) -> int:
-    """Let the run's batches be as long as the longest that any trial could see."""
+def _pad_to_longest(trainer: StackTrainer, data: TokenizedTask) -> int:
+    """Pad the trainer's batches to the longest sequence in the training set; returns that length."""
     longest = int(np.diff(data.train.offsets).max())
-    longest = -(-longest // LENGTH_STEP) * LENGTH_STEP if run.device.type == "cuda" else longest
-    missing = longest - run.feed.ids.shape[1]
+    longest = -(-longest // LENGTH_STEP) * LENGTH_STEP if trainer.device.type == "cuda" else longest
+    loader = trainer.train_loader
+    missing = longest - loader.input_ids.shape[1]
     if missing > 0:
-        run.feed.ids = F.pad(run.feed.ids, (0, missing))
-        if run.feed.types is not None:
-            run.feed.types = F.pad(run.feed.types, (0, missing))
-    run.feed.sizes.fill_(longest)  # every token counts: no batch is cheaper than its shape
+        loader.input_ids = F.pad(loader.input_ids, (0, missing))
+        if loader.token_type_ids is not None:
+            loader.token_type_ids = F.pad(loader.token_type_ids, (0, missing))
+    loader.row_lengths.fill_(longest)  # no padding: the most expensive batch of this shape
     return longest
 
 
 @torch.no_grad()
-def _evaluation(run: StackRun, memory: _CudaMemory | _Meter) -> int:
-    """Bytes beyond what is kept that the largest chunk of evaluation takes, judged by a share of its rows."""
-    run.stack.eval()
-    chunks = [chunk for feed in run.eval_feeds.values() for chunk in feed.chunks]
+def _evaluation_memory(trainer: StackTrainer, memory: _CudaMemory | _AllocationTracker) -> int:
+    """Additional bytes of the largest evaluation chunk, extrapolated from a fraction of its rows."""
+    trainer.model.eval()
+    chunks = [chunk for loader in trainer.eval_loaders.values() for chunk in loader.chunks]
     most = 0.0
     for size in (lambda c: c["input_ids"].shape[1], lambda c: c["input_ids"].numel()):
         largest = max(chunks, key=size)
         rows = len(largest["input_ids"])
-        few = max(2, rows // SHARE_EVALUATED)
+        few = max(2, rows // EVAL_ROWS_DIVISOR)
         memory.restart()
         kept = memory.now()
-        some = {name: v.repeat(2, 1)[:few] for name, v in largest.items()}
-        run._logits(SimpleNamespace(chunks=[some]))  # type: ignore[arg-type]
+        part = {name: v.repeat(2, 1)[:few] for name, v in largest.items()}
+        trainer.compute_logits([part])
         most = max(most, (memory.peak() - kept) * max(1, rows / few))
     return int(most)
 
@@ -152,11 +164,14 @@ def _evaluation(run: StackRun, memory: _CudaMemory | _Meter) -> int:
 
 
 class _CudaMemory:
+    """Bytes allocated on a CUDA device since this object was created."""
+
     def __init__(self, device: torch.device):
         self.device = device
         self.before = torch.cuda.memory_allocated(device)
 
     def restart(self) -> None:
+        """Reset the peak to what is allocated now."""
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def now(self) -> int:
@@ -166,33 +181,34 @@ class _CudaMemory:
         return torch.cuda.max_memory_allocated(self.device) - self.before
 
 
-class _Meter(TorchDispatchMode):
-    """Counts the bytes of all storages made while it is on, and how many there were at most."""
+class _AllocationTracker(TorchDispatchMode):
+    """Counts the bytes of all tensor storages created while it is active, and their peak."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.live: dict[int, int] = {}  # bytes, by the storage's address in C++
+        self.live: dict[int, int] = {}  # bytes by the address of the C++ storage
         self.total = self.most = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
-                self._count(tensor.untyped_storage())
-        return made
+                self._add(tensor.untyped_storage())
+        return result
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
+    def _add(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
         if key not in self.live:
             self.live[key] = storage.nbytes()
             self.total += storage.nbytes()
             self.most = max(self.most, self.total)
-            weakref.finalize(storage, self._gone, key)
+            weakref.finalize(storage, self._remove, key)
 
-    def _gone(self, key: int) -> None:
+    def _remove(self, key: int) -> None:
         self.total -= self.live.pop(key)
 
     def restart(self) -> None:
+        """Reset the peak to what is allocated now."""
         self.most = self.total
 
     def now(self) -> int:
@@ -203,32 +219,33 @@ class _Meter(TorchDispatchMode):
 
 
 @contextmanager
-def _watched(device: torch.device) -> Iterator[_CudaMemory | _Meter]:
-    """Counts what is allocated inside, and frees what is left of it in the end."""
-    release()
+def _track_memory(device: torch.device) -> Iterator[_CudaMemory | _AllocationTracker]:
+    """Count the bytes allocated inside the context, and release unused memory on exit."""
+    release_memory()
     try:
         if device.type == "cuda":
             yield _CudaMemory(device)
         else:
-            with _Meter() as meter:
-                yield meter
+            with _AllocationTracker() as tracker:
+                yield tracker
     finally:
-        release()
+        release_memory()
 
 
-# --- what is free ---
+# --- free memory ---
 
 
 def free_memory(device: torch.device | str = "cpu") -> int | None:
-    """Bytes that may still be taken on the device, or None where that cannot be told."""
+    """Bytes that can still be allocated on the device; None if unknown."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = [n for n in (_available(), *_left_in_cgroups()) if n is not None]
+    found = [n for n in (_available_memory(), *_cgroup_memory()) if n is not None]
     return max(0, min(found)) if found else None
 
 
-def _available() -> int | None:
+def _available_memory() -> int | None:
+    """Bytes that Linux reports as available; None on other systems."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -236,8 +253,8 @@ def _available() -> int | None:
         return None
 
 
-def _left_in_cgroups() -> list[int]:
-    """What the limits of this process's control group, and of those it lies in, leave."""
+def _cgroup_memory() -> list[int]:
+    """Bytes left below the memory limits of this process's control group and of its ancestors."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
         own = next(line.split(":", 2)[2] for line in lines if line.startswith("0::"))
@@ -251,7 +268,7 @@ def _left_in_cgroups() -> list[int]:
         try:
             limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
             stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            left.append(limit - used + int(stat.get("inactive_file", 0)))  # cached files give way
-        except (OSError, ValueError):  # no such group here, or "max": no limit
+            left.append(limit - used + int(stat.get("inactive_file", 0)))  # the page cache can be reclaimed
+        except (OSError, ValueError):  # no such group, or "max": no limit
             continue
     return left

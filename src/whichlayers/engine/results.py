@@ -1,4 +1,4 @@
-"""What finetuning gives back, and what it may be told about how to run."""
+"""Results of finetuning a stack, and settings that control how it runs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One trial after one epoch."""
+    """Losses and metrics of one trial after one epoch."""
 
     epoch: int  # from 1
-    train_loss: float  # mean over the epoch's steps
+    train_loss: float  # mean over the steps of the epoch
     dev_loss: float
     metrics: dict[str, float]
-    seconds: float  # of the epoch, for the whole stack
+    seconds: float  # duration of the epoch, for the whole stack
 
 
 @dataclass(frozen=True)
 class WeightChange:
-    """One matrix of one trial: norms of what training changed, and of what it was at the start."""
+    """Norms of one weight matrix of one trial: of its change during training and of its initial value."""
 
-    name: str  # of the parameter in the encoder
+    name: str  # parameter name in the encoder
     layer: int
     frobenius: float
     spectral: float
@@ -38,31 +38,31 @@ class WeightChange:
 
 
 @dataclass
-class Outcome:
-    """One trial when its stack is done; `error` says why it has no result."""
+class TrialResult:
+    """Result of one trial of a finished stack; `error` is set if the trial failed."""
 
     trial_id: str
     epochs: list[EpochRecord] = field(default_factory=list)
     error: str | None = None
-    seconds: float = 0.0  # of the whole stack
+    seconds: float = 0.0  # duration of the whole stack
     weight_changes: list[WeightChange] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How to run, never what to compute: no setting here changes a result beyond rounding."""
+    """How to run a stack. No setting changes a result by more than rounding."""
 
     precision: str = "auto"  # "auto": bfloat16 compute on CUDA, float32 elsewhere; or "float32", "bfloat16"
-    compiled: bool | None = None  # None: on CUDA
-    graphs: bool | None = None  # None: on CUDA
-    slots: int | None = None  # fill the stack up to this size, to reuse code compiled for it
-    alike: int = 1  # stacks of this shape that the code compiled for it will serve
-    checkpoint_folder: Path | None = None  # where long stacks are saved
+    compiled: bool | None = None  # use torch.compile; None: on CUDA only
+    graphs: bool | None = None  # use CUDA graphs; None: on CUDA only
+    slots: int | None = None  # pad the stack to this number of trials, to reuse code compiled for that shape
+    similar_stacks: int = 1  # number of stacks of the same shape, which share the compiled code
+    checkpoint_folder: Path | None = None  # folder for checkpoints; None: write none
     checkpoint_seconds: float = 300.0
-    keep_checkpoint: bool = False  # when the stack is done, for a caller who first puts its outcomes away
+    keep_checkpoint: bool = False  # keep it when the stack is finished; the caller deletes it
 
-    def filled(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials, and the last of them once more for every slot that is left."""
+    def pad_trials(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials, followed by copies of the last one for the unused slots."""
         return [*trials, *[trials[-1]] * max(0, (self.slots or 0) - len(trials))]
 
 
@@ -70,7 +70,7 @@ CHECKPOINT_FORMAT = "2"
 
 
 def checkpoint_file(settings: EngineSettings, trials: Sequence[Trial]) -> Path | None:
-    """Where a stack of these trials is saved; None: nowhere."""
+    """Checkpoint path of a stack of these trials; None if checkpoints are off."""
     if settings.checkpoint_folder is None:
         return None
     identity = "\n".join([CHECKPOINT_FORMAT, settings.precision, *(t.id for t in trials)])
@@ -78,6 +78,6 @@ def checkpoint_file(settings: EngineSettings, trials: Sequence[Trial]) -> Path |
     return settings.checkpoint_folder / f"stack-{name}.safetensors"
 
 
-OnEpoch = Callable[[str, EpochRecord], None]
-OnStep = Callable[[int], None]  # how many more trial-steps are done
-OnTrained = Callable[[Outcome, "dict[str, Tensor]"], None]  # a trial and the weights of its encoder, by name
+OnEpoch = Callable[[str, EpochRecord], None]  # trial id, record
+OnStep = Callable[[int], None]  # number of additional training steps, summed over trials
+OnTrained = Callable[[TrialResult, "dict[str, Tensor]"], None]  # result, finetuned encoder weights by name

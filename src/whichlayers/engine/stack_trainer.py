@@ -1,4 +1,4 @@
-"""One stack while it trains: the stacked model, its data, its optimiser, the step and the evaluation."""
+"""Training and evaluation of one stack: the stacked model with its data, optimizer and random keys."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from whichlayers.data.metrics import score
-from whichlayers.data.tokenize import TokenisedTask
-from whichlayers.engine.cuda_graphs import StepRunner, start_compiler
-from whichlayers.engine.dataloader import EvalFeed, TrainFeed, touched_ids
+from whichlayers.data.tokenize import TokenizedTask
+from whichlayers.engine.cuda_graphs import StepRunner, warm_up_compiler
+from whichlayers.engine.dataloader import EvalDataLoader, TrainDataLoader, used_token_ids
 from whichlayers.engine.dropout import StackedDropout
-from whichlayers.engine.init_weights import StartingValues, template_of
+from whichlayers.engine.init_weights import InitialWeights, build_template
 from whichlayers.engine.optimizer import FlatAdamW, FusedAdamW, Schedule, StackParameter
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stacked_modules import StackedEmbedding
-from whichlayers.engine.stacking import Stack
+from whichlayers.engine.stacking import StackedModel
 from whichlayers.engine.varlen import pack_layers
 from whichlayers.models.anatomy import Anatomy
 from whichlayers.rng import key_of
@@ -28,14 +28,22 @@ from whichlayers.trial import Trial
 EVAL_TOKENS = {"cpu": 1 << 13, "cuda": 1 << 18}  # tokens of the whole stack in one evaluation chunk
 
 
-class StackRun:
-    """T trials in training. `encoder` is the pretrained one, on the device, in float32; it is not changed."""
+class StackTrainer:
+    """Trains T trials as one stacked model.
+
+    Args:
+        trials: The trials; they must agree in `finetune.stack_key`.
+        encoder: The pretrained encoder, in float32 on `device`; it is not modified.
+        data: The tokenized task.
+        device: Where to train.
+        settings: How to run.
+    """
 
     def __init__(
         self,
         trials: Sequence[Trial],
         encoder: PreTrainedModel,
-        data: TokenisedTask,
+        data: TokenizedTask,
         device: torch.device,
         settings: EngineSettings,
     ):
@@ -48,88 +56,97 @@ class StackRun:
         compiled = on_cuda if settings.compiled is None else settings.compiled
 
         if compiled and on_cuda:
-            start_compiler()
-        template = template_of(encoder, self.trials, data.n_outputs).to(device=device, dtype=dtype)
-        words = "encoder." + _word_embedding_name(template.encoder)
-        rows = [torch.from_numpy(r).to(device) for r in touched_ids(self.trials, data)]
-        self.stack = Stack(template, len(self.trials), rows={words: rows}).to(device)
+            warm_up_compiler()
+        template = build_template(encoder, self.trials, data.n_outputs).to(device=device, dtype=dtype)
+        embedding_name = "encoder." + _word_embedding_name(template.encoder)
+        rows = [torch.from_numpy(r).to(device) for r in used_token_ids(self.trials, data)]
+        self.model = StackedModel(template, len(self.trials), rows={embedding_name: rows}).to(device)
         if not on_cuda and not compiled and dtype == torch.float32:
-            pack_layers(self.stack)
+            pack_layers(self.model)
         if self.trials[0].training.dropout is not None:
-            for module in self.stack.modules():
+            for module in self.model.modules():
                 if isinstance(module, StackedDropout):
                     module.p = self.trials[0].training.dropout
-        table = self.stack.model.get_submodule(words)
-        assert isinstance(table, StackedEmbedding)
-        self.words = table
+        embedding = self.model.module.get_submodule(embedding_name)
+        assert isinstance(embedding, StackedEmbedding)
+        self.word_embeddings = embedding
 
-        self.feed = TrainFeed(self.trials, data, device, template.takes_token_types)
-        self.start = StartingValues(encoder, self.trials)
-        self.parameters = self._parameters(self.start)
-        schedule = Schedule(self.trials[0].training, self.feed.steps)
+        self.train_loader = TrainDataLoader(self.trials, data, device, template.takes_token_types)
+        self.initial_weights = InitialWeights(encoder, self.trials)
+        self.parameters = self._stack_parameters()
+        schedule = Schedule(self.trials[0].training, self.train_loader.steps)
         training = self.trials[0].training
-        self.optimiser: FlatAdamW | FusedAdamW
+        self.optimizer: FlatAdamW | FusedAdamW
         if on_cuda or dtype == torch.bfloat16:
-            self.optimiser = FlatAdamW(self.parameters, training, schedule, compiled)
+            self.optimizer = FlatAdamW(self.parameters, training, schedule, compiled)
         else:
-            self.optimiser = FusedAdamW(self.parameters, training, schedule)
-        self._set_starting_values(self.start, words, rows)
+            self.optimizer = FusedAdamW(self.parameters, training, schedule)
+        self._initialize(embedding_name, rows)
 
         self.step_on_device = torch.zeros((), dtype=torch.int32, device=device)
-        self.loss_sum = torch.zeros(len(self.trials), device=device)
+        self.loss_sum = torch.zeros(len(self.trials), device=device)  # (T,) since the start of the epoch
         keys = [key_of(t.seed, "dropout")[0] for t in self.trials]
         self.trial_keys = torch.tensor(keys, dtype=torch.int32, device=device)
         graphs = on_cuda if settings.graphs is None else settings.graphs
-        self.runner = StepRunner(self, compiled, graphs, settings.alike)
-        budget = EVAL_TOKENS["cuda" if on_cuda else "cpu"]
-        self.eval_feeds = {
-            name: EvalFeed(split, data.pad_id, len(self.trials), device, template.takes_token_types, budget)
+        self.step_runner = StepRunner(self, compiled, graphs, settings.similar_stacks)
+        max_tokens = EVAL_TOKENS["cuda" if on_cuda else "cpu"]
+        self.eval_loaders = {
+            name: EvalDataLoader(
+                split, data.pad_id, len(self.trials), device, template.takes_token_types, max_tokens
+            )
             for name, split in data.evals.items()
         }
 
-    def _parameters(self, start: StartingValues) -> list[StackParameter]:
+    def _stack_parameters(self) -> list[StackParameter]:
+        """All parameters of the stacked model with each trial's learning rate and weight decay."""
         parameters = []
-        rates: dict[int | None, Tensor] = {}  # one tensor a layer: the optimiser computes with it once a step
-        for name, work in self.stack.model.named_parameters():
-            if not work.requires_grad:
+        rates: dict[
+            int | None, Tensor
+        ] = {}  # one tensor per layer, so that the optimizer scales it once per step
+        for name, param in self.model.module.named_parameters():
+            if not param.requires_grad:
                 continue
-            layer = start.layer_of(name)
+            layer = self.initial_weights.layer_of(name)
             if layer not in rates:
                 factors = [
                     1.0 if layer is None else dict(t.training.lr_factors).get(layer, 1.0) for t in self.trials
                 ]
                 peak = [t.training.lr * f for t, f in zip(self.trials, factors, strict=True)]
                 rates[layer] = torch.tensor(peak, device=self.device)
-            decays = [0.0 if start.is_norm_or_bias(name) else t.training.weight_decay for t in self.trials]
+            decays = [
+                0.0 if self.initial_weights.is_norm_or_bias(name) else t.training.weight_decay
+                for t in self.trials
+            ]
             if not (rates[layer] > 0).any():
-                work.requires_grad_(False)  # frozen in every trial: its values are set all the same
-            parameters.append(StackParameter(name, work, rates[layer], torch.tensor(decays).to(self.device)))
+                param.requires_grad_(False)  # frozen in every trial; it is still initialized
+            parameters.append(StackParameter(name, param, rates[layer], torch.tensor(decays).to(self.device)))
         return parameters
 
-    def _set_starting_values(self, start: StartingValues, words: str, rows: list[Tensor]) -> None:
+    def _initialize(self, embedding_name: str, rows: list[Tensor]) -> None:
+        """Write every trial's initial weights; `rows` are the rows of the word embeddings each trial trains."""
+        initial = self.initial_weights
         for i, p in enumerate(self.parameters):
-            if p.name == f"{words}.weight":  # never re-initialised: each trial's rows of the pretrained table
-                table = start.pretrained[words.removeprefix("encoder.") + ".weight"].detach()
-                values = torch.zeros(p.work.shape, device=self.device)
+            if p.name == f"{embedding_name}.weight":  # never re-initialized
+                table = initial.pretrained[embedding_name.removeprefix("encoder.") + ".weight"].detach()
+                values = torch.zeros(p.param.shape, device=self.device)
                 for t, r in enumerate(rows):
                     values[t, : len(r)] = table[r]
             else:
-                values = start.values(p.name, p.work.shape[1:], self.device)
-            self.optimiser.set_values(i, values)
+                values = initial.values(p.name, p.param.shape[1:], self.device)
+            self.optimizer.set_values(i, values)
 
     def train_step(self, length: int) -> None:
-        """One step of every trial, on the batch that `step_on_device` names, padded to `length`."""
-        trials, batch_size = len(self.trials), self.feed.batch
-        batch = self.feed.at(self.step_on_device, length)
-        self.stack.set_keys(self.trial_keys, self.step_on_device, batch_size)
-        logits = self.stack(**batch.inputs).float().view(trials, batch_size, -1)
-        losses = (self.example_losses(logits, batch.labels) * batch.weights).sum(1) / batch.weights.sum(
-            1
-        )  # (T,)
-        trained = [p.work for p in self.parameters if p.work.requires_grad]
+        """One training step of every trial on batch number `step_on_device`, padded to `length`."""
+        trials, batch_size = len(self.trials), self.train_loader.batch_size
+        batch = self.train_loader.batch(self.step_on_device, length)
+        self.model.set_dropout_keys(self.trial_keys, self.step_on_device, batch_size)
+        logits = self.model(**batch.inputs).float().view(trials, batch_size, -1)
+        weighted = self.example_losses(logits, batch.labels) * batch.weights
+        losses = weighted.sum(1) / batch.weights.sum(1)  # (T,)
+        trained = [p.param for p in self.parameters if p.param.requires_grad]
         found = iter(torch.autograd.grad(losses.sum(), trained, allow_unused=True))
-        grads = [next(found) if p.work.requires_grad else None for p in self.parameters]
-        self.optimiser.step(grads, self.step_on_device)
+        grads = [next(found) if p.param.requires_grad else None for p in self.parameters]
+        self.optimizer.step(grads, self.step_on_device)
         self._decay_shared_rows()
         self.loss_sum += losses.detach()
         self.step_on_device += 1
@@ -142,23 +159,27 @@ class StackRun:
 
     @torch.no_grad()
     def _decay_shared_rows(self) -> None:
-        """Weight decay reaches every row of the word table, touched or not."""
+        """Apply weight decay to the rows of the word embeddings that no trial trains, too."""
         if all(t.training.weight_decay == 0 for t in self.trials):
             return
-        assert self.words.decay is not None
-        table = next(p for p in self.parameters if p.work is self.words.weight)
-        rate = table.lr * self.optimiser.schedule.on_device(self.step_on_device)
-        self.words.decay.mul_(1 - rate * table.decay)
+        assert self.word_embeddings.decay is not None
+        table = next(p for p in self.parameters if p.param is self.word_embeddings.weight)
+        lr = table.lr * self.optimizer.schedule.on_device(self.step_on_device)
+        self.word_embeddings.decay.mul_(1 - lr * table.weight_decay)
 
     @torch.no_grad()
     def evaluate(self) -> tuple[list[float], list[dict[str, float]]]:
-        """Dev loss (of the main dev set) and metrics of every trial."""
-        self.stack.eval()
+        """Evaluate every trial on all dev sets.
+
+        Returns:
+            The loss of every trial on the main dev set, and the metrics of every trial on all of them.
+        """
+        self.model.eval()
         losses: list[float] = []
         metrics: list[dict[str, float]] = [{} for _ in self.trials]
-        for name, feed in self.eval_feeds.items():
-            logits = feed.unsorted(self._logits(feed))  # (T, n, C)
-            labels = torch.from_numpy(feed.split.labels).expand(len(self.trials), -1)
+        for name, loader in self.eval_loaders.items():
+            logits = loader.unsort(self.compute_logits(loader.chunks))  # (T, n, C)
+            labels = torch.from_numpy(loader.split.labels).expand(len(self.trials), -1)
             if not name:
                 losses = self.example_losses(torch.from_numpy(logits), labels).mean(1).tolist()
             predictions = logits[..., 0] if self.data.kind == "regression" else logits.argmax(-1)
@@ -166,38 +187,40 @@ class StackRun:
                 if self.data.kind != "regression" and not np.isfinite(logits[t]).all():
                     scores = {m: float("nan") for m in self.data.metrics}
                 else:
-                    scores = score(self.data.metrics, predictions[t], feed.split.labels)
+                    scores = score(self.data.metrics, predictions[t], loader.split.labels)
                 metrics[t] |= {f"{m}_{name}" if name else m: value for m, value in scores.items()}
-        self.stack.train()
+        self.model.train()
         return losses, metrics
 
-    def _logits(self, feed: EvalFeed) -> np.ndarray:
+    def compute_logits(self, chunks: Sequence[dict[str, Tensor]]) -> np.ndarray:
+        """(T, n, C) logits of every trial for the n rows of all chunks; the same rows for every trial."""
         trials, parts = len(self.trials), []
-        for chunk in feed.chunks:
-            inputs = {k: v.repeat(trials, 1) for k, v in chunk.items()}  # the same rows for every trial
-            self.stack.context.row_keys = None
-            parts.append(self.stack(**inputs).float().view(trials, len(chunk["input_ids"]), -1))
+        for chunk in chunks:
+            inputs = {k: v.repeat(trials, 1) for k, v in chunk.items()}
+            self.model.context.row_keys = None
+            parts.append(self.model(**inputs).float().view(trials, len(chunk["input_ids"]), -1))
         return torch.cat(parts, 1).cpu().numpy()
 
     def state(self) -> dict[str, Tensor]:
-        """All that changes while the stack trains."""
-        state = self.optimiser.state() | {"run/step": self.step_on_device, "run/loss_sum": self.loss_sum}
-        if self.words.decay is not None:
-            state["run/decay"] = self.words.decay
+        """Everything that changes during training, by name."""
+        state = self.optimizer.state() | {"run/step": self.step_on_device, "run/loss_sum": self.loss_sum}
+        if self.word_embeddings.decay is not None:
+            state["run/decay"] = self.word_embeddings.decay
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> int:
-        """Go back to a saved state; returns the number of steps done."""
+        """Restore a saved state; returns the number of completed steps."""
         done = int(state["run/step"])
-        self.optimiser.load_state(state, done)
+        self.optimizer.load_state(state, done)
         self.step_on_device.copy_(state["run/step"])
         self.loss_sum.copy_(state["run/loss_sum"])
-        if self.words.decay is not None:
-            self.words.decay.copy_(state["run/decay"])
+        if self.word_embeddings.decay is not None:
+            self.word_embeddings.decay.copy_(state["run/decay"])
         return done
 
 
 def _word_embedding_name(encoder: PreTrainedModel) -> str:
+    """Module name of the encoder's word embeddings."""
     table = encoder.get_input_embeddings()
     name = next(n for n, m in encoder.named_modules() if m is table)
     assert name in {n.rpartition(".")[0] for n in Anatomy(encoder).embedding_names()}

@@ -1,8 +1,8 @@
-"""The leaves of a stacked model: the modules that own parameters, with a leading trial axis.
+"""Linear, LayerNorm and Embedding modules of a stacked model, whose parameters have a leading trial axis.
 
-T trials run as one model. Activations are (T*B, L, H) everywhere, exactly what unmodified Hugging Face code
-sees; row r belongs to trial r // B. Only the modules that own parameters, and dropout, are replaced by those
-below. XLNet keeps its rows on the second axis (L, T*B, H): `rows_dim` says which.
+T trials run as one model. Activations are (T*B, L, H), as unmodified Hugging Face code expects; row r belongs to trial
+r // B. Only modules that own parameters, and dropout, are replaced. In XLNet, activations are (L, T*B, H): `batch_dim`
+is 1.
 """
 
 from __future__ import annotations
@@ -15,54 +15,63 @@ from torch import Tensor, nn
 
 from whichlayers.engine.varlen_ops import PackedLayerNorm, PackedLinear
 
-FEW_ROWS = 8  # an embedding table this small is read by a matrix product, whose backward has no collisions
+# embedding tables up to this size use a matrix product, whose backward needs no atomic additions
+SMALL_TABLE = 8
 
 
 class StackContext:
-    """What every leaf of one stack knows: how many trials there are, which dropout masks this step uses."""
+    """State that all stacked modules of a model share.
 
-    def __init__(self, trials: int, rows_dim: int = 0):
+    Attributes:
+        trials: Number of trials (T).
+        batch_dim: Axis of the activations that holds the T*B rows: 0, or 1 for (L, T*B, H).
+        row_keys: (T*B,) int32 dropout keys of the current step, a hash of (trial, step, row of the batch).
+        packing: The `varlen.Packing` while activations are packed as (1, N, H), else None.
+        next_packing: The `varlen.Packing` to use from the first layer of the current forward pass on.
+    """
+
+    def __init__(self, trials: int, batch_dim: int = 0):
         self.trials = trials
-        self.rows_dim = rows_dim
-        self.row_keys: Tensor | None = None  # (T*B,) int32: hash of (trial, step, row of the batch)
-        self.packing: Any = None  # engine.packing.Packing while activations are (1, N, H), real tokens only
+        self.batch_dim = batch_dim
+        self.row_keys: Tensor | None = None
+        self.packing: Any = None
         self.next_packing: Any = None
 
-    def first_rows(self) -> Tensor:
-        """The key of each trial's first row (T,), for what a trial has once and not per row."""
+    def first_row_keys(self) -> Tensor:
+        """(T,) dropout key of each trial's first row, for activations that a trial has once and not per row."""
         assert self.row_keys is not None
         return self.row_keys.view(self.trials, -1)[:, 0]
 
     def fold(self, x: Tensor) -> Tensor:
         """(T*B, ..., C) -> (T, B*..., C), or (L, T*B, C) -> (T, L*B, C)."""
-        if self.rows_dim == 0 or x.dim() < 3:
+        if self.batch_dim == 0 or x.dim() < 3:
             return x.reshape(self.trials, -1, x.shape[-1])
         length, _, channels = x.shape
         return x.reshape(length, self.trials, -1, channels).transpose(0, 1).reshape(self.trials, -1, channels)
 
     def unfold(self, y: Tensor, like: Tensor) -> Tensor:
         """The inverse of `fold` for a tensor of the same leading shape as `like`."""
-        if self.rows_dim == 0 or like.dim() < 3:
+        if self.batch_dim == 0 or like.dim() < 3:
             return y.reshape(*like.shape[:-1], y.shape[-1])
         length, rows, _ = like.shape
         split = y.reshape(self.trials, length, rows // self.trials, y.shape[-1])
         return split.transpose(0, 1).reshape(length, rows, y.shape[-1])
 
     def per_row(self, p: Tensor, x: Tensor) -> Tensor:
-        """A per-trial vector (T, C), shaped so that it broadcasts against `x` split as `split_rows` does."""
-        if self.rows_dim == 0 or x.dim() < 3:
+        """Reshape a vector per trial (T, C) so that it broadcasts against `split_rows(x)`."""
+        if self.batch_dim == 0 or x.dim() < 3:
             return p.view(self.trials, 1, p.shape[-1])
         return p.view(1, self.trials, 1, p.shape[-1])
 
     def split_rows(self, x: Tensor) -> Tensor:
-        """A view of `x` in which a per-trial vector from `per_row` broadcasts."""
-        if self.rows_dim == 0 or x.dim() < 3:
+        """Split the rows of `x` into (trial, row): (T*B, ..., C) -> (T, B*..., C), or (L, T*B, C) -> (L, T, B, C)."""
+        if self.batch_dim == 0 or x.dim() < 3:
             return x.reshape(self.trials, -1, x.shape[-1])
         return x.reshape(x.shape[0], self.trials, -1, x.shape[-1])
 
 
-class StackedLeaf(nn.Module):
-    """A leaf whose parameters are those of `plain`, each with a leading trial axis, under the same names."""
+class StackedModule(nn.Module):
+    """Base class: has the parameters of the module `plain` under the same names, repeated along a new trial axis."""
 
     def __init__(self, plain: nn.Module, context: StackContext):
         super().__init__()
@@ -78,8 +87,8 @@ class StackedLeaf(nn.Module):
 class _BatchedLinear(torch.autograd.Function):
     """x (T, n, in), weight (T, out, in), bias (T, out) -> (T, n, out).
 
-    Autograd's own backward of bmm(x, weight.mT) gives the weight's gradient transposed, which an optimiser
-    over flat memory would have to copy first; here it is laid out like the weight.
+    The gradient of the weight has the memory layout of the weight, as the optimizer needs. Autograd's backward of
+    bmm(x, weight.mT) would return it transposed.
     """
 
     @staticmethod
@@ -97,8 +106,8 @@ class _BatchedLinear(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias
 
 
-class StackedLinear(StackedLeaf):
-    """weight (T, out, in), bias (T, out)."""
+class StackedLinear(StackedModule):
+    """Linear with weight (T, out, in) and bias (T, out) or None."""
 
     def __init__(self, plain: nn.Linear, context: StackContext):
         super().__init__(plain, context)
@@ -108,13 +117,13 @@ class StackedLinear(StackedLeaf):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.context.packing is not None:  # (1, N, in)
-            return PackedLinear.apply(x[0], self.weight, self.bias, self.context.packing.sizes)[None]
+            return PackedLinear.apply(x[0], self.weight, self.bias, self.context.packing.trial_tokens)[None]
         y = _BatchedLinear.apply(self.context.fold(x), self.weight, self.bias)  # (T, n, out)
         return self.context.unfold(y, x)
 
 
-class StackedLayerNorm(StackedLeaf):
-    """weight (T, H), bias (T, H) or none."""
+class StackedLayerNorm(StackedModule):
+    """LayerNorm with weight (T, H) and bias (T, H) or None."""
 
     def __init__(self, plain: nn.LayerNorm, context: StackContext):
         super().__init__(plain, context)
@@ -124,12 +133,12 @@ class StackedLayerNorm(StackedLeaf):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.context.packing is not None:  # (1, N, H)
-            sizes = self.context.packing.sizes
-            return PackedLayerNorm.apply(x[0], self.weight, self.bias, self.eps, sizes)[None]
+            trial_tokens = self.context.packing.trial_tokens
+            return PackedLayerNorm.apply(x[0], self.weight, self.bias, self.eps, trial_tokens)[None]
         if self.context.trials == 1:
             bias = None if self.bias is None else self.bias[0]
             return F.layer_norm(x, self.normalized_shape, self.weight[0], bias, self.eps)
-        wide = x.float() if x.is_cuda and torch.is_grad_enabled() else x  # compiled training fuses the casts
+        wide = x.float() if x.is_cuda and torch.is_grad_enabled() else x  # torch.compile fuses the casts
         y = self.context.split_rows(F.layer_norm(wide, self.normalized_shape, eps=self.eps))
         weight = self.context.per_row(self.weight, x)
         bias = None if self.bias is None else self.context.per_row(self.bias, x)
@@ -137,16 +146,22 @@ class StackedLayerNorm(StackedLeaf):
         return y.to(x.dtype).reshape(x.shape)
 
 
-class StackedEmbedding(StackedLeaf):
-    """weight (T, V, H), read by (T*B, L) ids, or by (1, L) ids that all rows share (positions).
+class StackedEmbedding(StackedModule):
+    """Embedding with weight (T, V, H), for (T*B, L) ids, or for (1, L) ids that all rows share (positions).
 
-    With `rows`, trial t owns just the rows `rows[t]`, those that its training set touches: no other row ever
-    receives a gradient, so the others stay in one table that all trials share, and weight (T, most rows, H).
+    If `rows` is given, trial t has its own copy of the rows `rows[t]` only, those of the tokens in its training set.
+    All other rows never receive a gradient and stay in one table that the trials share. The weight is then
+    (T, R, H), where R is the largest number of rows of a trial.
+
+    Attributes:
+        local: (T, V) int32 index of each token's row in `weight`, -1 if it is in `shared`; None without `rows`.
+        shared: (V, H) pretrained rows; None without `rows`.
+        decay: (T,) factor by which weight decay has shrunk the shared rows; None without `rows`.
     """
 
-    local: Tensor | None  # (T, V) int32: where an id's row lies in weight, -1 where it is in `shared`
-    shared: Tensor | None  # (V, H): the pretrained rows
-    decay: Tensor | None  # (T,): what weight decay has left of the shared rows
+    local: Tensor | None
+    shared: Tensor | None
+    decay: Tensor | None
 
     def __init__(self, plain: nn.Embedding, context: StackContext, rows: list[Tensor] | None = None):
         if rows is None:
@@ -168,48 +183,47 @@ class StackedEmbedding(StackedLeaf):
         for name, value in (("local", local), ("shared", shared), ("decay", decay)):
             self.register_buffer(name, value, persistent=False)
 
-    def whole_table(self, trial: int) -> Tensor:
-        """The full (V, H) table of one trial."""
+    def full_weight(self, trial: int) -> Tensor:
+        """(V, H) embedding table of one trial, with its own and the shared rows."""
         if self.local is None or self.shared is None or self.decay is None:
             return self.weight.detach()[trial]
         table = (self.shared.float() * self.decay[trial]).to(self.shared.dtype)
-        touched = self.local[trial] >= 0
-        table[touched] = self.weight.detach()[trial, self.local[trial][touched].long()]
+        trained = self.local[trial] >= 0
+        table[trained] = self.weight.detach()[trial, self.local[trial][trained].long()]
         return table
 
     def forward(self, ids: Tensor) -> Tensor:
         trials, width = self.context.trials, self.weight.shape[-1]
-        row_axis = self.context.rows_dim
+        batch_dim = self.context.batch_dim
         if (
-            self.local is None and ids.shape[row_axis] == 1 and ids.dim() == 2
+            self.local is None and ids.shape[batch_dim] == 1 and ids.dim() == 2
         ):  # (1, L): the same for every row
             rows = self.weight.index_select(1, ids.flatten())  # (T, L, H)
-            batch = self._rows_of_batch() // trials
+            batch = self._batch_rows() // trials
             return rows[:, None].expand(-1, batch, -1, -1).reshape(trials * batch, -1, width)
-        if self.local is None and self.num_embeddings <= FEW_ROWS:
-            chosen = F.one_hot(ids, self.num_embeddings).to(self.weight.dtype)  # (T*B, L, V)
-            return self.context.unfold(torch.bmm(self.context.fold(chosen), self.weight), chosen)
-        trial = torch.arange(trials, device=ids.device).repeat_interleave(ids.shape[row_axis] // trials)
-        trial = trial[:, None] if row_axis == 0 else trial[None, :]  # broadcasts against ids
+        if self.local is None and self.num_embeddings <= SMALL_TABLE:
+            one_hot = F.one_hot(ids, self.num_embeddings).to(self.weight.dtype)  # (T*B, L, V)
+            return self.context.unfold(torch.bmm(self.context.fold(one_hot), self.weight), one_hot)
+        trial = torch.arange(trials, device=ids.device).repeat_interleave(ids.shape[batch_dim] // trials)
+        trial = trial[:, None] if batch_dim == 0 else trial[None, :]  # broadcasts against ids
         table = self.weight.flatten(0, 1)
         if self.local is None:
             return F.embedding(ids + trial * self.num_embeddings, table)
         local = self.local.flatten()[ids + trial * self.num_embeddings].long()
-        mine = _lookup(local.clamp(min=0) + trial * self.weight.shape[1], table)
+        own = _lookup(local.clamp(min=0) + trial * self.weight.shape[1], table)
         if self.training or self.shared is None or self.decay is None:
-            return mine
-        others = F.embedding(ids, self.shared) * self.decay[trial][..., None].to(self.shared.dtype)
-        return torch.where((local >= 0)[..., None], mine, others)
+            return own
+        shared = F.embedding(ids, self.shared) * self.decay[trial][..., None].to(self.shared.dtype)
+        return torch.where((local >= 0)[..., None], own, shared)
 
-    def _rows_of_batch(self) -> int:
+    def _batch_rows(self) -> int:
+        """T*B, the number of rows in the current batch."""
         if self.context.row_keys is None:
-            raise RuntimeError(
-                "a stacked model must be called through Stack.forward, which sets the row keys"
-            )
+            raise RuntimeError("call a stacked model through StackedModel.forward, which sets the row keys")
         return self.context.row_keys.shape[0]
 
 
 @torch._dynamo.disable
 def _lookup(rows: Tensor, table: Tensor) -> Tensor:
-    """Kept out of compiled code, whose backward adds gradients up in an order that changes from run to run."""
+    """F.embedding, excluded from torch.compile, whose backward sums gradients in a nondeterministic order."""
     return F.embedding(rows, table)

@@ -1,7 +1,7 @@
-"""T copies of a Hugging Face model as one module: `stack(models)`, and `unstack` to get one back.
+"""Stack T copies of a Hugging Face model into one module: `stack_models`, and `unstack_model` to get one back.
 
-The stacked module is a deep copy of the plain one in which the modules that own parameters carry a leading
-trial axis (see leaves.py) and everything else is Hugging Face's own code. Parameter names stay as they are:
+The stacked model is a deep copy of a plain one in which the modules that own parameters have a leading trial axis (see
+stacked_modules.py); everything else is Hugging Face's code. Parameters keep their names:
 `encoder.layer.0.output.dense.weight` has shape (T, out, in).
 """
 
@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 
 from whichlayers.engine.attention import stacked_attention
 from whichlayers.engine.dropout import StackedDropout
-from whichlayers.engine.family_patches import ROWS_SECOND, SiteCounter, patch_family
+from whichlayers.engine.family_patches import SEQUENCE_FIRST_FAMILIES, DropoutCounter, patch_family
 from whichlayers.engine.stacked_modules import (
     StackContext,
     StackedEmbedding,
@@ -27,14 +27,16 @@ from whichlayers.engine.stacked_modules import (
 )
 from whichlayers.errors import WhichlayersError
 from whichlayers.rng import scramble
+from whichlayers.text import counted
 
 ATTENTION = "whichlayers_stacked"
-GOLDEN = -1640531527  # 2**32 / golden ratio as int32: spreads consecutive numbers
+GOLDEN = -1640531527  # 2**32 / golden ratio as int32; its multiples are spread evenly
+ROW_STRIDE = 83492791
 
 
-def _stacked_mask(*args: Any, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor:
-    """Hugging Face's mask as an additive one, made on the device without asking it anything."""
-    kwargs["allow_is_bidirectional_skip"] = False  # 'is nothing padded?' is such a question
+def _additive_mask(*args: Any, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor:
+    """Hugging Face's attention mask as an additive one (T*B, 1, L, L), computed without device synchronization."""
+    kwargs["allow_is_bidirectional_skip"] = False  # the check whether anything is padded would synchronize
     allowed = sdpa_mask(*args, **kwargs)  # (T*B, 1, L, L) bool
     assert allowed is not None
     additive = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
@@ -42,44 +44,51 @@ def _stacked_mask(*args: Any, dtype: torch.dtype = torch.float32, **kwargs: Any)
 
 
 AttentionInterface.register(ATTENTION, stacked_attention)
-AttentionMaskInterface.register(ATTENTION, _stacked_mask)
+AttentionMaskInterface.register(ATTENTION, _additive_mask)
 
 
-class Stack(nn.Module):
-    """T models in one. Call it with (T*B, L) inputs: row r belongs to trial r // B."""
+class StackedModel(nn.Module):
+    """T models as one module. Its inputs are (T*B, L), where row r belongs to trial r // B.
+
+    Args:
+        template: A plain model with the architecture of all trials, which is copied.
+        trials: Number of trials (T).
+        rows: Maps the names of embedding modules to the rows that each trial trains, see `StackedEmbedding`.
+    """
 
     def __init__(self, template: nn.Module, trials: int, rows: Mapping[str, list[Tensor]] | None = None):
-        """`template` is copied; `rows` maps an embedding's module name to the rows each trial trains."""
         super().__init__()
         if trials < 1:
-            raise WhichlayersError(f"a stack needs at least one trial, not {trials}")
+            raise WhichlayersError(f"a stack needs at least one trial, got {trials}")
         encoders = [m for m in template.modules() if isinstance(m, PreTrainedModel)]
         if not encoders:
             raise WhichlayersError(
-                f"cannot stack a {type(template).__name__}: it holds no Hugging Face encoder"
+                f"cannot stack a {type(template).__name__}: it does not contain a Hugging Face encoder"
             )
         model_type = encoders[0].config.model_type
-        self.context = StackContext(trials, rows_dim=int(model_type in ROWS_SECOND))
-        # copy everything but the tables that only lend rows: they are large, and shared as they are
-        lent = {
+        self.context = StackContext(trials, batch_dim=int(model_type in SEQUENCE_FIRST_FAMILIES))
+        # copy everything except the embedding tables that trials share: they are large and not modified
+        shared = {
             id(template.get_submodule(name).weight): template.get_submodule(name).weight
             for name in rows or {}
         }
-        self.model = copy.deepcopy(template, memo=dict(lent))
-        self._swap_leaves(rows or {})
-        for config in (_config_of(m) for m in self.model.modules()):
+        self.module = copy.deepcopy(template, memo=dict(shared))
+        self._replace_modules(rows or {})
+        for config in (_config_of(m) for m in self.module.modules()):
             if getattr(config, "_attn_implementation", None) is not None:
                 config._attn_implementation = ATTENTION
         unstacked = [n for n, p in self.named_parameters() if p.requires_grad and not self._is_stacked(n)]
         if unstacked:
             raise WhichlayersError(
-                f"cannot stack {model_type}: {unstacked[0]} lies in a module of a type that no patch knows "
-                f"({len(unstacked)} such parameters). See engine/patches.py for what a family must provide."
+                f"cannot stack {model_type}: {unstacked[0]} belongs to a module of an unsupported type"
+                f" ({counted(len(unstacked), 'such parameter')}). Add a patch for this model type to"
+                " whichlayers/engine/family_patches.py."
             )
 
-    def _swap_leaves(self, rows: Mapping[str, list[Tensor]]) -> None:
-        sites, context = SiteCounter(), self.context
-        for name, module in list(self.model.named_modules()):
+    def _replace_modules(self, rows: Mapping[str, list[Tensor]]) -> None:
+        """Replace Linear, LayerNorm, Embedding and Dropout modules by their stacked versions, in place."""
+        counter, context = DropoutCounter(), self.context
+        for name, module in list(self.module.named_modules()):
             new: nn.Module | None = None
             if isinstance(module, nn.Linear):
                 new = StackedLinear(module, context)
@@ -88,17 +97,17 @@ class Stack(nn.Module):
             elif isinstance(module, nn.Embedding):
                 new = StackedEmbedding(module, context, rows.get(name))
             elif isinstance(module, nn.Dropout):
-                new = StackedDropout(module.p, sites.next(), context)
+                new = StackedDropout(module.p, counter.next(), context)
             if new is not None:
-                parent, _, leaf = name.rpartition(".")
-                setattr(self.model.get_submodule(parent), leaf, new)
-        for module in self.model.modules():  # where Hugging Face's attention functions find their dropout
-            site = getattr(module, "dropout", None)
+                parent, _, attribute = name.rpartition(".")
+                setattr(self.module.get_submodule(parent), attribute, new)
+        for module in self.module.modules():  # the attention functions look up `stacked_dropout`
+            dropout = getattr(module, "dropout", None)
             is_attention = hasattr(module, "is_causal") or type(module).__name__.endswith("SelfAttention")
-            if isinstance(site, StackedDropout) and is_attention:
-                module.attention_dropout_site = site
-        encoder = next(m for m in self.model.modules() if isinstance(m, PreTrainedModel))
-        patch_family(encoder, encoder.config.model_type, context, sites)
+            if isinstance(dropout, StackedDropout) and is_attention:
+                module.stacked_dropout = dropout
+        encoder = next(m for m in self.module.modules() if isinstance(m, PreTrainedModel))
+        patch_family(encoder, encoder.config.model_type, context, counter)
 
     def _is_stacked(self, name: str) -> bool:
         owner = self.get_submodule(name.rpartition(".")[0])
@@ -108,50 +117,53 @@ class Stack(nn.Module):
     def trials(self) -> int:
         return self.context.trials
 
-    def set_keys(self, trial_keys: Tensor, step: Tensor, batch: int) -> None:
-        """Choose this step's dropout masks: trial_keys (T,) int32, step () int32."""
+    def set_dropout_keys(self, trial_keys: Tensor, step: Tensor, batch_size: int) -> None:
+        """Set the dropout keys of a step: trial_keys (T,) int32, step () int32."""
         step_keys = scramble(trial_keys + step * GOLDEN)  # (T,)
-        row = torch.arange(batch, dtype=torch.int32, device=trial_keys.device)
-        self.context.row_keys = scramble(step_keys[:, None] + row * 83492791).flatten()  # (T*B,)
+        row = torch.arange(batch_size, dtype=torch.int32, device=trial_keys.device)
+        self.context.row_keys = scramble(step_keys[:, None] + row * ROW_STRIDE).flatten()  # (T*B,)
 
     def forward(self, input_ids: Tensor, **inputs: Any) -> Any:
+        """Call the wrapped model with (T*B, L) inputs."""
         rows = input_ids.shape[0]
         if rows % self.trials:
-            raise ValueError(f"{rows} rows do not divide into {self.trials} trials")
+            raise ValueError(f"cannot divide {rows} rows among {self.trials} trials")
         keys = self.context.row_keys
         if keys is None or keys.shape[0] != rows:
             if self.training and any(isinstance(m, StackedDropout) and m.p > 0 for m in self.modules()):
-                raise RuntimeError("set_keys first: dropout masks depend on the trial and the step")
+                raise RuntimeError(
+                    "call set_dropout_keys before forward: dropout masks depend on the trial and the step"
+                )
             self.context.row_keys = torch.zeros(rows, dtype=torch.int32, device=input_ids.device)
-        return self.model(input_ids, **inputs)
+        return self.module(input_ids, **inputs)
 
     @torch.no_grad()
-    def fill(self, trial: int, model: nn.Module) -> None:
-        """Copy a plain model's parameters into one slot."""
-        own = dict(self.model.named_parameters())
+    def copy_from(self, trial: int, model: nn.Module) -> None:
+        """Copy the parameters of a plain model into one trial."""
+        own = dict(self.module.named_parameters())
         for name, p in model.named_parameters():
             if own[name].requires_grad or own[name].dim() == p.dim() + 1:
                 own[name][trial].copy_(p)
 
     @torch.no_grad()
-    def write_into(self, trial: int, plain: nn.Module) -> nn.Module:
-        """Copy one slot's parameters into a plain model of the same architecture."""
+    def copy_to(self, trial: int, plain: nn.Module) -> nn.Module:
+        """Copy the parameters of one trial into a plain model of the same architecture; returns that model."""
         for name, p in plain.named_parameters():
-            p.copy_(self.value_of(name, trial))
+            p.copy_(self.trial_parameter(name, trial))
         return plain
 
-    def value_of(self, name: str, trial: int) -> Tensor:
-        """The value of a plain parameter in one slot."""
-        owner_name, _, leaf = name.rpartition(".")
-        owner = self.model.get_submodule(owner_name)
+    def trial_parameter(self, name: str, trial: int) -> Tensor:
+        """Value of a parameter in one trial, in the shape of the plain model."""
+        owner_name, _, attribute = name.rpartition(".")
+        owner = self.module.get_submodule(owner_name)
         if isinstance(owner, StackedEmbedding):
-            return owner.whole_table(trial)
-        p = getattr(owner, leaf).detach()
+            return owner.full_weight(trial)
+        p = getattr(owner, attribute).detach()
         return p[trial] if getattr(owner, "context", None) is self.context else p
 
 
-def stack(models: Sequence[nn.Module]) -> Stack:
-    """One module that computes all `models` at once. They must share one architecture."""
+def stack_models(models: Sequence[nn.Module]) -> StackedModel:
+    """One module that computes all `models` at once; they must have the same architecture."""
     if not models:
         raise WhichlayersError("a stack needs at least one model, got none")
     first = _architecture(models[0])
@@ -163,9 +175,9 @@ def stack(models: Sequence[nn.Module]) -> Stack:
                 f"models 0 and {i} cannot share a stack: {differs or 'the model'} is {first.get(differs)} in one "
                 f"and {other.get(differs)} in the other. Stack models of one architecture."
             )
-    stacked = Stack(models[0], len(models))
+    stacked = StackedModel(models[0], len(models))
     for i, model in enumerate(models[1:], start=1):
-        stacked.fill(i, model)
+        stacked.copy_from(i, model)
     return stacked
 
 
@@ -179,8 +191,8 @@ def _architecture(model: nn.Module) -> dict[str, str]:
     return kinds | {n: str(tuple(p.shape)) for n, p in model.named_parameters()}
 
 
-def unstack(stacked: Stack, trial: int, like: nn.Module) -> nn.Module:
-    """Trial `trial` as a plain model; `like` gives the architecture and is not changed."""
+def unstack_model(stacked: StackedModel, trial: int, like: nn.Module) -> nn.Module:
+    """One trial as a plain model with the architecture of `like`, which is copied."""
     if not 0 <= trial < stacked.trials:
-        raise WhichlayersError(f"trial {trial} is not in this stack: 0 to {stacked.trials - 1} are")
-    return stacked.write_into(trial, copy.deepcopy(like))
+        raise WhichlayersError(f"trial {trial} is not in this stack: trials are 0 to {stacked.trials - 1}")
+    return stacked.copy_to(trial, copy.deepcopy(like))

@@ -1,10 +1,10 @@
-"""Training without padding on the CPU: inside the encoder's layers a stack holds its real tokens only.
+"""Training without padding on the CPU: the encoder layers of a stack compute on real tokens only.
 
-A batch of eight sentences is padded to its longest, a stack of batches to the longest of all: two thirds of a
-stack's positions are padding. A GPU hardly notices; a CPU computes every one of them. So the first layer gets
-its tokens as (1, N, H), trial by trial, and the last one gives them back as (T*B, L, H). Between them, linear
-maps and layer norms know where a trial's tokens end (packed_math.py), dropout knows which token is which, and
-attention, the only part that looks from token to token, sets its rows side by side in groups of like length.
+A batch is padded to its longest sequence, and a stack to the longest of all its batches, so that two thirds of the
+positions can be padding. The first layer therefore receives its tokens packed as (1, N, H), ordered by trial, and the
+output of the last layer is unpacked to (T*B, L, H). In between, linear layers and layer norms use each trial's number
+of tokens (varlen_ops.py), dropout uses each token's row and position, and attention pads rows of similar length to a
+common grid.
 """
 
 from __future__ import annotations
@@ -19,110 +19,116 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from whichlayers.engine.attention import stacked_attention
 from whichlayers.engine.stacked_modules import StackContext
-from whichlayers.engine.stacking import ATTENTION, Stack
+from whichlayers.engine.stacking import ATTENTION, StackedModel
 from whichlayers.models.anatomy import Anatomy
 
 PACKED_ATTENTION = "whichlayers_packed"
-# families whose layers treat tokens one by one outside of an attention function of Hugging Face's interface
-PACKABLE = {"bert", "roberta", "distilbert", "electra"}
-ROWS_A_GROUP = 8  # rows of like length that attention computes together
+# families whose layers process each token on its own, except in Hugging Face's attention interface
+PACKABLE_FAMILIES = {"bert", "roberta", "distilbert", "electra"}
+ROWS_PER_GROUP = 8  # rows of similar length that attention computes together
 
 
 @dataclass(frozen=True)
-class Group:
-    """Rows of like length, side by side in one grid."""
+class AttentionGroup:
+    """Rows of similar length, padded to a common grid of (rows, length) cells."""
 
-    rows: Tensor  # (R,) which rows of the batch
+    rows: Tensor  # (R,) rows of the batch
     length: int
-    hidden: Tensor  # (R, 1, 1, length): 0 for a token, lowest number for padding
-    start: int  # its first cell among those of all groups
+    mask: Tensor  # (R, 1, 1, length) additive attention mask: 0 for a token, the lowest float for padding
+    start: int  # number of cells in all previous groups
 
 
 @dataclass
 class Packing:
-    """Where each real token of a right-padded batch lies, packed and in the grids of attention."""
+    """Indices to pack a right-padded batch, and to arrange packed tokens in the grids of attention.
 
-    sizes: list[int]  # (T,) packed tokens of each trial, which lie one after another
-    cells: Tensor  # (N,) the token's place in the batch, row * L + position
-    rows: Tensor  # (N,)
-    positions: Tensor  # (N,) int32
+    N is the number of tokens and M the number of cells in the grids of all groups.
+    """
+
+    trial_tokens: list[int]  # (T,) number of tokens of each trial
+    flat_index: Tensor  # (N,) index of each token in the flattened batch, row * L + position
+    rows: Tensor  # (N,) row of each token
+    positions: Tensor  # (N,) int32 position of each token in its row
     shape: tuple[int, int]  # T*B, L
-    groups: list[Group]
-    from_packed: Tensor  # (M,) which packed token stands in each cell of the groups' grids; any, for padding
-    to_packed: Tensor  # (N,) the cell of each packed token
-    real: Tensor  # (M,) 1 for a token, 0 for padding
+    groups: list[AttentionGroup]
+    to_grid: Tensor  # (M,) token of each cell; for padding, the first token of the row
+    from_grid: Tensor  # (N,) cell of each token
+    is_token: Tensor  # (M,) float: 1 for a token, 0 for padding
     by_heads: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
     @staticmethod
     def of(attention_mask: Tensor, trials: int) -> Packing | None:
-        """None where the batch is not padded on the right, and must be taken as it is."""
+        """The packing of a batch with this (T*B, L) mask; None if it is not right-padded or has an empty row."""
         mask = attention_mask.numpy() > 0  # (T*B, L)
         rows, width = mask.shape
         lengths = mask.sum(1)
         if not (mask == (np.arange(width) < lengths[:, None])).all() or not lengths.all():
             return None
-        cells = np.flatnonzero(mask)
-        row, position = np.divmod(cells, width)
-        starts = np.concatenate([[0], lengths.cumsum()])  # of each row among the packed tokens
-        groups, sources, real, to_packed, start = [], [], [], np.empty(len(cells), np.int64), 0
-        for chosen in _like_length(lengths):
+        flat_index = np.flatnonzero(mask)
+        row, position = np.divmod(flat_index, width)
+        first_token = np.concatenate([[0], lengths.cumsum()])  # of each row among the packed tokens
+        groups, to_grid, is_token, start = [], [], [], 0
+        from_grid = np.empty(len(flat_index), np.int64)
+        for chosen in _group_by_length(lengths):
             length = int(lengths[chosen].max())
-            there = np.arange(length) < lengths[chosen][:, None]  # (R, length)
-            source = np.where(there, starts[chosen][:, None] + np.arange(length), starts[chosen][:, None])
-            to_packed[source[there]] = start + np.flatnonzero(there)
-            hidden = np.where(there, np.float32(0), np.finfo(np.float32).min)[:, None, None]
-            groups.append(Group(torch.from_numpy(chosen), length, torch.from_numpy(hidden), start))
-            sources.append(source.ravel())
-            real.append(there.ravel())
-            start += source.size
+            first = first_token[chosen][:, None]  # (R, 1)
+            real = np.arange(length) < lengths[chosen][:, None]  # (R, length)
+            token = np.where(real, first + np.arange(length), first)
+            from_grid[token[real]] = start + np.flatnonzero(real)
+            additive = np.where(real, np.float32(0), np.finfo(np.float32).min)[:, None, None]
+            groups.append(AttentionGroup(torch.from_numpy(chosen), length, torch.from_numpy(additive), start))
+            to_grid.append(token.ravel())
+            is_token.append(real.ravel())
+            start += token.size
         return Packing(
             lengths.reshape(trials, -1).sum(1).tolist(),
-            torch.from_numpy(cells),
+            torch.from_numpy(flat_index),
             torch.from_numpy(row),
             torch.from_numpy(position.astype(np.int32)),
             (rows, width),
             groups,
-            torch.from_numpy(np.concatenate(sources)),
-            torch.from_numpy(to_packed),
-            torch.from_numpy(np.concatenate(real).astype(np.float32)),
+            torch.from_numpy(np.concatenate(to_grid)),
+            torch.from_numpy(from_grid),
+            torch.from_numpy(np.concatenate(is_token).astype(np.float32)),
         )
 
-    def heads(self, n: int) -> tuple[Tensor, Tensor, Tensor]:
-        """`from_packed`, `to_packed` and `real` for n heads; a group's cells are (R, n, length)."""
-        if n not in self.by_heads:
-            head = torch.arange(n)
-            sources, cells, real = [], torch.empty(len(self.cells), n, dtype=torch.int64), []
+    def per_head(self, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        """`to_grid`, `from_grid` and `is_token` for N * heads vectors; a group has cells (R, heads, length)."""
+        if heads not in self.by_heads:
+            head = torch.arange(heads)
+            from_grid = torch.empty(len(self.flat_index), heads, dtype=torch.int64)
+            to_grid, is_token = [], []
             for g in self.groups:
                 stop = g.start + len(g.rows) * g.length
-                source = self.from_packed[g.start : stop].view(-1, 1, g.length)
-                there = self.real[g.start : stop].view(-1, 1, g.length).expand(-1, n, -1)
-                sources.append((source * n + head[:, None]).flatten())
-                cell = torch.arange(g.start * n, stop * n).view(-1, n, g.length).transpose(1, 2)
-                chosen = there[:, 0] > 0
-                cells[source[:, 0][chosen]] = cell[chosen]
-                real.append(there.reshape(-1, 1))
-            self.by_heads[n] = (torch.cat(sources), cells.flatten(), torch.cat(real))
-        return self.by_heads[n]
+                token = self.to_grid[g.start : stop].view(-1, 1, g.length)
+                real = self.is_token[g.start : stop].view(-1, 1, g.length).expand(-1, heads, -1)
+                to_grid.append((token * heads + head[:, None]).flatten())
+                cell = torch.arange(g.start * heads, stop * heads).view(-1, heads, g.length).transpose(1, 2)
+                chosen = real[:, 0] > 0
+                from_grid[token[:, 0][chosen]] = cell[chosen]
+                is_token.append(real.reshape(-1, 1))
+            self.by_heads[heads] = (torch.cat(to_grid), from_grid.flatten(), torch.cat(is_token))
+        return self.by_heads[heads]
 
     def pack(self, x: Tensor) -> Tensor:
         """(T*B, L, H) -> (1, N, H)."""
-        return x.reshape(-1, x.shape[-1]).index_select(0, self.cells)[None]
+        return x.reshape(-1, x.shape[-1]).index_select(0, self.flat_index)[None]
 
     def unpack(self, x: Tensor) -> Tensor:
         """(1, N, H) -> (T*B, L, H), with zeros for padding."""
         rows, width = self.shape
-        blank = x.new_zeros(rows * width, x.shape[-1])
-        return blank.index_copy(0, self.cells, x[0]).view(rows, width, -1)
+        padded = x.new_zeros(rows * width, x.shape[-1])
+        return padded.index_copy(0, self.flat_index, x[0]).view(rows, width, -1)
 
 
-def _like_length(lengths: np.ndarray) -> list[np.ndarray]:
-    """Row numbers by length, in groups."""
+def _group_by_length(lengths: np.ndarray) -> list[np.ndarray]:
+    """Row numbers sorted by length, in groups of about ROWS_PER_GROUP."""
     order = np.argsort(lengths, kind="stable")
-    return np.array_split(order, max(1, round(len(order) / ROWS_A_GROUP)))
+    return np.array_split(order, max(1, round(len(order) / ROWS_PER_GROUP)))
 
 
 class _GroupedAttention(torch.autograd.Function):
-    """query, key, value (N, heads * d), one dropout mask a group (or none) -> (N, heads * d)."""
+    """query, key, value (N, heads * d), and a dropout mask per group or no masks at all -> (N, heads * d)."""
 
     @staticmethod
     def forward(
@@ -135,46 +141,49 @@ class _GroupedAttention(torch.autograd.Function):
         scaling: float,
         masks: list[Tensor],
     ) -> Tensor:
-        from_packed, to_packed, _ = packing.heads(heads)
+        to_grid, from_grid, _ = packing.per_head(heads)
         width = query.shape[1] // heads
-        grids = [x.reshape(-1, width).index_select(0, from_packed) for x in (query, key, value)]
+        grids = [x.reshape(-1, width).index_select(0, to_grid) for x in (query, key, value)]
         mixed = torch.empty_like(grids[0])  # (M * heads, d)
         ctx.packing, ctx.heads, ctx.scaling, ctx.masks = packing, heads, scaling, masks
         ctx.probabilities = []
         for i, g in enumerate(packing.groups):
-            q, k, v, out = (_part(x, g, heads) for x in (*grids, mixed))
-            hidden = g.hidden.expand(-1, heads, 1, -1).reshape(-1, 1, g.length)
-            scores = torch.baddbmm(hidden, q, k.mT, alpha=scaling)  # (R * heads, l, l)
+            q, k, v, out = (_group_cells(x, g, heads) for x in (*grids, mixed))
+            mask = g.mask.expand(-1, heads, 1, -1).reshape(-1, 1, g.length)
+            scores = torch.baddbmm(mask, q, k.mT, alpha=scaling)  # (R * heads, l, l)
             probabilities = torch.softmax(scores, -1)
             ctx.probabilities.append(probabilities)
             torch.bmm(probabilities * masks[i] if masks else probabilities, v, out=out)
         ctx.save_for_backward(*grids)
-        return mixed.index_select(0, to_packed).view(-1, heads * width)
+        return mixed.index_select(0, from_grid).view(-1, heads * width)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         grids, heads, masks = ctx.saved_tensors, ctx.heads, ctx.masks
-        from_packed, to_packed, real = ctx.packing.heads(heads)
+        to_grid, from_grid, is_token = ctx.packing.per_head(heads)
         width = grad.shape[1] // heads
-        grad_mixed = grad.reshape(-1, width).index_select(0, from_packed).mul_(real)
+        grad_mixed = grad.reshape(-1, width).index_select(0, to_grid).mul_(is_token)
         grads = [torch.empty_like(x) for x in grids]
         for i, g in enumerate(ctx.packing.groups):
-            q, k, v, out, grad_q, grad_k, grad_v = (_part(x, g, heads) for x in (*grids, grad_mixed, *grads))
+            q, k, v, out, grad_q, grad_k, grad_v = (
+                _group_cells(x, g, heads) for x in (*grids, grad_mixed, *grads)
+            )
             probabilities = ctx.probabilities[i]
             kept = probabilities * masks[i] if masks else probabilities
             torch.bmm(kept.mT, out, out=grad_v)
-            inner = torch.bmm(out, v.mT)
+            grad_scores = torch.bmm(out, v.mT)
             if masks:
-                inner.mul_(masks[i])
-            inner = torch._softmax_backward_data(inner, probabilities, -1, torch.float32).mul_(ctx.scaling)
-            torch.bmm(inner, k, out=grad_q)
-            torch.bmm(inner.mT, q, out=grad_k)
-        packed = [x.index_select(0, to_packed).view(-1, heads * width) for x in grads]
+                grad_scores.mul_(masks[i])
+            grad_scores = torch._softmax_backward_data(grad_scores, probabilities, -1, torch.float32)
+            grad_scores.mul_(ctx.scaling)
+            torch.bmm(grad_scores, k, out=grad_q)
+            torch.bmm(grad_scores.mT, q, out=grad_k)
+        packed = [x.index_select(0, from_grid).view(-1, heads * width) for x in grads]
         return *packed, None, None, None, None
 
 
-def _part(x: Tensor, group: Group, heads: int) -> Tensor:
-    """A group's cells as (R * heads, length, d)."""
+def _group_cells(x: Tensor, group: AttentionGroup, heads: int) -> Tensor:
+    """The cells of one group as (R * heads, length, d), a view of x (M * heads, d)."""
     cells = len(group.rows) * group.length
     return x[group.start * heads : (group.start + cells) * heads].view(-1, group.length, x.shape[-1])
 
@@ -186,18 +195,18 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    **more: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """query, key, value (1, heads, N, d) of a packed batch -> (1, N, heads, d); else as stacked_attention."""
-    site: Any = module.attention_dropout_site
-    packing = site.context.packing
+    """query, key, value (1, heads, N, d) of a packed batch -> (1, N, heads, d); other batches: stacked_attention."""
+    dropout: Any = module.stacked_dropout
+    packing = dropout.context.packing
     if packing is None:
-        return stacked_attention(module, query, key, value, attention_mask, scaling=scaling, **more)
+        return stacked_attention(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     _, heads, tokens, width = query.shape
     flat = [x.transpose(1, 2).reshape(tokens, heads * width) for x in (query, key, value)]
     masks = []
-    if site.active:
-        masks = [site.attention_mask(g.rows, heads, g.length) for g in packing.groups]
+    if dropout.active:
+        masks = [dropout.attention_mask(g.rows, heads, g.length) for g in packing.groups]
     mixed = _GroupedAttention.apply(*flat, packing, heads, scaling or width**-0.5, masks)
     return mixed.view(1, tokens, heads, width), None
 
@@ -206,22 +215,24 @@ AttentionInterface.register(PACKED_ATTENTION, packed_attention)
 AttentionMaskInterface.register(PACKED_ATTENTION, AttentionMaskInterface()[ATTENTION])
 
 
-def pack_layers(stack: Stack) -> None:
-    """Let a stack's layers work on packed tokens from now on, where its family can."""
-    encoder = next(m for m in stack.modules() if isinstance(m, PreTrainedModel))
-    if encoder.config.model_type not in PACKABLE:
+def pack_layers(model: StackedModel) -> None:
+    """Make the layers of a stacked model compute on packed tokens, in place; no effect on unsupported families."""
+    encoder = next(m for m in model.modules() if isinstance(m, PreTrainedModel))
+    if encoder.config.model_type not in PACKABLE_FAMILIES:
         return
-    context, layers = stack.context, Anatomy(encoder).layers
-    for module in stack.modules():
+    context, layers = model.context, Anatomy(encoder).layers
+    for module in model.modules():
         config: Any = getattr(module, "config", None)
         if getattr(config, "_attn_implementation", None) == ATTENTION:
             config._attn_implementation = PACKED_ATTENTION
-    layers[0].register_forward_pre_hook(_enter(context))
-    layers[-1].register_forward_hook(_leave(context))
-    stack.register_forward_pre_hook(_prepare(context), with_kwargs=True)
+    layers[0].register_forward_pre_hook(_pack_hook(context))
+    layers[-1].register_forward_hook(_unpack_hook(context))
+    model.register_forward_pre_hook(_prepare_hook(context), with_kwargs=True)
 
 
-def _prepare(context: StackContext) -> Any:
+def _prepare_hook(context: StackContext) -> Any:
+    """Forward pre-hook of the model: compute the packing of the batch."""
+
     def hook(_: nn.Module, args: Any, inputs: dict[str, Any]) -> None:
         mask = inputs.get("attention_mask")
         context.packing = None
@@ -230,7 +241,9 @@ def _prepare(context: StackContext) -> Any:
     return hook
 
 
-def _enter(context: StackContext) -> Any:
+def _pack_hook(context: StackContext) -> Any:
+    """Forward pre-hook of the first layer: pack its input."""
+
     def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         context.packing = context.next_packing
         return None if context.packing is None else (context.packing.pack(args[0]), *args[1:])
@@ -238,7 +251,9 @@ def _enter(context: StackContext) -> Any:
     return hook
 
 
-def _leave(context: StackContext) -> Any:
+def _unpack_hook(context: StackContext) -> Any:
+    """Forward hook of the last layer: unpack its output."""
+
     def hook(_: nn.Module, args: Any, output: Any) -> Any:
         packing, context.packing, context.next_packing = context.packing, None, None
         if packing is None:

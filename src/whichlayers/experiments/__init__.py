@@ -1,4 +1,4 @@
-"""The kinds of experiment that a study file can list, and their registry."""
+"""Kinds of experiment that a study file can list, by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Union
 
 from pydantic import BeforeValidator, Field
 
-from whichlayers.config.errors import close_match, one_of, refuse
+from whichlayers.config.errors import close_match, format_choices, raise_problems
 from whichlayers.experiments.base import Experiment
 from whichlayers.experiments.epochs import Epochs
 from whichlayers.experiments.incremental import Incremental
@@ -33,14 +33,14 @@ KINDS: dict[str, type[Experiment]] = {
 }
 
 
-def _from_kind(value: Any) -> Any:
-    """Lets "incremental" stand for { kind = "incremental" }, and says which kinds there are."""
+def _check_kind(value: Any) -> Any:
+    """Expand "incremental" to {"kind": "incremental"}; report an unknown kind together with the known ones."""
     if not isinstance(value, str | dict):
         return value
     kind, key = (value, "") if isinstance(value, str) else (value.get("kind"), "kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        near = close_match(kind, KINDS) if isinstance(kind, str) else ""
-        refuse((key, f"a kind of experiment is needed;{near} allowed: {one_of(KINDS)}"))
+        suggestion = close_match(kind, KINDS) if isinstance(kind, str) else ""
+        raise_problems((key, f"must be a kind of experiment;{suggestion} allowed: {format_choices(KINDS)}"))
     return {"kind": kind} if isinstance(value, str) else value
 
 
@@ -58,5 +58,5 @@ AnyExperiment = Annotated[
         Selectivity,
     ],
     Field(discriminator="kind"),
-    BeforeValidator(_from_kind),
+    BeforeValidator(_check_kind),
 ]

@@ -1,4 +1,4 @@
-"""Base classes of the experiments: the keys they share and how they list the models they build."""
+"""Base classes of the experiments: shared keys and the model variants that an experiment trains."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from whichlayers.config.sections import (
 )
 from whichlayers.trial import Probe, Recipe
 
-Names = Annotated[
-    Literal["all"] | tuple[Text, ...], BeforeValidator(lambda v: v if v == "all" else as_tuple(v))
-]
 SHARED_KEYS = (
     "tasks",
     "train_sizes",
@@ -33,9 +30,11 @@ SHARED_KEYS = (
     "keep_layer_norm",
     "reinit_lr_factor",
 )
+ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"  # conditions of the baselines
 
-
-ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"
+Names = Annotated[
+    Literal["all"] | tuple[Text, ...], BeforeValidator(lambda v: v if v == "all" else as_tuple(v))
+]
 Recipes = Annotated[tuple[Recipe, ...], BeforeValidator(at_least_one)]
 Flags = Annotated[tuple[Annotated[bool, Field(strict=True)], ...], BeforeValidator(at_least_one)]
 Factors = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], BeforeValidator(at_least_one)]
@@ -43,113 +42,155 @@ Counts = Annotated[tuple[Count, ...], BeforeValidator(as_tuple)]
 
 
 @dataclass(frozen=True)
-class Arrangement:
-    """A point of an experiment, before it is known what the model is trained on."""
+class Variant:
+    """One model variant: a point of an experiment, before task, training size and seed are chosen.
+
+    Args:
+        condition: Which curve of the experiment the point is on.
+        x: Position on the curve.
+        order: Pretrained layers in their new order; None keeps all layers as they are.
+        reinit: Positions whose layers are re-initialized.
+        is_baseline: Whether other variants are compared with this one.
+        probe: Linear probe to train in place of finetuning.
+    """
 
     condition: str
     x: float
-    order: tuple[int, ...] | None = None  # None: the pretrained layers as they are
+    order: tuple[int, ...] | None = None
     reinit: tuple[int, ...] = ()
     is_baseline: bool = False
-    probe: Probe | None = None  # in place of finetuning
+    probe: Probe | None = None
 
 
 @dataclass(frozen=True)
-class Misfit:
-    """A value that a model of this depth has no room for."""
+class DepthError:
+    """A setting that is invalid for the depth of a model.
+
+    Args:
+        key: Key of the setting in the experiment.
+        value: The invalid value.
+        allowed: Which values are allowed, for the error message.
+    """
 
     key: str
-    given: object
+    value: object
     allowed: str
 
 
 class Experiment(Section):
+    """Base class of all experiments. A subclass is one kind of experiment; its fields are its keys."""
+
     train_sizes: Sizes | None = Field(
-        default=None, description="In place of the study's and the tasks'.", examples=[[500]]
+        default=None,
+        description="Training sizes of this experiment, in place of those of the study and its tasks.",
+        examples=[[500]],
     )
-    trials: CountPerSize | None = Field(default=None, description="In place of the study's.", examples=[10])
+    trials: CountPerSize | None = Field(
+        default=None, description="Trials per point, in place of the study's.", examples=[10]
+    )
 
     @classmethod
     def key_order(cls) -> list[str]:
-        """Its own first, then those that experiments share."""
+        """The experiment's own keys, followed by those that experiments share."""
         return sorted(cls.model_fields, key=lambda key: key in SHARED_KEYS)
 
-    def misfits(self, depth: int) -> Iterator[Misfit]:
+    def depth_errors(self, depth: int) -> Iterator[DepthError]:
+        """Settings that are invalid for a model with `depth` layers."""
         yield from ()
 
-    def arrangements(self, depth: int) -> Iterator[Arrangement]:
-        """All points for a model of this depth, baselines first. Only for depths without misfits."""
+    def variants(self, depth: int) -> Iterator[Variant]:
+        """All variants of a model with `depth` layers, baselines first. Requires that `depth_errors` is empty."""
         raise NotImplementedError
 
-    def words(self) -> str:
+    def summary(self) -> str:
+        """What the experiment does, as one clause for the description of a study."""
         raise NotImplementedError
 
 
-def all_or_numbers(lowest: int, *words: str) -> PlainValidator:
-    def fits(value: Any) -> bool:
-        return value in words or (isinstance(value, int) and not isinstance(value, bool) and value >= lowest)
+def all_or_numbers(lowest: int, *names: str) -> PlainValidator:
+    """Validator: "all", or one or more integers of at least `lowest` or names in `names`, as a tuple."""
+
+    def is_valid(value: Any) -> bool:
+        return value in names or (isinstance(value, int) and not isinstance(value, bool) and value >= lowest)
 
     def check(value: Any) -> Literal["all"] | tuple[int | str, ...]:
         if value == "all":
             return "all"
         values = as_tuple(value)
-        if values and all(map(fits, values)):
+        if values and all(map(is_valid, values)):
             return values
-        also = "".join(f' or "{word}"' for word in words)
+        alternatives = "".join(f' or "{name}"' for name in names)
         raise ValueError(
-            f'allowed: "all", or a list of whole numbers of {lowest} or more{also}, such as [1, 6]'
+            f'allowed: "all", or a list of integers of at least {lowest}{alternatives}, such as [1, 6]'
         )
 
     return PlainValidator(check)
 
 
-def layer_run(first: int, last: int) -> tuple[int, ...]:
+def layer_range(first: int, last: int) -> tuple[int, ...]:
+    """The layers from `first` to `last`, both included."""
     return tuple(range(first, last + 1))
 
 
-def listed(numbers: Iterable[Any], last_word: str = "and") -> str:
-    *others, last = (str(n) for n in numbers)
-    return f"{', '.join(others)} {last_word} {last}" if others else last
+def format_list(items: Iterable[Any], conjunction: str = "and") -> str:
+    """(1, 2, 3) -> "1, 2 and 3" """
+    *others, last = (str(item) for item in items)
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
 Keep = Annotated[Literal["all"] | tuple[int | str, ...], all_or_numbers(0, "half", "depth")]
 
 
 class TaskExperiment(Experiment):
-    tasks: Names = Field(default="all", description='Which of the study\'s tasks: "all", or a list of names.')
+    """Base class of the experiments that train on tasks."""
+
+    tasks: Names = Field(default="all", description='Tasks of the study to use: "all", or a list of names.')
 
     @field_validator("tasks")
     @classmethod
-    def _has_some(cls, value: Any) -> Any:
+    def _check_tasks(cls, value: Any) -> Any:
         if not value:
-            raise ValueError('name at least one task, or leave the key out for "all"')
+            raise ValueError('name at least one task, or remove the key for "all"')
         return value
 
 
 class FinetuningExperiment(TaskExperiment):
-    epochs: CountPerSize | None = Field(default=None, description="In place of [training]'s.", examples=[3])
+    """Base class of the experiments that finetune models."""
+
+    epochs: CountPerSize | None = Field(
+        default=None, description="Number of epochs, in place of the one in [training].", examples=[3]
+    )
     lr: Annotated[Number, Field(gt=0)] | None = Field(
-        default=None, description="In place of [training]'s.", examples=[2e-5]
+        default=None, description="Learning rate, in place of the one in [training].", examples=[2e-5]
     )
 
 
 class ReinitExperiment(FinetuningExperiment):
+    """Base class of the experiments that re-initialize layers."""
+
     recipe: Recipes | None = Field(
-        default=None, description="In place of the study's; a list runs each.", examples=["bert_init"]
+        default=None,
+        description="Re-initialization recipe, in place of the study's; with a list, each is run.",
+        examples=["bert_init"],
     )
     keep_layer_norm: Flags | None = Field(
-        default=None, description="In place of the study's; a list runs each.", examples=[[False, True]]
+        default=None,
+        description="Whether re-initialized layers keep their pretrained layer norms, in place of the study's; with "
+        "a list, each is run.",
+        examples=[[False, True]],
     )
     reinit_lr_factor: Factors = Field(
         default=(1.0,),
-        description="Learning rate of re-initialised layers, in multiples of lr; a list runs each.",
+        description="Learning rate of re-initialized layers, as a multiple of lr; with a list, each is run.",
     )
 
 
-def baselines(depth: int) -> Iterator[Arrangement]:
-    yield Arrangement(ALL_PRETRAINED, 0, is_baseline=True)
-    yield Arrangement(NONE_PRETRAINED, 0, reinit=layer_run(1, depth), is_baseline=True)
+def baselines(depth: int) -> Iterator[Variant]:
+    """The model with all and with none of its layers pretrained."""
+    yield Variant(ALL_PRETRAINED, 0, is_baseline=True)
+    yield Variant(NONE_PRETRAINED, 0, reinit=layer_range(1, depth), is_baseline=True)
 
 
-def unless_identity(order: tuple[int, ...], depth: int) -> tuple[int, ...] | None:
-    return None if order == layer_run(1, depth) else order
+def none_if_identity(order: tuple[int, ...], depth: int) -> tuple[int, ...] | None:
+    """`order`, or None if it leaves all layers in place."""
+    return None if order == layer_range(1, depth) else order

@@ -1,4 +1,4 @@
-"""The incremental experiment, evaluated after every epoch of a longer training."""
+"""The incremental experiment with longer training, evaluated after every epoch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from whichlayers.experiments.incremental import Incremental
 
 
 class Epochs(Incremental):
-    """Does training longer close the gap? The metric and the loss after each epoch, for a few values of k."""
+    """Test whether longer training closes the gap: metric and loss after each epoch, for a few values of k."""
 
     kind: Literal["epochs"] = "epochs"  # type: ignore[assignment]
     keep: Keep = Field(
         default=(0, "half", "depth"),
-        description='The values of k: "all" for 0 to the depth of the model, or a list of numbers, "half" and "depth".',
+        description='Values of k: "all" for 0 to the depth of the model, or a list of numbers, "half" and "depth".',
     )
     epochs: CountPerSize | None = Field(
-        default=PerSize(10), description="Passes over the subset.", examples=[10]
+        default=PerSize(10), description="Number of epochs; the model is evaluated after each.", examples=[10]
     )
 
-    def words(self) -> str:
-        return f"{super().words()}, and look at every epoch"
+    def summary(self) -> str:
+        return f"{super().summary()}, evaluated after every epoch"

@@ -1,4 +1,4 @@
-"""Keep the first k pretrained layers, re-initialize the rest."""
+"""The incremental experiment: keep the first k pretrained layers, re-initialize the others."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Literal
 
 from pydantic import Field
 
-from whichlayers.experiments.base import Arrangement, Keep, Misfit, ReinitExperiment, layer_run, listed
+from whichlayers.experiments.base import DepthError, Keep, ReinitExperiment, Variant, format_list, layer_range
 
 
 class Incremental(ReinitExperiment):
-    """Keep the first k pretrained layers and re-initialise the rest."""
+    """Keep the first k pretrained layers and re-initialize the others."""
 
     kind: Literal["incremental"] = "incremental"
     keep: Keep = Field(
         default="all",
-        description='The values of k: "all" for 0 to the depth of the model, or a list of numbers, "half" and "depth".',
+        description='Values of k: "all" for 0 to the depth of the model, or a list of numbers, "half" and "depth".',
     )
 
-    def misfits(self, depth: int) -> Iterator[Misfit]:
+    def depth_errors(self, depth: int) -> Iterator[DepthError]:
         for k in self.keep if self.keep != "all" else ():
             if isinstance(k, int) and k > depth:
-                yield Misfit("keep", k, f"0 to {depth} layers can be kept")
+                yield DepthError("keep", k, f"0 to {depth} layers can be kept")
 
-    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+    def variants(self, depth: int) -> Iterator[Variant]:
         named: dict[int | str, int] = {"half": depth // 2, "depth": depth}
         kept = range(depth + 1) if self.keep == "all" else [named.get(k, k) for k in self.keep]
         for k in dict.fromkeys(map(int, kept)):
-            yield Arrangement("", k, reinit=layer_run(k + 1, depth))
+            yield Variant("", k, reinit=layer_range(k + 1, depth))
 
-    def words(self) -> str:
-        values = "every k" if self.keep == "all" else f"k = {listed(self.keep)}"
-        return f"keep the first k pretrained layers and re-initialise the rest, for {values}"
+    def summary(self) -> str:
+        values = "every k" if self.keep == "all" else f"k = {format_list(self.keep)}"
+        return f"keep the first k pretrained layers and re-initialize the others, for {values}"

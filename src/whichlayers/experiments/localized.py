@@ -1,4 +1,4 @@
-"""Re-initialize, or alone preserve, one block of consecutive layers."""
+"""The localized experiment: re-initialize one block of consecutive layers, or all layers outside it."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from whichlayers.config.sections import Count, at_least_one
-from whichlayers.experiments.base import Arrangement, Misfit, ReinitExperiment, baselines, layer_run
+from whichlayers.experiments.base import DepthError, ReinitExperiment, Variant, baselines, layer_range
 
 
 class Localized(ReinitExperiment):
-    """Re-initialise one block of consecutive layers, or all layers but the block."""
+    """Re-initialize one block of consecutive layers, or all layers outside it."""
 
     kind: Literal["localized"] = "localized"
-    block: Count = Field(default=3, description="Layers in a block.")
+    block: Count = Field(default=3, description="Number of layers in a block.")
     mode: Annotated[tuple[Literal["reinitialized", "preserved"], ...], BeforeValidator(at_least_one)] = Field(
         default=("reinitialized", "preserved"),
-        description="reinitialized draws the block anew; preserved keeps it and draws all others anew.",
+        description="reinitialized: re-initialize the block; preserved: keep the block and re-initialize all other "
+        "layers.",
     )
 
-    def misfits(self, depth: int) -> Iterator[Misfit]:
+    def depth_errors(self, depth: int) -> Iterator[DepthError]:
         if self.block > depth:
-            yield Misfit("block", self.block, f"a block can have 1 to {depth} layers")
+            yield DepthError("block", self.block, f"a block can have 1 to {depth} layers")
 
-    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+    def variants(self, depth: int) -> Iterator[Variant]:
         yield from baselines(depth)
         for mode in self.mode:
             for first in range(1, depth - self.block + 2):
-                block = layer_run(first, first + self.block - 1)
-                others = tuple(n for n in layer_run(1, depth) if n not in block)
-                yield Arrangement(f"block {mode}", first, reinit=block if mode == "reinitialized" else others)
+                block = layer_range(first, first + self.block - 1)
+                others = tuple(n for n in layer_range(1, depth) if n not in block)
+                yield Variant(f"block {mode}", first, reinit=block if mode == "reinitialized" else others)
 
-    def words(self) -> str:
-        does = {
-            "reinitialized": "re-initialise it",
-            "preserved": "keep it and re-initialise all other layers",
+    def summary(self) -> str:
+        actions = {
+            "reinitialized": "re-initialize it",
+            "preserved": "keep it and re-initialize all other layers",
         }
-        return f"for each run of {self.block} consecutive layers, {', or '.join(does[m] for m in self.mode)}"
+        block = f"block of {self.block} consecutive layers" if self.block > 1 else "layer"
+        return f"for each {block}, {', or '.join(actions[mode] for mode in self.mode)}"

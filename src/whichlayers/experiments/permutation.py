@@ -1,4 +1,4 @@
-"""Shuffle the pretrained layers."""
+"""The permutation experiment: shuffle the pretrained layers."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ import numpy as np
 from pydantic import Field
 
 from whichlayers.config.sections import CountPerSize
-from whichlayers.experiments.base import Arrangement, ReinitExperiment, baselines, unless_identity
+from whichlayers.experiments.base import ReinitExperiment, Variant, baselines, none_if_identity
 
-LEAST_ORDERS = 3  # a correlation over fewer has no p value
+MIN_PERMUTATIONS = 3  # a correlation over fewer has no p value
 
 
 class Permutation(ReinitExperiment):
-    """Shuffle the pretrained layers; nothing is re-initialised but in a baseline."""
+    """Shuffle the pretrained layers. Only the baseline without pretrained layers is re-initialized."""
 
     kind: Literal["permutation"] = "permutation"
-    permutations: Annotated[int, Field(strict=True, ge=LEAST_ORDERS)] = Field(
+    permutations: Annotated[int, Field(strict=True, ge=MIN_PERMUTATIONS)] = Field(
         default=10,
-        description="How many; tasks are correlated over them. The nth is the same for every task and study.",
+        description="Number of permutations; tasks are correlated over them. The nth permutation is the same for every "
+        "task and study.",
     )
     baseline_trials: CountPerSize | None = Field(
         default=None,
-        description="Trials of the two baselines, if not as many as of each permutation.",
+        description="Trials of each of the two baselines. Default: as many as of each permutation.",
         examples=[3],
     )
 
-    def arrangements(self, depth: int) -> Iterator[Arrangement]:
+    def variants(self, depth: int) -> Iterator[Variant]:
         yield from baselines(depth)
         for n in range(1, self.permutations + 1):
             order = tuple(int(i) + 1 for i in np.random.RandomState(n).permutation(depth))
-            yield Arrangement("permuted", n, order=unless_identity(order, depth))
+            yield Variant("permuted", n, order=none_if_identity(order, depth))
 
-    def words(self) -> str:
+    def summary(self) -> str:
         return f"shuffle the pretrained layers, in {self.permutations} random orders"

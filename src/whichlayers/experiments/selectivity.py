@@ -1,4 +1,4 @@
-"""Probes compared with control tasks, and their description length."""
+"""Selectivity: probes compared with probes of a control task, and their description length."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from whichlayers.experiments.word_base import Question, RankingExperiment, percent, share_list
+from whichlayers.experiments.word_base import ProbeVariant, RankingExperiment, format_percentages, percent
 
 
 class Selectivity(RankingExperiment):
-    """Compare probes with a control task, in which every word type has one random tag."""
+    """Compare probes with probes of a control task, which assigns a random tag to every word type."""
 
     kind: Literal["selectivity"] = "selectivity"
     description_length: Annotated[bool, Field(strict=True)] = Field(
-        default=True, description="Measure how far a probe compresses the tags (online code), too."
+        default=True,
+        description="Whether to also measure the compression of the tags by a probe (description length, online "
+        "code).",
     )
 
-    def questions(self, depth: int) -> Iterator[Question]:
-        asks: list[tuple[str, str]] = [(self.kind, "selectivity")]
-        asks += [("description_length", "compression")] if self.description_length else []
-        for experiment, ask in asks:
-            yield Question(experiment, "all neurons", 100, {"measure": ask})
+    def probe_variants(self, depth: int) -> Iterator[ProbeVariant]:
+        measures: list[tuple[str, str]] = [(self.kind, "selectivity")]
+        measures += [("description_length", "compression")] if self.description_length else []
+        for experiment, measure in measures:
+            yield ProbeVariant(experiment, "all neurons", 100, {"measure": measure})
             for share in self.shares:
-                settings = {"measure": ask, "neurons": "top", "share": share}
-                yield Question(experiment, "top", percent(share), settings)
+                settings = {"measure": measure, "neurons": "top", "share": share}
+                yield ProbeVariant(experiment, "top", percent(share), settings)
 
-    def words(self) -> str:
-        return f"hold probes of all neurons and of the top {share_list(self.shares)} against a control task"
+    def summary(self) -> str:
+        shares = format_percentages(self.shares)
+        return f"compare probes of all neurons and of the top {shares} with probes of a control task"

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from whichlayers.config.errors import refuse
+from whichlayers.config.errors import raise_problems
 from whichlayers.config.sections import Count, CountPerSize, Number, at_least_one
-from whichlayers.experiments.base import SHARED_KEYS, Experiment, Names, listed
+from whichlayers.experiments.base import SHARED_KEYS, Experiment, Names, format_list
 from whichlayers.trial import Norm, SubWord, WordProbe
 
-PRETRAINED = "pretrained"  # the model that was not finetuned, in names of conditions
-PLAIN = WordProbe("", "")
+PRETRAINED = "pretrained"  # in conditions: the model without finetuning
+DEFAULTS = WordProbe("", "")
 Share = Annotated[Number, Field(gt=0, le=1)]
 Shares = Annotated[tuple[Share, ...], BeforeValidator(at_least_one)]
 Lambda = Annotated[Number, Field(ge=0)]
@@ -25,69 +25,83 @@ WORD_KEYS = (
 
 
 @dataclass(frozen=True)
-class Question:
-    """A point of an experiment, before it is known which corpus and which model it is asked of."""
+class ProbeVariant:
+    """One word probe: a point of a word-level experiment, before corpus, model and seed are chosen.
+
+    Args:
+        experiment: Name of the experiment in the results.
+        label: Part of the point's condition after the name of the finetuning task; may be empty.
+        x: Position on the curve.
+        settings: Fields of `WordProbe` that differ from those of the experiment.
+    """
 
     experiment: str
-    aspect: str  # what follows the name of the model in the point's condition
+    label: str
     x: float
-    settings: dict[str, Any]  # of Words
+    settings: dict[str, Any]
 
 
 class WordExperiment(Experiment):
+    """Base class of the experiments that probe words of a tagged corpus, before and after finetuning."""
+
     corpora: Names = Field(
-        default="all", description='Which of the study\'s corpora: "all", or a list of names.'
+        default="all", description='Corpora of the study to use: "all", or a list of names.'
     )
     finetuned_on: Names = Field(
         default="all",
-        description='Tasks that the model is finetuned on before it is asked: "all" of the study\'s, or a list.',
+        description='Tasks that the model is finetuned on before it is probed: "all", or a list of names. [] probes '
+        "only the pretrained model.",
     )
     pretrained: Annotated[bool, Field(strict=True)] = Field(
-        default=True, description="Measure the model as it was pretrained, too."
+        default=True, description="Whether to also probe the pretrained model, without finetuning."
     )
     vector: SubWord = Field(
-        default=PLAIN.vector,
-        description="Which of its sub-words stand for a word: last, first or mean (of all).",
+        default=DEFAULTS.vector,
+        description="Which subwords represent a word: last, first or mean (of all its subwords).",
     )
     standardize: Annotated[bool, Field(strict=True)] = Field(
-        default=PLAIN.standardize,
-        description="Give every neuron mean 0 and standard deviation 1 over the training words before a probe reads "
-        "it.",
+        default=DEFAULTS.standardize,
+        description="Scale each neuron to mean 0 and standard deviation 1 on the training words.",
     )
     l2_norm: Norm = Field(
-        default=PLAIN.norm,
-        description="What l2 weighs: the sum of the squared weights, or its root (plain), as NeuroX does.",
+        default=DEFAULTS.norm,
+        description="L2 penalty: squared (sum of the squared weights) or plain (its square root, as in NeuroX).",
     )
-    probe_epochs: Count = Field(default=PLAIN.epochs, description="Passes of a probe over the words.")
-    probe_batch_size: Count = Field(default=PLAIN.batch_size, description="Words in a step of a probe.")
+    probe_epochs: Count = Field(default=DEFAULTS.epochs, description="Number of epochs of a probe.")
+    probe_batch_size: Count = Field(default=DEFAULTS.batch_size, description="Words per step of a probe.")
     probe_lr: Annotated[Number, Field(gt=0)] = Field(
-        default=PLAIN.lr, description="Learning rate of a probe (Adam)."
+        default=DEFAULTS.lr, description="Learning rate of a probe (Adam)."
     )
-    epochs: CountPerSize | None = Field(default=None, description="In place of [training]'s.", examples=[3])
+    epochs: CountPerSize | None = Field(
+        default=None, description="Number of epochs, in place of the one in [training].", examples=[3]
+    )
     lr: Annotated[Number, Field(gt=0)] | None = Field(
-        default=None, description="In place of [training]'s.", examples=[2e-5]
+        default=None, description="Learning rate, in place of the one in [training].", examples=[2e-5]
     )
 
     @classmethod
     def key_order(cls) -> list[str]:
-        """Its own first, then those about words, then those that all experiments share."""
+        """The experiment's own keys, then those of word-level experiments, then those of all experiments."""
         return sorted(cls.model_fields, key=lambda key: (key != "kind", key in SHARED_KEYS, key in WORD_KEYS))
 
     def lambdas(self) -> tuple[float, float] | None:
+        """Weights of the L1 and the L2 penalty; None for a grid search."""
         raise NotImplementedError
 
-    def chooses(self) -> bool:
-        """Whether lambdas or sets are chosen by sentences that are not trained on."""
+    def needs_validation_data(self) -> bool:
+        """Whether lambdas or neuron sets are selected on held-out sentences."""
         return self.lambdas() is None
 
-    def asks_about(self, corpus: str) -> bool:
-        return self.corpora == "all" or corpus in self.corpora
+    def uses_corpus(self, name: str) -> bool:
+        """Whether the experiment probes words of this corpus."""
+        return self.corpora == "all" or name in self.corpora
 
-    def questions(self, depth: int) -> Iterator[Question]:
+    def probe_variants(self, depth: int) -> Iterator[ProbeVariant]:
+        """All probes of a model with `depth` layers. Requires that `depth_errors` is empty."""
         raise NotImplementedError
 
-    def asked(self, depth: int) -> Iterator[tuple[Question, WordProbe]]:
-        """Every question with all of its settings; the corpus is still to be named."""
+    def word_probes(self, depth: int) -> Iterator[tuple[ProbeVariant, WordProbe]]:
+        """Each probe variant with its complete settings; the corpus is left empty."""
         shared = {
             "lambdas": self.lambdas(),
             "vector": self.vector,
@@ -97,25 +111,32 @@ class WordExperiment(Experiment):
             "batch_size": self.probe_batch_size,
             "lr": self.probe_lr,
         }
-        for question in self.questions(depth):
-            yield question, WordProbe("", "", **{**shared, **question.settings}).canonical()
+        for variant in self.probe_variants(depth):
+            yield variant, WordProbe("", "", **{**shared, **variant.settings}).canonical()
 
 
 class RankingExperiment(WordExperiment):
-    shares: Shares = Field(default=(0.05,), description="Sizes of the sets, as shares of all neurons.")
+    """Base class of the experiments that rank neurons."""
+
+    shares: Shares = Field(
+        default=(0.05,), description="Sizes of the neuron sets, as fractions of all neurons."
+    )
     l1: Lambda | None = Field(
         default=None,
-        description="Weight of the sum of the absolute weights. Left out with l2: found by a grid search.",
+        description="Weight of the L1 penalty. Default, if l2 is not given either: found by a grid search.",
         examples=[1e-3],
     )
     l2: Lambda | None = Field(
-        default=None, description="Weight of the sum of the squared weights (see l2_norm).", examples=[1e-2]
+        default=None,
+        description="Weight of the L2 penalty (see l2_norm). Default: found by a grid search.",
+        examples=[1e-2],
     )
 
     @model_validator(mode="after")
-    def _has_both(self) -> RankingExperiment:
+    def _check_lambdas(self) -> RankingExperiment:
         if (self.l1 is None) != (self.l2 is None):
-            refuse(("l1" if self.l1 is None else "l2", "give both l1 and l2, or neither for a grid search"))
+            missing = "l1" if self.l1 is None else "l2"
+            raise_problems((missing, "give both l1 and l2, or neither for a grid search"))
         return self
 
     def lambdas(self) -> tuple[float, float] | None:
@@ -123,8 +144,10 @@ class RankingExperiment(WordExperiment):
 
 
 def percent(share: float) -> float:
+    """A fraction as a percentage, without rounding errors of floats: 0.07 -> 7.0."""
     return float(f"{100 * share:.6g}")
 
 
-def share_list(shares: tuple[float, ...]) -> str:
-    return listed([f"{percent(share):g}%" for share in shares], "or")
+def format_percentages(shares: tuple[float, ...]) -> str:
+    """(0.05, 0.1) -> "5% or 10%" """
+    return format_list([f"{percent(share):g}%" for share in shares], "or")

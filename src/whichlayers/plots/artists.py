@@ -26,7 +26,7 @@ DODGE_WIDTH = 0.3  # total width, as a fraction of one step of the x axis
 MAX_DODGE_GAP = 0.05  # largest gap between two lines, as a fraction of the x axis
 
 # Columns that may distinguish the curves of a figure.
-ATTRIBUTES = ("experiment", "model", "task", "train_size", "condition", "variant", "setting", "kept")
+ATTRIBUTES = ("experiment", "model", "task", "train_size", "condition", "variant", "setting", "curve")
 
 DrawnValues = dict[str, list[tuple[float, float, float]]]  # task -> (value, low, high) of everything drawn
 

@@ -37,7 +37,7 @@ DIMENSIONS = {
     "condition": "condition",
     "variant": "variant",
     "setting": "setting",
-    "kept": "curve",
+    "curve": "curve",
     "reference": "reference",
 }
 MAX_TRIALS = 40_000  # in a chart; with more the page would become too large
@@ -102,8 +102,7 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
 def _names(marks: Iterable[Mark]) -> dict[str, dict[Any, str]]:
     """Map dimension -> value -> display name, in order of first appearance; training sizes in increasing order."""
     found: dict[str, dict[Any, str]] = {name: {} for name in DIMENSIONS}
-    kept = list(marks)
-    for mark in kept:
+    for mark in marks:
         for name, value in _dimension_values(mark).items():
             text = str(value)
             if name == "train_size":
@@ -148,9 +147,9 @@ def _dimension_values(mark: Mark) -> dict[str, Any]:
     values = {name: mark.attributes[name] for name in DIMENSIONS if name in mark.attributes}
     if not mark.name:
         return values
-    kept = ["task", "model"] if mark.kind == "line" else ["task", "model", "train_size", "variant"]
-    kept += ["condition"] if mark.kind == "published" else []
-    return {name: values[name] for name in kept if name in values} | {"reference": mark.name}
+    applicable = ["task", "model"] if mark.kind == "line" else ["task", "model", "train_size", "variant"]
+    applicable += ["condition"] if mark.kind == "published" else []
+    return {name: values[name] for name in applicable if name in values} | {"reference": mark.name}
 
 
 def _varies_in_a_panel(panels: Sequence[Panel], name: str) -> bool:
@@ -161,7 +160,7 @@ def _varies_in_a_panel(panels: Sequence[Panel], name: str) -> bool:
 
 
 def _missing_in_subtitles(panels: Sequence[Panel], name: str) -> bool:
-    """Whether no subtitle states the training size (e.g. if each task has its own), so that the legend has to."""
+    """Whether the legend has to state the training size because no subtitle does, e.g. if each task has its own."""
     return name == "train_size" and not any(panel.subtitle for panel in panels)
 
 
@@ -200,13 +199,13 @@ def _mark(
         "bars": mark.bars,
         "open": style.get("markerfacecolor") in (LIGHT.background, DARK.background),
         "rows": [
-            [_short(value) for value in row]
+            [_round(value) for value in row]
             for row in mark.table.reindex(columns=["x", "mean", "low", "high", "sd", "n"]).itertuples(
                 index=False
             )
         ],
         "trials": [] if trials is None else _triples(trials),
-        "outline": [[_short(height), _short(width)] for height, width in mark.outline],
+        "outline": [[_round(height), _round(width)] for height, width in mark.outline],
     }
 
 
@@ -223,7 +222,7 @@ def _legend_text(name: str, text: str) -> str:
 def _triples(trials: pd.DataFrame) -> list[list[Any]]:
     """[x, seed, value] of each trial."""
     columns = [trials[name].tolist() for name in ("x", "seed", "value")]
-    return [[_short(x), int(seed), _short(value)] for x, seed, value in zip(*columns, strict=True)]
+    return [[_round(x), int(seed), _round(value)] for x, seed, value in zip(*columns, strict=True)]
 
 
 def _dash(style: dict[str, Any]) -> list[float] | None:
@@ -252,9 +251,9 @@ def _panel(
     names = dict(zip(ticks, texts, strict=True))
     return headings | {
         "zero": shared_y,
-        "range": [_short(floor), _short(ceiling)],
-        "xlim": [_short(low), _short(high)],
-        "ticks": [[_short(tick), text.replace("−", "-")] for tick, text in zip(ticks, texts, strict=True)],
+        "range": [_round(floor), _round(ceiling)],
+        "xlim": [_round(low), _round(high)],
+        "ticks": [[_round(tick), text.replace("−", "-")] for tick, text in zip(ticks, texts, strict=True)],
         "alt": _alt_text(title, panel.subtitle, x_label, y, marks, all_marks, names),
     }
 
@@ -279,23 +278,23 @@ def _alt_text(
         label = mark["label"] + (f" ({of})" if of and of != "mean" else "")
         if mark["dash"] is None and mark["kind"] != "strip":  # unordered: list all points
             sentences.append(
-                f"{label}: {', '.join(f'{format_number(row[1])} at {_at(row[0], names)}' for row in rows)}."
+                f"{label}: {', '.join(f'{format_number(row[1])} at {_x_name(row[0], names)}' for row in rows)}."
             )
             continue
         first, last = rows[0], rows[-1]
         if len(rows) == 1:
             sentences.append(f"{label}: {format_number(first[1])}.")
             continue
-        text = f"{label}: from {format_number(first[1])} at {_at(first[0], names)}"
-        text += f" to {format_number(last[1])} at {_at(last[0], names)}"
+        text = f"{label}: from {format_number(first[1])} at {_x_name(first[0], names)}"
+        text += f" to {format_number(last[1])} at {_x_name(last[0], names)}"
         least, most = min(rows, key=lambda row: row[1]), max(rows, key=lambda row: row[1])
         beyond = (
-            [f"lowest {format_number(least[1])} at {_at(least[0], names)}"]
+            [f"lowest {format_number(least[1])} at {_x_name(least[0], names)}"]
             if least not in (first, last)
             else []
         )
         beyond += (
-            [f"highest {format_number(most[1])} at {_at(most[0], names)}"]
+            [f"highest {format_number(most[1])} at {_x_name(most[0], names)}"]
             if most not in (first, last)
             else []
         )
@@ -305,11 +304,11 @@ def _alt_text(
     return " ".join(sentences)
 
 
-def _at(x: float, names: dict[float, str]) -> str:
+def _x_name(x: float, names: dict[float, str]) -> str:
     return names.get(x, f"{x:g}")
 
 
-def _short(value: float) -> float | int | None:
+def _round(value: float) -> float | int | None:
     """Round to `DIGITS` significant digits; None for NaN and infinity, which JSON does not have."""
     if value is None or not math.isfinite(value):
         return None

@@ -105,7 +105,7 @@ def x_axis_label(experiment: str) -> str:
 
 
 def x_column_label(experiment: str) -> str:
-    """What x stands for in tables of an experiment."""
+    """Label of x in tables of an experiment."""
     return X_COLUMNS.get(experiment, "x")
 
 
@@ -151,5 +151,5 @@ def format_number(value: float, signed: bool = False) -> str:
 
 def join_and(parts: Iterable[str]) -> str:
     """Join as in "a", "a and b", "a, b and c"."""
-    some = list(parts)
-    return some[0] if len(some) == 1 else f"{', '.join(some[:-1])} and {some[-1]}" if some else ""
+    items = list(parts)
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""

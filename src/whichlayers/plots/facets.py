@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 from whichlayers.plots.display_names import metric_name, short_names, size_name
 from whichlayers.results.frame_utils import each_group
 
-RANGES = {
+RANGES = {  # all other known metrics are in [-1, 1]
     "accuracy": (0.0, 1.0),
     "f1": (0.0, 1.0),
     "macro_f1": (0.0, 1.0),
@@ -26,7 +26,7 @@ RANGES = {
     "spread": (0.0, 1.0),
     "neurons": (0.0, 1.0),
     "compression": (0.0, math.inf),
-}  # all other known metrics lie in [-1, 1]
+}
 MAX_COLUMNS = 4
 
 

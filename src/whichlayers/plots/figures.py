@@ -73,8 +73,10 @@ def draw_without_layout(
 
 
 def main_figure_rows(incremental: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the incremental experiment for its main figure: all variants if there are at most `MAX_VARIANTS`, else
-    the first one. Further figures compare the others."""
+    """Rows of the incremental experiment that its main figure shows.
+
+    All variants if there are at most `MAX_VARIANTS`, else the first one; further figures compare the others.
+    """
     variants = list(dict.fromkeys(incremental["variant"]))
     return (
         incremental if len(variants) <= MAX_VARIANTS else incremental[incremental["variant"] == variants[0]]

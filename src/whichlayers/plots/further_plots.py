@@ -82,12 +82,12 @@ def draw_comparison(rows: pd.DataFrame, column: str, theme: Theme) -> Figure:
         theme: Colors.
     """
     settings = [value for value in dict.fromkeys(rows.loc[~rows["untouched"], column]) if not pd.isna(value)]
-    kept = rows[rows[column].isin(settings)].assign(**{column: settings[0]})
-    kept["setting"] = rows.loc[kept.index, column]
-    kept["variant"] = variant_labels(kept)
-    pairs = kept.groupby(["model", "task", "train_size", "variant"])["setting"].transform("nunique") > 1
-    kept = kept[pairs] if pairs.any() else kept
-    figure, panels = make_panels(kept, ["model", "train_size", "variant"])
+    compared = rows[rows[column].isin(settings)].assign(**{column: settings[0]})
+    compared["setting"] = rows.loc[compared.index, column]
+    compared["variant"] = variant_labels(compared)
+    pairs = compared.groupby(["model", "task", "train_size", "variant"])["setting"].transform("nunique") > 1
+    compared = compared[pairs] if pairs.any() else compared
+    figure, panels = make_panels(compared, ["model", "train_size", "variant"])
     drawn_values: DrawnValues = {panel.task: [] for panel in panels}
     has_trials = False
     styles = {
@@ -123,8 +123,8 @@ def epoch_curves(rows: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         middle = min(ks, key=lambda k: abs(k - depth / 2))
         chosen.append(first[first["x"].isin({ks[0], middle, ks[-1]})])
     columns = ["trial_id", "model", "task", "train_size", "metric", "x", "seed", "depth"]
-    kept = pd.concat(chosen)[columns].drop_duplicates(["trial_id", "x"])
-    long = kept.merge(epochs.rename(columns={"metric": "quantity"}), on="trial_id")
+    trials = pd.concat(chosen)[columns].drop_duplicates(["trial_id", "x"])
+    long = trials.merge(epochs.rename(columns={"metric": "quantity"}), on="trial_id")
     return long[(long["quantity"] == long["metric"]) | (long["quantity"] == "dev_loss")]
 
 
@@ -177,7 +177,7 @@ def _draw_epoch_lines(panel: Panel, styles: dict[float, dict[str, Any]]) -> None
     axes = panel.axes
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for (k,), rows in each_group(panel.points.sort_values("x", kind="stable"), ["x"]):
-        curve = rows.drop(columns="x").rename(columns={"epoch": "x"}).assign(kept=_layers_kept(k))
+        curve = rows.drop(columns="x").rename(columns={"epoch": "x"}).assign(curve=_layers_kept(k))
         table, color = summarize(curve, ["x"]), styles[k]["color"]
         axes.plot(table["x"], table["mean"], **styles[k])
         axes.fill_between(table["x"], table["low"], table["high"], color=color, alpha=0.16, lw=0)
@@ -187,6 +187,7 @@ def _draw_epoch_lines(panel: Panel, styles: dict[float, dict[str, Any]]) -> None
 
 
 def _layers_kept(k: float) -> str:
+    """Name of the curve of k in the legend of learning curves."""
     return f"{k:g} layer kept" if k == 1 else f"{k:g} layers kept"
 
 
@@ -208,10 +209,8 @@ def draw_weight_change(
     for panel in panels:
         present = [size for size in sizes if (panel.points["train_size"] == size).any()]
         for index, size in enumerate(present):
-            curve, style = (
-                panel.points[panel.points["train_size"] == size],
-                line_style(theme, colors[size], 0),
-            )
+            curve = panel.points[panel.points["train_size"] == size]
+            style = line_style(theme, colors[size], 0)
             has_trials |= draw_line(panel, curve, (index, len(present)), style, drawn_values)
             sources |= draw_published(panel, curve, "weight-change", style, drawn_values, overlay)
         set_layer_ticks(panel.axes, 1, panel.depth)

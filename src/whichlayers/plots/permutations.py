@@ -19,7 +19,7 @@ from whichlayers.plots.facets import Mark, add_legend_below, label_x_axis, make_
 from whichlayers.plots.style import CAP_SIZE, MARKER_SIZE, Theme
 
 MIN_FOR_DENSITY = 5  # permutations needed to draw a density
-MEAN: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": MARKER_SIZE}
+MEAN_STYLE: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": MARKER_SIZE}
 
 
 def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme) -> Figure:
@@ -40,7 +40,7 @@ def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme) -> Fi
                 outline = _strip(panel.axes, position, each, interval, color)
                 table = pd.DataFrame([{"x": position, **vars(interval)}])
                 single = pd.DataFrame({"x": position, "seed": means.index, "value": each})
-                drawn = MEAN | {"color": color}
+                drawn = MEAN_STYLE | {"color": color}
                 panel.marks.append(
                     Mark("strip", drawn, shared_attributes(permuted), table, single, outline=outline)
                 )
@@ -51,7 +51,7 @@ def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme) -> Fi
     set_y_limits(panels, drawn_values)
     label_x_axis(panels, x_axis_label(experiment))
     circle = Line2D([], [], marker="o", linestyle="", markerfacecolor="none", color=color, markersize=5)
-    mean = Line2D([], [], color=color, **MEAN)
+    mean = Line2D([], [], color=color, **MEAN_STYLE)
     handles, labels = [circle, mean], ["one permutation", "mean over permutations"]
     add_baseline_legend(handles, labels, points, theme)
     add_legend_below(figure, handles, labels)

@@ -20,7 +20,7 @@ from whichlayers.plots.facets import Mark, Panel, PanelFigure
 from whichlayers.plots.style import Theme
 from whichlayers.results.frame_utils import each_group
 
-EXPERIMENTS = ("incremental", "probing")  # experiments with published curves
+WITH_PUBLISHED_CURVES = ("incremental", "probing")  # experiments with published curves
 DURRANI, PUBLISHED_DROPPED = "Durrani et al. 2021", 6  # number of layers dropped in their Tables 2 and 6
 MIN_TRAIN_FRACTION = 0.5  # training subsets of at least this fraction are comparable to the whole set
 COLOR_NOTE = "same color as its curve"
@@ -139,7 +139,7 @@ def add_published_legend(handles: list[Any], labels: list[str], sources: set[str
 
 def overlay_caption(points: pd.DataFrame, experiment: str) -> str:
     """Caption of the published curves in the figure of an experiment; empty if there are none."""
-    if experiment not in EXPERIMENTS:
+    if experiment not in WITH_PUBLISHED_CURVES:
         return ""
     notes, depths = [], set()
     for (task, metric, size, rows, depth), _ in each_group(

@@ -52,8 +52,10 @@ def draw_word_experiment(
 
 
 def model_labels(points: pd.DataFrame) -> pd.Series:
-    """Label of the probed model of each row: "pretrained", or the task it was finetuned on (and the training size, if
-    there are several)."""
+    """Label of the probed model of each row: "pretrained", or the task it was finetuned on.
+
+    The training size is added if there are several.
+    """
     short = short_names(name for name in points["finetuned_on"] if name)
     named = points["finetuned_on"].map(lambda name: short[name] if name else PRETRAINED)
     sizes = points.groupby(["finetuned_on"])["train_size"].transform("nunique")
@@ -110,20 +112,20 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
     same_size = points[sizes != ""].groupby("task")["share"].nunique().max() == 1  # one set size per corpus
     points = points.assign(
         model_name=model_labels(points),
-        kept=_set_names(points, experiment, with_size=not same_size),
-        setting=_set_kind(points),
+        set_name=_set_names(points, experiment, with_size=not same_size),
+        set_kind=_set_kind(points),
         size=points["task"].map(sizes[sizes != ""].groupby(points["task"]).first()).fillna(""),
     )
     models, sets = _in_order(points["model_name"]), _sets_in_order(points)
     points["x"] = points["model_name"].map({name: float(i) for i, name in enumerate(models)})
-    points["condition"] = points["kept"]
+    points["condition"] = points["set_name"]
     points["size"] = points["size"].map(
         lambda size: f"sets of {size} of the neurons" if same_size and size else ""
     )
-    drawn = points.drop(columns=["setting", "kept", "train_size"])
+    drawn = points.drop(columns=["set_kind", "set_name", "train_size"])
     figure, panels = make_panels(drawn, ["model"], subtitle_column="size")
     figure.shared_y = experiment in SHARED_Y
-    styles = {name: _set_style(points[points["kept"] == name], points, theme) for name in sets}
+    styles = {name: _set_style(points[points["set_name"] == name], points, theme) for name in sets}
     drawn_values: DrawnValues = {panel.task: [] for panel in panels}
     has_trials, has_published = False, False
     for panel in panels:
@@ -133,7 +135,7 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
             has_trials |= draw_line(
                 panel, rows, place, styles[name], drawn_values, single_trials=len(present) <= 2
             )
-            neuron_set = str(points.loc[rows.index, "setting"].iloc[0])
+            neuron_set = str(points.loc[rows.index, "set_kind"].iloc[0])
             has_published |= _draw_published(
                 panel, rows, neuron_set, styles[name], experiment, drawn_values, overlay, place
             )
@@ -197,20 +199,23 @@ def _model_style(name: str, names: Sequence[str], theme: Theme) -> dict[str, Any
 
 
 def _set_style(rows: pd.DataFrame, points: pd.DataFrame, theme: Theme) -> dict[str, Any]:
-    """Style of a set of neurons: one color per kind of set, filled markers for the smallest one of the default ranking,
-    open markers for larger sets and other rankings. No line, since models have no order."""
+    """Style of a set of neurons, without a line, since models have no order.
+
+    There is one color per kind of set. Markers are filled for the smallest set of the default ranking, and open for
+    larger sets and other rankings.
+    """
     first = rows.iloc[0]
     if first["experiment"] == "smallest_set":
         index = sorted(set(points["ranking"])).index(first["ranking"])
         return line_style(theme, theme.conditions[index], 0, MARKERS[index]) | {"linestyle": ""}
-    kind = SET_ORDER.index(first["setting"]) if first["setting"] in SET_ORDER else 0
+    kind = SET_ORDER.index(first["set_kind"]) if first["set_kind"] in SET_ORDER else 0
     same_kind = points.loc[
-        points["setting"] == first["setting"], ["ranking", "kept", "share"]
-    ].drop_duplicates("kept")
+        points["set_kind"] == first["set_kind"], ["ranking", "set_name", "share"]
+    ].drop_duplicates("set_name")
     same_kind = same_kind.sort_values(
         ["ranking", "share"], key=lambda c: c if c.name == "share" else c != "lca"
     )
-    variant = list(same_kind["kept"]).index(first["kept"])
+    variant = list(same_kind["set_name"]).index(first["set_name"])
     marker = MARKERS[(kind + max(0, variant - 1)) % len(MARKERS)]
     style = line_style(theme, theme.ink if kind == 0 else theme.conditions[kind - 1], variant, marker)
     return style | {"linestyle": ""}
@@ -257,9 +262,12 @@ def _percent(share: float) -> str:
 
 
 def _sets_in_order(points: pd.DataFrame) -> list[str]:
-    found = points.drop_duplicates("kept")
+    """Names of the sets of neurons in the order of the legend."""
+    found = points.drop_duplicates("set_name")
     order = {name: i for i, name in enumerate(SET_ORDER)}
-    rows = zip(found["kept"], found["setting"], found["share"].fillna(1.0), found["ranking"], strict=True)
+    rows = zip(
+        found["set_name"], found["set_kind"], found["share"].fillna(1.0), found["ranking"], strict=True
+    )
     return [
-        kept for kept, *_ in sorted(rows, key=lambda row: (row[3] != "lca", order.get(row[1], 9), -row[2]))
+        name for name, *_ in sorted(rows, key=lambda row: (row[3] != "lca", order.get(row[1], 9), -row[2]))
     ]

@@ -54,9 +54,8 @@ class ActivationStore:
     device: str | torch.device = "cpu"
     folder: Path | None = None  # None: temporary files
     alignments: dict[str, Alignment] = field(default_factory=dict)  # by the fingerprint of a split's words
-    on_device: dict[tuple[str, str], WordActivations] = field(
-        default_factory=dict
-    )  # by (fingerprint, pooling)
+    # by (fingerprint, pooling)
+    on_device: dict[tuple[str, str], WordActivations] = field(default_factory=dict)
 
     @cached_property
     def torch_device(self) -> torch.device:
@@ -79,14 +78,14 @@ class ActivationStore:
                 self.alignments[fingerprints[name]] = align(split, tokenizer, max_segment_length(encoder))
         aligned = {name: self.alignments[fingerprint] for name, fingerprint in fingerprints.items()}
         wanted = {(fingerprint, pooling) for fingerprint in fingerprints.values()}
-        self.on_device = {key: found for key, found in self.on_device.items() if key in wanted}
+        self.on_device = {key: stored for key, stored in self.on_device.items() if key in wanted}
         release_memory()
         fits = self._fits_on_device(encoder, aligned.values())
         if self.folder is not None and not fits:
             self._delete_other_files(
                 {_file_name(split, pooling, p) for split in splits.values() for p in get_args(Precision)}
             )
-        found = {}
+        states = {}
         for name, split in splits.items():
             activations = self.on_device.get((fingerprints[name], pooling))
             if activations is None:
@@ -97,8 +96,8 @@ class ActivationStore:
                 self.on_device[fingerprints[name], pooling] = activations
             for message in activations.report.warnings():
                 _warn_once(message)
-            found[name] = activations.states
-        return found
+            states[name] = activations.states
+        return states
 
     def _fits_on_device(self, encoder: PreTrainedModel, aligned: Iterable[Alignment]) -> bool:
         """Whether the float16 hidden states of all splits fit into free GPU memory; False on a CPU."""
@@ -151,9 +150,8 @@ class ActivationStore:
 
 
 def _file_name(split: TaggedCorpus, pooling: WordPooling, precision: Precision) -> str:
-    return word_cache_key(
-        "", split, pooling, precision
-    )  # no model fingerprint: the folder belongs to one model
+    # no model fingerprint: the folder belongs to one model
+    return word_cache_key("", split, pooling, precision)
 
 
 @cache_once

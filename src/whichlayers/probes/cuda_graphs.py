@@ -34,7 +34,7 @@ class GraphedStep:
         self, step: Step, batch_size: int, device: torch.device, total_steps: int, steps_done: int = 0
     ):
         self.step, self.batch_size, self.device = step, batch_size, device
-        self.captures = device.type == "cuda" and total_steps >= MIN_STEPS_TO_CAPTURE
+        self.use_graph = device.type == "cuda" and total_steps >= MIN_STEPS_TO_CAPTURE
         self.offset = torch.zeros((), dtype=torch.int64, device=device)
         self.number = torch.full((), float(steps_done), dtype=torch.float64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -43,7 +43,7 @@ class GraphedStep:
         """Run this many steps, starting with the batch at offset 0."""
         self.offset.zero_()
         left = steps
-        if self.captures and self.graph is None and left > WARMUP_STEPS:
+        if self.use_graph and self.graph is None and left > WARMUP_STEPS:
             self._capture()
             left -= WARMUP_STEPS
         for _ in range(left):

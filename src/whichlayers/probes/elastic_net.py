@@ -39,7 +39,7 @@ from whichlayers.probes.probe_batching import (
     layer_specs,
 )
 from whichlayers.probes.steps import OnProgress
-from whichlayers.probes.word_table import WordStates, gather_neurons, matmul_precision
+from whichlayers.probes.word_states import WordStates, gather_neurons, matmul_precision
 from whichlayers.text import counted
 
 __all__ = [
@@ -96,7 +96,17 @@ def fit_probes(
 
 
 class _WordProbeTrainer:
-    """Trains U groups of G probes each on S seeds, with d neurons and C tags; K = G * C columns."""
+    """Trains U groups of G probes each on S seeds, with d neurons and C tags; K = G * C columns.
+
+    Args:
+        states: Hidden states of n words.
+        labels: (tasks, n), on the device.
+        rows: The words that each seed trains on, equally many for every seed.
+        n_tags: Number of tags, C.
+        groups: Groups of equal shape, from `group_probes`.
+        specs: The probes that the groups refer to.
+        training: Settings shared by all probes.
+    """
 
     def __init__(
         self,
@@ -108,28 +118,20 @@ class _WordProbeTrainer:
         specs: Sequence[ProbeSpec],
         training: ProbeTraining,
     ):
-        self.states, self.labels, self.rows, self.groups, self.training = (
-            states,
-            labels,
-            rows,
-            groups,
-            training,
-        )
+        self.states, self.labels, self.rows = states, labels, rows
+        self.groups, self.training = groups, training
         self.n_rows = len(rows[groups[0].seed])
         self.specs, self.n_tags, self.width = specs, n_tags, len(groups[0].indices)
         device = states.device
         self.seeds = sorted({group.seed for group in groups})
         self.seed_of = torch.tensor([self.seeds.index(g.seed) for g in groups], device=device)  # (U,)
-        self.task_of = torch.tensor(
-            [[specs[p].task for p in g.indices] for g in groups], device=device
-        )  # (U, G)
+        tasks = [[specs[p].task for p in g.indices] for g in groups]
+        self.task_of = torch.tensor(tasks, device=device)  # (U, G)
         initial = {seed: _initial_parameters(seed, len(groups[0].neurons), n_tags) for seed in self.seeds}
         repeated = [initial[g.seed].repeat(1, self.width) for g in groups]  # (d + 1, K)
         theta = torch.stack(repeated).to(device)
-        self.weight, self.bias = (
-            theta[:, :-1].contiguous(),
-            theta[:, -1:].contiguous(),
-        )  # (U, d, K), (U, 1, K)
+        self.weight = theta[:, :-1].contiguous()  # (U, d, K)
+        self.bias = theta[:, -1:].contiguous()  # (U, 1, K)
         self.adam = torch.optim.Adam(
             [self.weight, self.bias], lr=training.lr, fused=True, capturable=device.type == "cuda"
         )
@@ -153,8 +155,8 @@ class _WordProbeTrainer:
 
     def _penalty(self, values: list[list[float]]) -> Tensor | None:
         """Penalty weights (U, G) repeated for every tag, (U, 1, K); None if all are 0."""
-        found = torch.tensor(values, device=self.states.device)
-        return found.repeat_interleave(self.n_tags, 1)[:, None] if bool(found.any()) else None
+        weights = torch.tensor(values, device=self.states.device)
+        return weights.repeat_interleave(self.n_tags, 1)[:, None] if bool(weights.any()) else None
 
     def train(self, epoch: int) -> None:
         """Train all probes for one epoch."""
@@ -261,6 +263,7 @@ def _keep_used_neurons(
 def _rows_by_seed(
     rows: np.ndarray | Mapping[int, np.ndarray] | None, states: WordStates, specs: Sequence[ProbeSpec]
 ) -> dict[int, np.ndarray]:
+    """The words that each seed trains on, by seed; `rows` as in `fit_probes`."""
     if not specs:
         raise WhichlayersError("there must be at least one probe to train, got none")
     if rows is None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.probe_batching import FittedProbe, ProbeGroup, group_probes
-from whichlayers.probes.word_table import WordStates, gather_neurons, matmul_precision
+from whichlayers.probes.word_states import WordStates, gather_neurons, matmul_precision
 from whichlayers.text import counted
 
 ROWS_PER_BLOCK = 4096
@@ -54,9 +54,8 @@ def tag_accuracies(
 
     def count_correct(outputs: Tensor, targets: Tensor) -> Tensor:
         correct = (outputs.argmax(-1) == targets).double()  # (U, b, G)
-        counts = correct.new_zeros(
-            len(correct), targets.shape[-1], n_tags + 1
-        )  # the last column is for unseen tags
+        # the last column is for unseen tags
+        counts = correct.new_zeros(len(correct), targets.shape[-1], n_tags + 1)
         index = (targets % (n_tags + 1)).transpose(1, 2)
         return counts.scatter_add_(-1, index, correct.transpose(1, 2))[..., :-1]
 
@@ -123,12 +122,15 @@ def _sum_of_groups(
     rows: np.ndarray | None,
     statistic: BlockStatistic,
 ) -> Tensor:
-    """The statistic summed over rows for U groups of G probes, (U, G) or (U, G, C); labels are (tasks, n)."""
+    """The statistic summed over rows for U groups of G probes, (U, G) or (U, G, C); labels are (tasks, n).
+
+    d is the number of neurons that a probe reads, C the number of tags and K = G * C.
+    """
     device, width = states.device, len(groups[0].indices)
-    weight, bias = (
+    weight, bias = (  # (U, d, K), (U, 1, K)
         torch.stack([torch.cat([part(probes[p]) for p in g.indices], -1) for g in groups]).to(device)
         for part in (lambda probe: probe.weight, lambda probe: probe.bias[None])
-    )  # (U, d, K), (U, 1, K)
+    )
     task_of = torch.tensor([[probes[p].spec.task for p in g.indices] for g in groups], device=device)
     which = None if rows is None else torch.from_numpy(np.asarray(rows, np.int64)).to(device)
     n = states.n_words if which is None else len(which)
@@ -137,10 +139,8 @@ def _sum_of_groups(
     with matmul_precision("float32", device):
         for start in range(0, n, size):
             block = slice(start, start + size) if which is None else which[start : start + size]
-            block_rows = states.rows(block)
-            inputs = gather_neurons(
-                [block_rows] * len(groups), [group.neurons for group in groups]
-            )  # (U, b, d)
+            block_rows = [states.rows(block)] * len(groups)
+            inputs = gather_neurons(block_rows, [group.neurons for group in groups])  # (U, b, d)
             outputs = torch.baddbmm(bias, inputs, weight).unflatten(-1, (width, -1))  # (U, b, G, C)
             targets = labels[:, block][task_of].transpose(1, 2)  # (U, b, G)
             found = statistic(outputs, targets)

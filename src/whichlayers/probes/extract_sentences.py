@@ -36,20 +36,18 @@ from whichlayers.data.tokenize import TokenizedSplit
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.anatomy import Anatomy
 from whichlayers.models.head import cls_states, mean_states, takes_token_types
+from whichlayers.text import counted
 from whichlayers.trial import Pooling
 
 FORMAT = 1  # increase when the contents of the file change
-TOKENS_PER_BATCH = {
-    "cpu": 2048,
-    "cuda": 16384,
-}  # including padding; all layers of a batch are in memory at once
+# by device type, including padding; all layers of a batch are in memory at once
+TOKENS_PER_BATCH = {"cpu": 2048, "cuda": 16384}
 CHECKSUM_BYTES = 4  # after the array
 CHUNK_BYTES = 1 << 24
 
 Precision = Literal["float32", "float16"]
-OnRows = Callable[
-    [int], None
-]  # called with the number of examples that went through the encoder since the last call
+# called with the number of examples that went through the encoder since the last call
+OnRows = Callable[[int], None]
 
 
 def cache_key(
@@ -261,7 +259,7 @@ def _check_disk_space(folder: Path, shape: tuple[int, ...], precision: Precision
     size, free = int(np.prod(shape)) * np.dtype(precision).itemsize, shutil.disk_usage(folder).free
     if size > free:
         raise WhichlayersError(
-            f"the hidden states of {shape[0]:,} examples in {shape[1]} layers take {size / 1e9:.1f} GB, but"
+            f"the hidden states of {counted(shape[0], 'example')} in {shape[1]} layers take {size / 1e9:.1f} GB, but"
             f" {folder} has {free / 1e9:.1f} GB free: set WHICHLAYERS_CACHE to a folder on a larger disk"
         )
 

@@ -41,16 +41,13 @@ from whichlayers.probes.extract_sentences import (
 )
 
 FORMAT = 1  # increase when the contents of the file change
-TOKENS_PER_BATCH = {
-    "cpu": 1024,
-    "cuda": 32768,
-}  # including padding; all layers of a batch are in memory at once
+# by device type, including padding; all layers of a batch are in memory at once
+TOKENS_PER_BATCH = {"cpu": 1024, "cuda": 32768}
 MAX_PENDING_COPIES = 2  # batches that are being copied to the host
 
 WordPooling = Literal["last", "first", "mean"]
-OnWords = Callable[
-    [int], None
-]  # called with the number of words whose hidden states were added since the last call
+# called with the number of words whose hidden states were added since the last call
+OnWords = Callable[[int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +153,7 @@ def states_shape(encoder: PreTrainedModel, aligned: Alignment) -> tuple[int, int
 
 
 def max_segment_length(encoder: PreTrainedModel, max_length: int | None = None) -> int | None:
-    """Maximum length of a segment in tokens: `max_length` if given, else the model's limit; None for no limit."""
+    """Maximum length of a segment in tokens: `max_length`, or by default the model's limit; None for no limit."""
     anatomy = Anatomy(encoder)
     limit = max_input_length(anatomy.family, anatomy.model.config)
     if max_length is not None and limit is not None and max_length > limit:
@@ -182,12 +179,10 @@ def _batches(
             ids, mask, types, starts = _pad(aligned, segments, pad_id)
             offsets = aligned.word_offsets
             words = np.concatenate([np.arange(offsets[s], offsets[s + 1]) for s in segments])
-            segment_of = np.repeat(
-                np.arange(len(segments)), offsets[segments + 1] - offsets[segments]
-            )  # (w,)
-            shift = (
-                starts[segment_of] - aligned.offsets[segments[segment_of]]
-            )  # from `ids` to the padded batch
+            counts = offsets[segments + 1] - offsets[segments]  # (B,) words of each segment
+            segment_of = np.repeat(np.arange(len(segments)), counts)  # (w,)
+            # (w,) from an index in `ids` to an index in the flattened, padded batch
+            shift = starts[segment_of] - aligned.offsets[segments[segment_of]]
             first, last = (
                 torch.from_numpy(index[words] + shift).to(device)
                 for index in (aligned.first_token, aligned.last_token)

@@ -3,9 +3,9 @@
     fitted = fit(SentenceStates(states, device), labels, jobs, n_outputs=2)
 
 Each probe is a softmax (or least squares) regression with its own training subset, order of examples, initial weights,
-learning rate and early stopping: the loss on a held-out part of its subset decides when it stops and which epoch is
-kept. All randomness depends only on the probe's seed, so the result of a probe does not depend on the other probes,
-except for rounding. Probes that have stopped are removed from the batch.
+learning rate and early stopping: the loss on a held-out part of its subset decides when it stops and which epoch's
+weights are used. All randomness depends only on the probe's seed, so the result of a probe does not depend on the
+other probes, except for rounding. Probes that have stopped are removed from the batch.
 
 By default hidden states are used unchanged. With `standardize` each feature is scaled to mean 0 and standard deviation
 1 on the probe's training part. This helps with features of very different scale, which plain Adam learns slowly, but
@@ -161,10 +161,8 @@ class _SentenceProbeTrainer:
         self.held_out_rows, self.train_rows = zip(*map(self._split_rows, jobs), strict=True)
         initial = [_initial_parameters(job.seed, states.hidden_size, n_outputs) for job in jobs]
         self.theta = torch.stack(initial).to(device)
-        self.exp_avg, self.exp_avg_sq = (
-            torch.zeros_like(self.theta),
-            torch.zeros_like(self.theta),
-        )  # Adam's moments
+        self.exp_avg = torch.zeros_like(self.theta)  # Adam's moments
+        self.exp_avg_sq = torch.zeros_like(self.theta)
         self.steps = 0
 
         def per_probe(values: list[float]) -> Tensor:
@@ -175,7 +173,7 @@ class _SentenceProbeTrainer:
         self.layers = torch.tensor([job.probe.layer for job in jobs], device=device)
         scale = [self._scale(p) for p in range(len(jobs))]
         self.mean = torch.stack([mean for mean, _ in scale])[:, None].to(device)  # (P, 1, H)
-        self.sd = torch.stack([sd for _, sd in scale])[:, None].to(device)
+        self.std = torch.stack([std for _, std in scale])[:, None].to(device)
         self.standardized = any(job.probe.standardize for job in jobs)
         self.best = self.theta.clone()
         self.best_loss = torch.full((len(jobs),), math.inf)
@@ -195,23 +193,24 @@ class _SentenceProbeTrainer:
         if not self.jobs[p].probe.standardize:
             return torch.zeros(self.states.hidden_size), torch.ones(self.states.hidden_size)
         rows = torch.from_numpy(self.train_rows[p]).to(self.states.device)[None]
-        total, square = torch.zeros(2, self.states.hidden_size, dtype=torch.float64)
+        total, squares = torch.zeros(2, self.states.hidden_size, dtype=torch.float64)
         blocks = list(_row_blocks(rows, self.states))
         for block in blocks:
             total += self._states_of(block, p).sum(0).cpu()
         mean = total / rows.shape[1]
         for block in blocks:
-            square += (self._states_of(block, p) - mean.to(self.states.device)).square().sum(0).cpu()
-        sd = (square / rows.shape[1]).sqrt()
-        return mean.float(), torch.where(sd > 0, sd, 1.0).float()
+            squares += (self._states_of(block, p) - mean.to(self.states.device)).square().sum(0).cpu()
+        std = (squares / rows.shape[1]).sqrt()
+        return mean.float(), torch.where(std > 0, std, 1.0).float()
 
     def _states_of(self, rows: Tensor, p: int) -> Tensor:
-        return self.states.take(rows, self.layers[p : p + 1])[0].double()  # (B, H)
+        """Rows (1, B) of the layer of probe p, as (B, H) float64."""
+        return self.states.take(rows, self.layers[p : p + 1])[0].double()
 
     def _take(self, rows: Tensor) -> Tensor:
-        """Inputs (P, B, H) of the active probes for rows (P, B), standardized if any probe asks for it."""
+        """Inputs (P, B, H) of the active probes for rows (P, B), standardized if any probe has `standardize`."""
         states = self.states.take(rows, self.layers)
-        return (states - self.mean) / self.sd if self.standardized else states
+        return (states - self.mean) / self.std if self.standardized else states
 
     def train(self, epoch: int, batch_size: int) -> None:
         """Train every active probe for one epoch."""
@@ -270,9 +269,8 @@ class _SentenceProbeTrainer:
         else:
             output_grad = outputs.softmax(-1) - F.one_hot(labels, outputs.shape[-1])
         output_grad = output_grad / labels.shape[1]
-        gradient = torch.cat(
-            [states.transpose(1, 2) @ output_grad, output_grad.sum(1, keepdim=True)], 1
-        )  # (P, H + 1, C)
+        weight_grad, bias_grad = states.transpose(1, 2) @ output_grad, output_grad.sum(1, keepdim=True)
+        gradient = torch.cat([weight_grad, bias_grad], 1)  # (P, H + 1, C)
         self.exp_avg.lerp_(gradient, 1 - BETAS[0])
         self.exp_avg_sq.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
         denominator = self.exp_avg_sq.sqrt().div_(second_correction).add_(EPS)
@@ -316,13 +314,13 @@ class _SentenceProbeTrainer:
             return
         stays = torch.tensor([not ends for ends in ended], device=self.theta.device)
         self.active = [p for p, ends in zip(self.active, ended, strict=True) if not ends]
-        for name in ("theta", "exp_avg", "exp_avg_sq", "lr", "decay", "layers", "mean", "sd"):
+        for name in ("theta", "exp_avg", "exp_avg_sq", "lr", "decay", "layers", "mean", "std"):
             setattr(self, name, getattr(self, name)[stays])
 
     def _result(self, p: int, epoch: int) -> FittedSentenceProbe:
         index = self.active.index(p)
-        sd, mean = self.sd[index, 0], self.mean[index, 0]  # (H,)
-        weight = self.best[p, :-1] / sd[:, None]
+        std, mean = self.std[index, 0], self.mean[index, 0]  # (H,)
+        weight = self.best[p, :-1] / std[:, None]
         bias = self.best[p, -1] - mean @ weight
         error = None
         if self.diverged[p]:

@@ -20,7 +20,7 @@ from whichlayers import rng
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, code_lengths, fit_probes
 from whichlayers.probes.steps import OnProgress
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 MIN_STEPS = 100  # minimum number of training steps; `epochs` is increased for small portions
@@ -32,7 +32,7 @@ class CodeLength:
 
     bits: float
     uniform_bits: float  # without a probe: log2(n_tags) per word
-    blocks: tuple[float, ...]  # bits of each portion
+    portion_bits: tuple[float, ...]
 
     @property
     def compression(self) -> float:
@@ -70,7 +70,7 @@ def online_code(
         raise WhichlayersError(f"n_tags = {n_tags}: an online code needs at least 2 tags")
     ends = _portion_ends(portions, states.n_words)
     orders = {s.seed: rng.permutation(s.seed, "online code", states.n_words) for s in specs}
-    blocks: list[list[float]] = [[ends[0] * math.log2(n_tags)] for _ in specs]
+    portion_bits: list[list[float]] = [[ends[0] * math.log2(n_tags)] for _ in specs]
     for start, end in itertools.pairwise(ends):
         seen = {seed: order[:start] for seed, order in orders.items()}
         probes = fit_probes(states, labels, n_tags, specs, _with_min_steps(training, start), rows=seen)
@@ -78,11 +78,11 @@ def online_code(
             indices = [p for p, spec in enumerate(specs) if spec.seed == seed]
             nats = code_lengths(states, labels, [probes[p] for p in indices], order[start:end])
             for p, value in zip(indices, nats.tolist(), strict=True):
-                blocks[p].append(value / math.log(2))
+                portion_bits[p].append(value / math.log(2))
         if on_progress is not None:
             on_progress(len(specs))
     uniform = states.n_words * math.log2(n_tags)
-    return [CodeLength(sum(bits), uniform, tuple(bits)) for bits in blocks]
+    return [CodeLength(sum(bits), uniform, tuple(bits)) for bits in portion_bits]
 
 
 def _portion_ends(portions: Sequence[float], n: int) -> list[int]:

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
+from whichlayers.text import counted
 
 STEPS = 100  # of the mass p, from 0 to 1
 ROWS_PER_BLOCK = 8192
@@ -40,14 +41,12 @@ def rank_by_weight(weight: Tensor | np.ndarray, steps: int = STEPS) -> NeuronRan
     """LCA ranking over all tags; `weight` is (d, C)."""
     size = _absolute(weight)
     mass = _normalize(size)
-    before = np.take_along_axis(
-        _mass_before(mass), np.argsort(_order_per_tag(size), 1).T, 0
-    )  # (d, C), as `mass`
+    ranks = np.argsort(_order_per_tag(size), 1).T  # (d, C) position of each neuron in the tag's order
+    before = np.take_along_axis(_mass_before(mass), ranks, 0)  # (d, C), as `mass`
     # a neuron is in the smallest set of mass p if the neurons before it do not reach p: before < p = s / steps
     step = np.floor(np.minimum(before, 1) * steps).astype(np.int64) + 1
-    step = np.where(mass > 0, np.minimum(step, steps), steps + 1).min(
-        1
-    )  # (d,); neurons of zero weight come last
+    step = np.where(mass > 0, np.minimum(step, steps), steps + 1)  # neurons of zero weight come last
+    step = step.min(1)  # (d,)
     order = np.lexsort((np.arange(len(step)), -mass.max(1), step))
     return NeuronRanking(order, step[order])
 
@@ -71,9 +70,8 @@ def rank_probeless(
     """Probeless ranking, (neurons,): by the sum over all pairs of tags of the distance between the tags' means."""
     means = np.sort(_tag_means(states, labels, n_tags, rows), 0)  # (tags that occur, D)
     index = np.arange(len(means))[:, None]
-    distance = ((2 * index - len(means) + 1) * means).sum(
-        0
-    )  # equals the sum over pairs of |a - b|, as they are sorted
+    # equals the sum over pairs of |a - b|, as the means are sorted
+    distance = ((2 * index - len(means) + 1) * means).sum(0)
     return np.argsort(-distance, kind="stable")
 
 
@@ -117,11 +115,11 @@ def random_neurons(order: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def neurons_per_layer(neurons: np.ndarray, n_layers: int, hidden_size: int) -> np.ndarray:
-    """Number of the given neurons in each layer, (layers,); index 0 is the embeddings."""
+    """Number of these neurons in each layer, (layers,); index 0 is the embeddings."""
     if len(neurons) and not 0 <= neurons.min() <= neurons.max() < n_layers * hidden_size:
         raise WhichlayersError(
-            f"there is no neuron {neurons.max()}: the model has {n_layers} layers of hidden size {hidden_size}, "
-            "including the embeddings"
+            f"there is no neuron {neurons.max()}: the model has {counted(n_layers, 'layer')} of hidden size "
+            f"{hidden_size}, including the embeddings"
         )
     return np.bincount(neurons // hidden_size, minlength=n_layers)
 

@@ -5,8 +5,8 @@ order = grid.ranking.order
 specs = [ProbeSpec(top_neurons(order, 499), seed=s) for s in (0, 1, 2)]
 retrained_accuracies(train, train_labels, test, test_labels, n_tags, specs)    # (3,)
 search = MinimalSetSearch(order, grid.best.l1, grid.best.l2)
-for found in minimal_sets(train, train_labels, dev, dev_labels, n_tags, [search]):
-    found[0].count    # number of neurons
+for results in minimal_sets(train, train_labels, dev, dev_labels, n_tags, [search]):
+    results[0].count    # number of neurons
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.probes.elastic_net import FittedProbe, ProbeSpec, ProbeTraining, accuracies, fit_probes
 from whichlayers.probes.neuron_ranking import NeuronRanking, neuron_count, rank_by_weight, top_neurons
 from whichlayers.probes.steps import OnProgress
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 
 LAMBDAS = (0.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 FRACTIONS = tuple(percent / 100 for percent in range(1, 101))
@@ -74,7 +74,7 @@ def search_lambdas(
     that rewards a low bottom accuracy selected l1 = 0.01 for semantic tags in a small BERT, which cost 14 points of
     accuracy, where l1 = 1e-4 gives the better ranking at a cost of 0.4 points.
     """
-    pairs = [(one, two) for one in l1 for two in l2]
+    pairs = [(l1_value, l2_value) for l1_value in l1 for l2_value in l2]
     if not pairs:
         raise WhichlayersError("the search needs at least one value of l1 and one of l2")
     neurons = train.all_neurons()
@@ -87,6 +87,7 @@ def search_lambdas(
 def _evaluate_grid(
     probes: Sequence[FittedProbe], dev: WordStates, dev_labels: np.ndarray, fraction: float
 ) -> LambdaGrid:
+    """Score the probes of one seed, with all neurons and with the top `fraction` of them, and select the best."""
     neurons = probes[0].spec.neurons
     count = neuron_count(fraction, len(neurons))
     with ThreadPoolExecutor() as pool:  # sorting releases the GIL
@@ -95,14 +96,14 @@ def _evaluate_grid(
         keep_neurons(probe, top_neurons(ranking.order if ranking else neurons, count))
         for probe, ranking in zip(probes, rankings, strict=True)
     ]
-    found = accuracies(dev, dev_labels, [*probes, *ablated]).reshape(2, -1)  # all neurons, top neurons
-    if np.isnan(found[1]).all():
+    full, top = accuracies(dev, dev_labels, [*probes, *ablated]).reshape(2, -1)  # all neurons, top neurons
+    if np.isnan(top).all():
         raise WhichlayersError("all probes of the grid search diverged: try a smaller lr")
     points = [
         GridPoint(probe.spec.l1, probe.spec.l2, float(accuracy), float(top_accuracy))
-        for probe, accuracy, top_accuracy in zip(probes, *found, strict=True)
+        for probe, accuracy, top_accuracy in zip(probes, full, top, strict=True)
     ]
-    best = int(np.nanargmax(found[1]))
+    best = int(np.nanargmax(top))
     ranking = rankings[best]
     assert ranking is not None  # only a diverged probe has no ranking, and its accuracy is NaN
     return LambdaGrid(points, points[best], probes[best], ranking)
@@ -125,7 +126,10 @@ def retrained_accuracies(
     training: ProbeTraining | None = None,
     on_progress: OnProgress | None = None,
 ) -> np.ndarray:
-    """Test accuracies of probes trained only on the neurons of their spec, (P,); NaN for a probe that diverged."""
+    """Test accuracies of probes trained only on the neurons of their spec, (P,); NaN for a probe that diverged.
+
+    Labels are (words,) or (tasks, words).
+    """
     if not specs:
         return np.zeros(0)
     probes = fit_probes(train, train_labels, n_tags, specs, training, on_progress)
@@ -171,10 +175,10 @@ def minimal_sets(
     training: ProbeTraining | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[dict[int, MinimalSet]]:
-    """For each search, find the smallest set of top neurons whose probe, trained only on the set, has a dev accuracy
-    within delta of a probe on all neurons.
+    """Find the smallest set of top neurons for each search.
 
-    All searches try a fraction together, then those that are left the next one.
+    The probe trained only on the set must have a dev accuracy within delta of a probe on all neurons. All searches try
+    a fraction together, then those that are left the next one.
 
     Yields:
         Results by index of the search, as soon as they are found. If no set is accurate enough, the largest is

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 from whichlayers.trial import Norm
 
-MAX_BYTES = 1 << 30  # that one list of groups may take, on a CPU
-MAX_DEVICE_FRACTION = 0.3  # of a GPU's free memory, likewise
+MAX_BYTES = 1 << 30  # memory of one list of groups, on a CPU
+MAX_DEVICE_FRACTION = 0.3  # of a GPU's free memory, for one list of groups
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ def layer_specs(
     """A spec for every combination of layer (outermost), l1, l2, seed and task (innermost)."""
     layers = [states.layer_neurons(k) for k in range(states.n_layers)]
     return [
-        ProbeSpec(neurons, one, two, seed, task)
+        ProbeSpec(neurons, l1_value, l2_value, seed, task)
         for neurons in layers
-        for one in l1
-        for two in l2
+        for l1_value in l1
+        for l2_value in l2
         for seed in seeds
         for task in tasks
     ]
@@ -106,7 +106,10 @@ def group_probes(
 
 
 def _group_bytes(d: int, width: int, n_tags: int, batch_size: int) -> int:
-    """Memory of one group of `width` probes: weights, gradient, Adam's two moments, a sign and the temporaries of a
-    captured step; states, outputs and output gradients of a batch."""
+    """Memory of one group of `width` probes on d neurons.
+
+    Counts weights, gradient, Adam's two moments, a sign and the temporaries of a captured step, and the states, outputs
+    and output gradients of a batch.
+    """
     columns = width * n_tags
     return 4 * (6 * (d + 1) * columns + batch_size * (2 * d + 4 * columns))

@@ -34,7 +34,7 @@ from whichlayers.probes.neuron_ranking import (
 )
 from whichlayers.probes.neuron_selection import MinimalSetSearch, minimal_sets, retrained_accuracies
 from whichlayers.probes.tags import tag_frequencies, tag_ids, training_tags
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 from whichlayers.trial import Trial, WordProbe
 
 HELD_OUT_FRACTION = 0.1  # of the training sentences, if a corpus has no dev sentences
@@ -126,11 +126,11 @@ class RankedNeurons:
         return rank_probeless(d.train, d.labels["train"], len(d.tags))
 
     def order(self, trial: Trial) -> np.ndarray:
-        """The neuron ordering that the trial asks for."""
+        """The neuron ordering by the trial's ranking method, (neurons,)."""
         return self.lca_orders[trial.seed] if get_word_probe(trial).ranking == "lca" else self.probeless_order
 
     def neurons(self, trial: Trial) -> np.ndarray:
-        """The set of neurons that the trial's probe reads."""
+        """The set of neurons that the trial's probe reads, (d,)."""
         states, word_probe = self.dataset.train, get_word_probe(trial)
         if word_probe.neurons == "all":
             return states.all_neurons()
@@ -159,7 +159,7 @@ class RankedNeurons:
         }
 
     def spread(self, trial: Trial) -> Metrics:
-        """Fraction of the trial's neurons that lie in its layer."""
+        """Fraction of the trial's neurons that belong to its layer."""
         states, neurons, layer = self.dataset.train, self.neurons(trial), get_word_probe(trial).layer
         assert layer is not None
         count = int(neurons_per_layer(neurons, states.n_layers, states.hidden_size)[layer])

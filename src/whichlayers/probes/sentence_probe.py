@@ -69,7 +69,7 @@ def run_probes(
         encoder: The frozen model. It is not changed.
         data: The tokenized task.
         device: Where the encoder and the probes run.
-        cache: Folder in which the hidden states are kept for later stacks of the same model and task.
+        cache: Folder in which the hidden states are cached for later stacks of the same model and task.
         precision: dtype of the stored hidden states.
         on_epoch: Called with the trial id and the record of each trial.
         on_step: Progress callback, in the unit of `steps.probe_steps`.

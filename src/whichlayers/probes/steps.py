@@ -6,14 +6,12 @@ from collections.abc import Callable
 
 from whichlayers.trial import Probe
 
-ENCODER_STEPS = (
-    40  # of a sentence-level probe, for its part of the forward pass; each epoch counts for 1 more
-)
+# of a sentence-level probe, for its part of the forward pass; each epoch counts for 1 more
+ENCODER_STEPS = 40
 WORD_PROBE_STEPS = 20  # of a word probe
 
-OnProgress = Callable[
-    [int], None
-]  # called with the number of units of work that were completed since the last call
+# called with the number of units of work that were completed since the last call
+OnProgress = Callable[[int], None]
 
 
 def probe_steps(probe: Probe) -> int:

@@ -10,9 +10,8 @@ import numpy as np
 from whichlayers.data.conll import TaggedCorpus
 from whichlayers.errors import WhichlayersError
 
-UNSEEN = (
-    -1
-)  # label of a tag that does not occur in training: no probe can predict it, so it counts as an error
+# label of a tag that does not occur in training: no probe can predict it, so it counts as an error
+UNSEEN = -1
 
 
 def training_tags(corpus: TaggedCorpus) -> tuple[str, ...]:

@@ -138,10 +138,8 @@ class _Progress:
     def __init__(self, on_step: OnStep | None, steps: int, words: int):
         self.on_step, self.steps, self.words = on_step, steps, words
         self.words_seen, self.steps_reported = 0, 0
-        self.fraction, self.start = (
-            0.0,
-            ENCODER_FRACTION,
-        )  # start: fraction at which the trials, or a search, started
+        self.fraction = 0.0
+        self.start = ENCODER_FRACTION  # fraction at which the trials, or a search, started
         self.search_fraction = 1.0  # of the last search
 
     def add_words(self, words: int) -> None:
@@ -163,6 +161,7 @@ class _Progress:
         self._report(self.start + (1 - self.start) * fraction)
 
     def finish(self) -> None:
+        """Report all remaining steps."""
         self._report(1.0)
 
     def _report(self, fraction: float) -> None:

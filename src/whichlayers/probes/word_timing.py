@@ -20,7 +20,7 @@ from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, fit_probes
 from whichlayers.probes.extract_words import corpus_fingerprint, extract_words
 from whichlayers.probes.regularization import PROBES, SEEDS
 from whichlayers.probes.tags import tag_ids, training_tags
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 from whichlayers.trial import Trial, WordProbe
 
 SAMPLE_SIZE = 64  # sentences

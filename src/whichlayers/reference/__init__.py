@@ -1,1 +1,1 @@
-"""Published numbers to set beside ours, as data: curves.csv, tables.csv. `analysis.published` reads them."""
+"""Published results of the reproduced papers (curves.csv, tables.csv), read by `analysis.published`."""

@@ -1,1 +1,1 @@
-"""results.db: schema, writer, readers as pandas frames, export to CSV and Parquet."""
+"""The results database of a study (results.db): schema, writer, readers as data frames, export."""

@@ -1,10 +1,10 @@
-"""results.db: every fact a study has found, in one SQLite file that survives `kill -9`.
+"""results.db: all results of a study, in one SQLite file that survives `kill -9`.
 
-Only the driving process writes. Anyone may read at any time: in write-ahead mode a reader never holds up
-the writer. Each method that writes is one transaction: a trial is done, with all its epochs, or it is not.
+Only the main process of a run writes. Any process may read at any time: in write-ahead mode, readers never block
+the writer. Each method that writes is one transaction: a trial is either done with all its epochs, or not done.
 
-`synchronous = NORMAL`: what a killed process had committed is in the operating system's hands and is safe.
-Only a power cut can lose the last commits; the file stays sound, and the trials concerned run again.
+`synchronous = NORMAL`: transactions that a killed process had committed are safe. Only a power failure can lose the
+last commits; the file stays valid, and the affected trials run again.
 """
 
 from __future__ import annotations
@@ -23,140 +23,148 @@ from typing import Any, Self
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.records import (
     Counts,
-    Epoch,
+    EpochLike,
     Failure,
     ModelRow,
-    Outcome,
     RunRow,
     TaskRow,
-    WeightChange,
+    TrialResultLike,
+    WeightChangeLike,
 )
-from whichlayers.results.schema import SCHEMA, SCHEMA_VERSION, change_row, run_row, trial_row
+from whichlayers.results.schema import SCHEMA, SCHEMA_VERSION, run_row, trial_row, weight_change_row
 from whichlayers.trial import Point, Trial
 
 IN_STUDY = "EXISTS (SELECT 1 FROM points WHERE points.trial_id = trials.id)"
 
 
-class StoreError(WhichlayersError):
-    """results.db cannot be used."""
+class ResultsDBError(WhichlayersError):
+    """results.db cannot be opened, read or written."""
 
 
-class Store:
-    """An open results.db. Made by `Store.create`, `Store.open` or `Store.read`."""
+class ResultsDB:
+    """An open results.db, from `ResultsDB.create`, `ResultsDB.open` or `ResultsDB.open_readonly`."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, writes: bool) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, writable: bool) -> None:
         self.path = path
-        self.writes = writes
+        self.writable = writable
         self.connection = connection
 
-    # --- opening ---
+    # --- opening and closing ---
 
     @classmethod
-    def create(cls, path: Path, study_name: str) -> Store:
-        """A new store; it appears whole or not at all, whenever the process is killed."""
-        store = cls.connect(path, path.resolve().as_uri() + "?mode=rwc")
+    def create(cls, path: Path, study_name: str) -> ResultsDB:
+        """Create a new database; its tables are created in one transaction."""
+        db = cls.connect(path, path.resolve().as_uri() + "?mode=rwc")
         from whichlayers import __version__
 
-        facts = {
+        meta = {
             "schema_version": str(SCHEMA_VERSION),
             "study_name": study_name,
             "created": repr(time.time()),
             "whichlayers_version": __version__,
         }
-        with store.transaction() as db:
+        with db.transaction() as connection:
             for statement in SCHEMA.split(";"):
-                db.execute(statement)
-            db.executemany("INSERT INTO meta VALUES (?, ?)", facts.items())
-        return store
+                connection.execute(statement)
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+        return db
 
     @classmethod
-    def open(cls, path: Path, study_name: str) -> Store:
-        """Open for writing; make the store first where there is none yet."""
+    def open(cls, path: Path, study_name: str) -> ResultsDB:
+        """Open the database of a study for writing; create it if it does not exist.
+
+        Raises:
+            ResultsDBError: The file holds another study, has another schema version, or cannot be used.
+        """
         if not path.exists() or path.stat().st_size == 0:
             return cls.create(path, study_name)
-        store = cls.connect(path, path.resolve().as_uri() + "?mode=rw")
-        if store.is_blank():  # killed between making the file and committing its tables
-            store.close()
+        db = cls.connect(path, path.resolve().as_uri() + "?mode=rw")
+        if db.is_empty():  # the process that created the file was killed before it committed the tables
+            db.close()
             return cls.create(path, study_name)
-        store.check_schema()
-        if (held := store.meta("study_name")) != study_name:
-            store.close()
-            raise StoreError(
-                f"{path} holds the study {held!r}, not {study_name!r}: give another folder,"
-                f" or name the study {held!r} if it is an edited version of that one"
+        db.check_schema()
+        if (stored_name := db.meta("study_name")) != study_name:
+            db.close()
+            raise ResultsDBError(
+                f"{path} holds the study {stored_name!r}, not {study_name!r}: give another folder,"
+                f" or name the study {stored_name!r} if it is an edited version of that one"
             )
-        return store
+        return db
 
     @classmethod
-    def read(cls, path: Path) -> Store:
-        """Open for reading only; works while a run writes, and in a folder that may not be written to."""
+    def open_readonly(cls, path: Path) -> ResultsDB:
+        """Open a database for reading. Works while a run writes, and in a folder without write permission."""
         if not path.is_file():
-            raise StoreError(
-                f"no results at {path}: run the study first, or name the folder of one that was run"
+            raise ResultsDBError(
+                f"no results at {path}: run the study first, or name the folder of a study that was run"
             )
         uri = path.resolve().as_uri()
         try:
-            store = cls.connect(path, uri + "?mode=ro")
-        except StoreError:
+            db = cls.connect(path, uri + "?mode=ro")
+        except ResultsDBError:
             if path.with_name(path.name + "-wal").exists():
                 raise
-            store = cls.connect(path, uri + "?immutable=1")
-        if store.is_blank():
-            store.close()
-            raise StoreError(
-                f"{path} holds no study yet: its run has only just begun, or was stopped before it did"
+            db = cls.connect(path, uri + "?immutable=1")
+        if db.is_empty():
+            db.close()
+            raise ResultsDBError(
+                f"{path} holds no study yet: its run has just started, or was stopped while starting"
             )
-        store.check_schema()
-        return store
+        db.check_schema()
+        return db
 
     @classmethod
-    def connect(cls, path: Path, uri: str) -> Store:
-        writes = "mode=rw" in uri
+    def connect(cls, path: Path, uri: str) -> ResultsDB:
+        """Connect to the SQLite file at `uri` without checking its tables; "mode=rw" in `uri` allows writing."""
+        writable = "mode=rw" in uri
         try:
-            db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
-            db.row_factory = sqlite3.Row
-            if writes:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = NORMAL")
-            db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            connection = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
+            connection.row_factory = sqlite3.Row
+            if writable:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-                raise StoreError(
-                    f"{path} cannot be {'written' if writes else 'read'} ({error}): may you do so in its folder?"
-                    " is the disk full? Put that right, or name another folder"
+                raise ResultsDBError(
+                    f"{path} cannot be {'written' if writable else 'read'} ({error}): check permissions and free"
+                    " disk space, or give another folder"
                 ) from error
-            raise StoreError(
-                f"{path} cannot be read as a results file ({error}): restore it from a copy, or move it away"
-                " and run the study anew"
+            raise ResultsDBError(
+                f"{path} is not a valid results database ({error}): restore it from a backup, or move it away"
+                " and run the study again"
             ) from error
-        return cls(path, db, writes)
+        return cls(path, connection, writable)
 
     def tables(self) -> set[str]:
+        """Names of all tables."""
         return {
             row[0] for row in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         }
 
-    def is_blank(self) -> bool:
+    def is_empty(self) -> bool:
+        """Whether the database has no tables."""
         return not self.tables()
 
     def check_schema(self) -> None:
+        """Raise ResultsDBError (and close) unless this is a results database of the current schema version."""
         if not {"meta", "trials", "points", "epochs", "runs"} <= self.tables():
             self.close()
-            raise StoreError(
-                f"{self.path} is a database, but not one that whichlayers wrote: give another folder"
+            raise ResultsDBError(
+                f"{self.path} is a database, but not a results database of whichlayers: give another folder"
             )
         version = int(self.meta("schema_version") or 0)
         if version != SCHEMA_VERSION:
-            maker = self.meta("whichlayers_version") or self.meta("carryover_version")
+            writer = self.meta("whichlayers_version") or self.meta("carryover_version")
             self.close()
-            raise StoreError(
-                f"{self.path} has schema version {version} (written by whichlayers {maker}), and this whichlayers"
-                f" knows version {SCHEMA_VERSION}: use the version that wrote it, or a newer one"
+            raise ResultsDBError(
+                f"{self.path} has schema version {version} (written by whichlayers {writer}); this version of"
+                f" whichlayers supports version {SCHEMA_VERSION}: use the version that wrote it, or a newer one"
             )
 
     def close(self) -> None:
-        """A writer leaves one plain file, to be copied and read anywhere, unless someone reads just now."""
-        if self.writes:
+        """Close the connection; a writer merges the write-ahead log into the file unless someone is reading."""
+        if self.writable:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("PRAGMA busy_timeout = 0")
                 self.connection.execute("PRAGMA journal_mode = DELETE")
@@ -172,7 +180,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, also when interrupted in the middle."""
+        """Commit all statements of the block, or none if it raises or is interrupted."""
         try:
             self.connection.execute("BEGIN IMMEDIATE")
             yield self.connection
@@ -181,36 +189,38 @@ class Store:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
             if isinstance(error, sqlite3.OperationalError):
-                raise StoreError(
-                    f"{self.path} cannot be written ({error}): put that right (is the disk full?) and run"
-                    " the study again; what is done is kept"
+                raise ResultsDBError(
+                    f"{self.path} cannot be written ({error}): check permissions and free disk space, then run"
+                    " the study again; finished trials are kept"
                 ) from error
             raise
 
-    # --- what the study asks for ---
+    # --- the study ---
 
     def set_points(
         self, points: Sequence[Point], tasks: Iterable[TaskRow], models: Iterable[ModelRow]
     ) -> None:
-        """Make the study what `points` says. Trials known already keep their status and results; trials that
-        no point asks for any more are forgotten, unless they are done: those may be wanted again one day.
+        """Replace the points of the study, and add their trials, tasks and models.
+
+        Known trials keep their status and results. Trials that no point uses any more are deleted unless they are
+        done: a later edit of the study may use them again.
         """
         trials: dict[str, Trial] = {}
         for point in points:
             trials.setdefault(point.trial.id, point.trial)
-        with self.transaction() as db:
-            db.executemany(
+        with self.transaction() as connection:
+            connection.executemany(
                 "INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?, ?)",
                 [
                     (t.fingerprint, t.name, t.kind, t.metric, json.dumps(t.metrics), t.train_rows)
                     for t in tasks
                 ],
             )
-            db.executemany(
+            connection.executemany(
                 "INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?, ?)",
                 [(m.fingerprint, m.name, m.revision, m.family, m.depth) for m in models],
             )
-            db.executemany(
+            connection.executemany(
                 """INSERT INTO trials(id, model, model_fingerprint, task, task_fingerprint, train_size, seed,
                        head, recipe, keep_layer_norm, reinit_lr_factor, trial_json)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -219,30 +229,36 @@ class Store:
                        reinit_lr_factor = excluded.reinit_lr_factor, trial_json = excluded.trial_json""",
                 [trial_row(trial_id, trial) for trial_id, trial in trials.items()],
             )
-            db.execute("DELETE FROM points")
-            db.executemany(
+            connection.execute("DELETE FROM points")
+            connection.executemany(
                 "INSERT OR IGNORE INTO points VALUES (?, ?, ?, ?)",
                 [(p.experiment, p.condition, p.x, p.trial.id) for p in points],
             )
-            db.execute(f"DELETE FROM trials WHERE status != 'done' AND NOT {IN_STUDY}")
-            db.execute("DELETE FROM epochs WHERE trial_id NOT IN (SELECT id FROM trials)")
-            db.execute("DELETE FROM weight_changes WHERE trial_id NOT IN (SELECT id FROM trials)")
+            connection.execute(f"DELETE FROM trials WHERE status != 'done' AND NOT {IN_STUDY}")
+            connection.execute("DELETE FROM epochs WHERE trial_id NOT IN (SELECT id FROM trials)")
+            connection.execute("DELETE FROM weight_changes WHERE trial_id NOT IN (SELECT id FROM trials)")
 
     def set_notes(self, notes: Sequence[str]) -> None:
-        """What the readers of the data want the user to know, for `status`."""
+        """Store notes about the data, such as skipped rows; `status` and the report show them."""
         self._set_meta("notes", json.dumps(list(notes)))
 
     def notes(self) -> list[str]:
+        """The stored notes about the data."""
         return list(json.loads(self.meta("notes") or "[]"))
 
     # --- a run ---
 
     def begin_run(self, run: RunRow) -> int:
-        """Note who runs. Trials found running belong to a run that was killed: they are pending again."""
-        with self.transaction() as db:
-            db.execute("UPDATE trials SET status = 'pending' WHERE status = 'running'")
-            db.execute("UPDATE runs SET outcome = 'killed' WHERE finished IS NULL AND outcome IS NULL")
-            cursor = db.execute(
+        """Record a new run and return its id.
+
+        Trials with status "running" were left by a run that was killed; they become pending.
+        """
+        with self.transaction() as connection:
+            connection.execute("UPDATE trials SET status = 'pending' WHERE status = 'running'")
+            connection.execute(
+                "UPDATE runs SET outcome = 'killed' WHERE finished IS NULL AND outcome IS NULL"
+            )
+            cursor = connection.execute(
                 "INSERT INTO runs(started, host, pid, device, threads, versions, git_commit, command)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (time.time(), *run_row(run)),
@@ -251,113 +267,122 @@ class Store:
         return cursor.lastrowid
 
     def end_run(self, run_id: int, outcome: str) -> None:
-        with self.transaction() as db:
-            db.execute("UPDATE trials SET status = 'pending' WHERE status = 'running'")
-            db.execute(
+        """Record how a run ended; trials that were running become pending."""
+        with self.transaction() as connection:
+            connection.execute("UPDATE trials SET status = 'pending' WHERE status = 'running'")
+            connection.execute(
                 "UPDATE runs SET finished = ?, outcome = ? WHERE run_id = ?", (time.time(), outcome, run_id)
             )
 
     def retry_failed(self) -> int:
-        with self.transaction() as db:
-            cursor = db.execute(
+        """Make all failed trials pending and return their number."""
+        with self.transaction() as connection:
+            cursor = connection.execute(
                 "UPDATE trials SET status = 'pending', error = NULL, started = NULL WHERE status = 'failed'"
             )
         return cursor.rowcount
 
     def start(self, trial_ids: Sequence[str], run_id: int) -> None:
-        """Mark trials as running; what an earlier, interrupted attempt left behind goes."""
-        now = time.time()  # one for all: it tells later which trials were one stack
-        with self.transaction() as db:
+        """Mark the trials of a stack as running; epochs of an earlier, interrupted attempt are deleted."""
+        now = time.time()  # the same for all: `interrupted_stacks` groups trials by it
+        with self.transaction() as connection:
             for trial_id in trial_ids:
-                cursor = db.execute(
+                cursor = connection.execute(
                     "UPDATE trials SET status = 'running', started = ?, run_id = ?, error = NULL"
                     " WHERE id = ? AND status IN ('pending', 'running')",
                     (now, run_id, trial_id),
                 )
-                _must_change_one(cursor, f"start trial {trial_id}")
-                db.execute("DELETE FROM epochs WHERE trial_id = ?", (trial_id,))
+                _check_one_changed(cursor, f"start trial {trial_id}")
+                connection.execute("DELETE FROM epochs WHERE trial_id = ?", (trial_id,))
 
-    def note_restored(self, run_id: int, steps: int) -> None:
-        """How many of its steps a run found done: `status` leaves them out of its pace."""
-        self._set_meta(_restored_in(run_id), str(steps))
+    def set_restored_steps(self, run_id: int, steps: int) -> None:
+        """Record how many steps a run restored from checkpoints; `status` does not count them as its own."""
+        self._set_meta(_restored_steps_key(run_id), str(steps))
 
-    def record_epoch(self, trial_id: str, epoch: Epoch) -> None:
-        with self.transaction() as db:
-            _write_epoch(db, trial_id, epoch)
+    def record_epoch(self, trial_id: str, epoch: EpochLike) -> None:
+        """Store the values of one epoch of a running trial."""
+        with self.transaction() as connection:
+            _write_epoch(connection, trial_id, epoch)
 
-    def finish(self, outcomes: Iterable[Outcome], share: float = 1.0) -> None:
-        """Close trials that were running: done with all their epochs, or failed with their error.
+    def finish(self, results: Iterable[TrialResultLike], time_fraction: float = 1.0) -> None:
+        """Store the results of running trials: done with all their epochs, or failed with their error.
 
-        Their seconds are those of the whole stack; each trial is charged its `share`, so that sums are true.
+        Args:
+            results: One result for each trial; `seconds` is the time of its whole stack.
+            time_fraction: Fraction of the stack's time that is stored for each trial, so that times add up.
         """
-        with self.transaction() as db:
-            for outcome in outcomes:
-                for epoch in outcome.epochs:
-                    _write_epoch(db, outcome.trial_id, epoch)
-                changes: Sequence[WeightChange] = getattr(outcome, "weight_changes", ())  # probes have none
-                db.executemany(
+        with self.transaction() as connection:
+            for result in results:
+                for epoch in result.epochs:
+                    _write_epoch(connection, result.trial_id, epoch)
+                # probes have no weight changes
+                changes: Sequence[WeightChangeLike] = getattr(result, "weight_changes", ())
+                connection.executemany(
                     "INSERT OR REPLACE INTO weight_changes VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    [change_row(outcome.trial_id, change) for change in changes],
+                    [weight_change_row(result.trial_id, change) for change in changes],
                 )
-                cursor = db.execute(
+                cursor = connection.execute(
                     "UPDATE trials SET status = ?, error = ?, finished = ?, seconds = ?"
                     " WHERE id = ? AND status = 'running'",
                     (
-                        "failed" if outcome.error else "done",
-                        outcome.error,
+                        "failed" if result.error else "done",
+                        result.error,
                         time.time(),
-                        outcome.seconds * share,
-                        outcome.trial_id,
+                        result.seconds * time_fraction,
+                        result.trial_id,
                     ),
                 )
-                _must_change_one(cursor, f"finish trial {outcome.trial_id}")
+                _check_one_changed(cursor, f"finish trial {result.trial_id}")
 
     def fail(self, trial_ids: Iterable[str], error: str) -> None:
-        with self.transaction() as db:
+        """Mark running trials as failed with this error message."""
+        with self.transaction() as connection:
             for trial_id in trial_ids:
-                cursor = db.execute(
+                cursor = connection.execute(
                     "UPDATE trials SET status = 'failed', error = ?, finished = ?"
                     " WHERE id = ? AND status = 'running'",
                     (error, time.time(), trial_id),
                 )
-                _must_change_one(cursor, f"fail trial {trial_id}")
+                _check_one_changed(cursor, f"fail trial {trial_id}")
 
     def _set_meta(self, key: str, value: str) -> None:
-        with self.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        with self.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     # --- reading ---
 
     def meta(self, key: str) -> str | None:
+        """The value of a key in the table `meta`; None if it is not there."""
         row = self.connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
-    def restored(self, run_id: int) -> int:
-        return int(self.meta(_restored_in(run_id)) or 0)
+    def restored_steps(self, run_id: int) -> int:
+        """Number of steps that a run restored from checkpoints of an earlier run."""
+        return int(self.meta(_restored_steps_key(run_id)) or 0)
 
     def trials(self, *statuses: str) -> list[Trial]:
-        """Trials of the study in one of these statuses, in the order of the study file."""
-        marks = ", ".join("?" * len(statuses))
+        """The trials of the study with one of these statuses, in the order of the study file."""
+        placeholders = ", ".join("?" * len(statuses))
         rows = self.connection.execute(
             f"""SELECT trial_json FROM trials
                 JOIN (SELECT trial_id, MIN(rowid) AS place FROM points GROUP BY trial_id) ON trial_id = id
-                WHERE status IN ({marks}) ORDER BY place""",
+                WHERE status IN ({placeholders}) ORDER BY place""",
             statuses,
         )
         return [Trial.from_json(row[0]) for row in rows]
 
-    def ids(self, *statuses: str, in_study: bool = False) -> set[str]:
-        """Of trials in one of these statuses; with `in_study` only of those that the study asks for."""
-        marks = ", ".join("?" * len(statuses))
-        query = f"SELECT id FROM trials WHERE status IN ({marks})" + f" AND {IN_STUDY}" * in_study
+    def trial_ids(self, *statuses: str, in_study: bool = False) -> set[str]:
+        """Ids of the trials with one of these statuses; with `in_study` only those of the current study."""
+        placeholders = ", ".join("?" * len(statuses))
+        query = f"SELECT id FROM trials WHERE status IN ({placeholders})" + f" AND {IN_STUDY}" * in_study
         return {row[0] for row in self.connection.execute(query, statuses)}
 
-    def waiting(self) -> list[Trial]:
-        """Trials that a run has to do: those never run, and those that a killed run left in the middle."""
+    def unfinished_trials(self) -> list[Trial]:
+        """The trials of the study that are pending, or were running when a run was killed."""
         return self.trials("pending", "running")
 
-    def broken_off(self) -> list[list[str]]:
-        """The stacks that were under way when an earlier run stopped, as ids of trials."""
+    def interrupted_stacks(self) -> list[list[str]]:
+        """Trial ids of each stack that was running when an earlier run stopped."""
         rows = self.connection.execute(
             "SELECT run_id, started, id FROM trials WHERE status IN ('pending', 'running')"
             " AND started IS NOT NULL ORDER BY run_id, started, rowid"
@@ -367,42 +392,45 @@ class Store:
         ]
 
     def counts(self) -> Counts:
+        """Number of trials of the current study, by status."""
         rows = self.connection.execute(
             f"SELECT status, COUNT(*) FROM trials WHERE {IN_STUDY} GROUP BY status"
         )
         return Counts(**dict(rows.fetchall()))
 
     def failures(self) -> list[Failure]:
+        """The failed trials of the study in the order in which they failed."""
         rows = self.connection.execute(
             f"SELECT trial_json, error FROM trials WHERE status = 'failed' AND {IN_STUDY} ORDER BY finished"
         )
         return [Failure(Trial.from_json(row[0]), row[1] or "") for row in rows]
 
     def last_run(self) -> dict[str, Any] | None:
+        """The last row of the table `runs` by column name; None if there was no run."""
         row = self.connection.execute("SELECT * FROM runs ORDER BY run_id DESC LIMIT 1").fetchone()
         return dict(row) if row else None
 
 
-def _restored_in(run_id: int) -> str:
+def _restored_steps_key(run_id: int) -> str:
     return f"steps_restored_in_run_{run_id}"
 
 
-def _write_epoch(db: sqlite3.Connection, trial_id: str, epoch: Epoch) -> None:
-    """A value that is not a number (a loss that blew up) is stored as NULL: SQLite has no NaN."""
+def _write_epoch(connection: sqlite3.Connection, trial_id: str, epoch: EpochLike) -> None:
+    """Write one row per metric; NaN (the loss of a diverged trial) is stored as NULL, since SQLite has no NaN."""
     values = {
         "train_loss": epoch.train_loss,
         "dev_loss": epoch.dev_loss,
         "seconds": epoch.seconds,
         **epoch.metrics,
     }
-    db.executemany(
+    connection.executemany(
         "INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?)",
         [(trial_id, epoch.epoch, metric, float(value)) for metric, value in values.items()],
     )
 
 
-def _must_change_one(cursor: sqlite3.Cursor, what: str) -> None:
+def _check_one_changed(cursor: sqlite3.Cursor, action: str) -> None:
     if cursor.rowcount != 1:
-        raise StoreError(
-            f"could not {what}: it is not in the state it should be in; does something else write here?"
+        raise ResultsDBError(
+            f"could not {action}: it has an unexpected status; check that no other process writes to this database"
         )

@@ -1,4 +1,4 @@
-"""A study's folder: what lies in it, and whether it may be used."""
+"""The folder of a study: the paths of its files, and whether a study may run in it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.db import Store
-from whichlayers.results.lock import LOCK_NAME, Locked, holder
+from whichlayers.results.db import ResultsDB
+from whichlayers.results.lock import LOCK_NAME, lock_holder, locked_error
 
 DATABASE = "results.db"
 STUDY_FILE = "study.toml"
-OURS = {
-    LOCK_NAME,
-    "cache",
-    "checkpoints",
-    "encoders",
-    "logs",
-    STUDY_FILE,
-}  # what a run that ended before its first result leaves
+# files and folders of a run that ended before its first result
+RUN_FILES = {LOCK_NAME, "cache", "checkpoints", "encoders", "logs", STUDY_FILE}
 
 
 @dataclass(frozen=True)
 class StudyFolder:
+    """The folder that holds the results of one study."""
+
     path: Path
 
     @property
@@ -42,58 +38,65 @@ class StudyFolder:
         return self.path / "checkpoints"
 
     @property
-    def encoders(self) -> Path:
+    def finetuned_models(self) -> Path:
+        """Finetuned models that word probes still need; deleted when the study is complete."""
         return self.path / "encoders"
 
     @property
     def logs(self) -> Path:
         return self.path / "logs"
 
-    def check_free_for(self, study_name: str) -> None:
-        """Raise unless a study of this name may run here: in a new or empty folder, or in its own."""
+    def check_available(self, study_name: str) -> None:
+        """Raise WhichlayersError unless the study may run here: in a new or empty folder, or in its own."""
         if self.path.exists() and not self.path.is_dir():
             raise WhichlayersError(f"{self.path} is a file: give a folder for the study's results")
         if not self.path.exists():
             return
-        if (who := holder(self.path)) is not None:
-            raise Locked(
-                f"{self.path} is being run by {who}: wait for it or stop it;"
-                f" `whichlayers status {self.path}` shows how far it is"
-            )
+        if (holder := lock_holder(self.path)) is not None:
+            raise locked_error(self.path, holder)
         self.check_study(study_name)
 
     def check_study(self, study_name: str) -> None:
+        """Raise WhichlayersError if the folder holds another study, or files that are not from a run."""
         if self.has_results:
-            Store.open(self.database, study_name).close()
+            ResultsDB.open(self.database, study_name).close()
             return
-        foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name not in {*OURS, DATABASE})
-        if foreign:
+        allowed = {*RUN_FILES, DATABASE}
+        other_files = sorted(entry.name for entry in self.path.iterdir() if entry.name not in allowed)
+        if other_files:
             raise WhichlayersError(
-                f"{self.path} holds no study, yet is not empty ({', '.join(foreign[:3])}"
-                f"{', ...' if len(foreign) > 3 else ''}): give a new folder with --folder"
+                f"{self.path} holds no study, but is not empty ({', '.join(other_files[:3])}"
+                f"{', ...' if len(other_files) > 3 else ''}): give a new folder with --folder"
             )
 
     def write_study(self, text: str) -> None:
+        """Write study.toml atomically."""
         partial = self.study_file.with_suffix(".partial")
         partial.write_text(text, encoding="utf-8")
         partial.replace(self.study_file)
 
 
 def folder_of(study_file: Path) -> Path:
-    """Where a study file's results go: into a folder of its name beside it, unless it lies in a study's folder."""
+    """The results folder of a study file: its parent folder if that has results, else its path without suffix."""
     if study_file.name == STUDY_FILE and (study_file.parent / DATABASE).is_file():
         return study_file.parent
     return study_file.with_suffix("")
 
 
-def find_folder(given: Path) -> StudyFolder:
-    """The study folder that a folder, a file in it, or the study file beside it stands for."""
-    is_study = given.suffix == ".toml" and not given.is_dir()
-    path = folder_of(given) if is_study else given.parent if given.is_file() else given
-    folder = StudyFolder(path)
+def find_folder(path: Path) -> StudyFolder:
+    """The study folder of a path: the folder itself, a file in it, or the study file beside it.
+
+    Raises:
+        WhichlayersError: There is no results.db.
+    """
+    is_study_file = path.suffix == ".toml" and not path.is_dir()
+    folder_path = folder_of(path) if is_study_file else path.parent if path.is_file() else path
+    folder = StudyFolder(folder_path)
     if folder.database.is_file():
         return folder
-    if not given.exists():
-        raise WhichlayersError(f"there is no {given}: name the folder of a study that was run")
-    first = f"run the study (whichlayers run {given}), or " if is_study else ""
-    raise WhichlayersError(f"{path} holds no {DATABASE}: {first}name the folder of a study that was run")
+    if not path.exists():
+        raise WhichlayersError(f"there is no {path}: give the folder of a study that was run")
+    hint = f"run the study (whichlayers run {path}), or " if is_study_file else ""
+    raise WhichlayersError(
+        f"{folder_path} holds no {DATABASE}: {hint}give the folder of a study that was run"
+    )

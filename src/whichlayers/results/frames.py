@@ -1,7 +1,7 @@
-"""results.db as tidy pandas frames, read without ever blocking or changing a study that is still running.
+"""results.db as tidy pandas data frames. Reading neither blocks nor changes a study that is still running.
 
-points = load_points(folder)      # one row per point, whatever its status
-curves = finished(points)         # the points that have a value, ready to be averaged
+points = load_points(folder)      # one row per point, of any status
+curves = finished(points)         # the points that have a value
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.frame_utils import each_row
 from whichlayers.errors import WhichlayersError
+from whichlayers.results.frame_utils import each_row
 
 SCHEMA_VERSION = 1
 DATABASE = "results.db"
-ROWS_AT_ONCE = 50_000
+CHUNK_ROWS = 50_000  # rows as Python objects take ten times the memory of the data frame
 
+# '$.words.ask' is the stored name of `Trial.word_probe.measure` (see trial.STORED_NAMES)
 POINTS = """
 WITH last AS (SELECT trial_id, MAX(epoch) AS epoch FROM epochs GROUP BY trial_id)
 SELECT p.experiment, p.condition, p.x, t.model, t.model_fingerprint, t.task, t.task_fingerprint, t.train_size,
        t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor, t.id AS trial_id, t.status, t.error,
-       COALESCE(json_extract(t.trial_json, '$.words.measure'), k.metric) AS metric, score.value AS value,
+       COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric) AS metric, score.value AS value,
        dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
        control.value AS control, t.seconds, m.depth, m.family, k.train_rows, t.trial_json
 FROM points p
@@ -36,24 +37,27 @@ LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
 LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
 LEFT JOIN last ON last.trial_id = t.id AND t.status = 'done'
 LEFT JOIN epochs score ON score.trial_id = t.id AND score.epoch = last.epoch
-    AND score.metric = COALESCE(json_extract(t.trial_json, '$.words.measure'), k.metric)
+    AND score.metric = COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric)
 LEFT JOIN epochs dev ON dev.trial_id = t.id AND dev.epoch = last.epoch AND dev.metric = 'dev_loss'
 LEFT JOIN epochs train ON train.trial_id = t.id AND train.epoch = last.epoch AND train.metric = 'train_loss'
 LEFT JOIN epochs control ON control.trial_id = t.id AND control.epoch = last.epoch
-    AND control.metric = 'control_' || CASE json_extract(t.trial_json, '$.words.measure')
-        WHEN 'selectivity' THEN 'accuracy' ELSE json_extract(t.trial_json, '$.words.measure') END
+    AND control.metric = 'control_' || CASE json_extract(t.trial_json, '$.words.ask')
+        WHEN 'selectivity' THEN 'accuracy' ELSE json_extract(t.trial_json, '$.words.ask') END
 ORDER BY p.rowid  -- the order of the study file
 """
 
-# Trials that an edited study asks for no more stay in the store, and count for nothing.
-ASKED_FOR = "(SELECT trial_id FROM points)"
-# What a recipe, a kept layer norm or a raised learning rate acts on is a re-initialised layer.
-SURGICAL = ["recipe", "keep_layer_norm", "reinit_lr_factor"]
+# The trials of the current study. Finished trials that an edited study no longer contains stay in results.db unused.
+STUDY_TRIALS = "(SELECT trial_id FROM points)"
+# Settings that only have an effect on re-initialized layers.
+REINIT_COLUMNS = ["recipe", "keep_layer_norm", "reinit_lr_factor"]
+# The columns that identify a curve.
 CURVE = ["experiment", "model", "model_fingerprint", "task", "train_size", "variant"]
 
 
 @dataclass(frozen=True)
 class ModelSummary:
+    """A model of a study."""
+
     name: str
     fingerprint: str
     family: str
@@ -62,6 +66,8 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class TaskSummary:
+    """A task or corpus of a study."""
+
     name: str
     kind: str
     metric: str
@@ -69,7 +75,9 @@ class TaskSummary:
 
 
 @dataclass(frozen=True)
-class StudyFacts:
+class StudySummary:
+    """A study in results.db: its name, models and tasks, and the number of trials by status."""
+
     name: str
     created: str  # as stored: seconds since 1970
     whichlayers_version: str
@@ -82,40 +90,38 @@ class StudyFacts:
         return sum(self.counts.values())
 
 
-def _in_parts(query: str, db: sqlite3.Connection) -> pd.DataFrame:
-    """What the query finds; as rows of Python's it would take ten times the memory of the frame."""
-    return pd.concat(list(pd.read_sql_query(query, db, chunksize=ROWS_AT_ONCE)), ignore_index=True)
+def _read_in_chunks(query: str, db: sqlite3.Connection) -> pd.DataFrame:
+    """The rows of a query, read CHUNK_ROWS at a time to save memory."""
+    return pd.concat(list(pd.read_sql_query(query, db, chunksize=CHUNK_ROWS)), ignore_index=True)
 
 
 def load_points(folder: Path) -> pd.DataFrame:
-    """One row per point; value and losses are those of the last epoch, and of done trials alone."""
-    with _reading(folder) as db:
-        points = _in_parts(POINTS, db)
+    """One row per point. Value and losses are those of the last epoch, and NaN unless the trial is done."""
+    with _open_readonly(folder) as db:
+        points = _read_in_chunks(POINTS, db)
     for column in ("value", "dev_loss", "train_loss", "control", "epochs", "seconds"):
         points[column] = pd.to_numeric(points[column])
     points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
     points["reinit_lr_factor"] = pd.to_numeric(points["reinit_lr_factor"]).astype(float)
-    points["model"] = _one_name_each(points, "model", "model_fingerprint")
-    points["task"] = _one_name_each(points, "task", "task_fingerprint")
-    trials = _parsed(points.pop("trial_json"))
+    points["model"] = _unique_names(points, "model", "model_fingerprint")
+    points["task"] = _unique_names(points, "task", "task_fingerprint")
+    trials = _parse_trials(points.pop("trial_json"))
     points["reinit"] = pd.Series([tuple(t["surgery"]["reinit"]) for t in trials], dtype=object)
     points["order"] = pd.Series([tuple(t["surgery"]["order"] or ()) for t in trials], dtype=object)
     points["untouched"] = pd.Series([not layers for layers in points["reinit"]], dtype=bool)
-    points["training"] = pd.Series([_settings(t["training"]) for t in trials], dtype=object)
-    asked = [
-        t.get("words") or {} for t in trials
-    ]  # of trials that ask about words; others have none of these
+    points["training"] = pd.Series([_training_settings(t["training"]) for t in trials], dtype=object)
+    word_probes = [t.get("words") or {} for t in trials]  # {}: not a word probe
     points["finetuned_on"] = pd.Series(
-        [t["task"] if w else "" for t, w in zip(trials, asked, strict=True)], dtype=object
+        [t["task"] if w else "" for t, w in zip(trials, word_probes, strict=True)], dtype=object
     )
-    points["neurons"] = pd.Series([w.get("neurons", "") for w in asked], dtype=object)
-    points["share"] = pd.Series([w.get("share") for w in asked], dtype=float)
-    points["ranking"] = pd.Series([w.get("ranking", "") for w in asked], dtype=object)
+    points["neurons"] = pd.Series([w.get("neurons", "") for w in word_probes], dtype=object)
+    points["share"] = pd.Series([w.get("share") for w in word_probes], dtype=float)
+    points["ranking"] = pd.Series([w.get("ranking", "") for w in word_probes], dtype=object)
     return points
 
 
-def _parsed(texts: pd.Series) -> list[dict[str, Any]]:
-    """Trials as they were written; what many of them have in common is kept once."""
+def _parse_trials(texts: pd.Series) -> list[dict[str, Any]]:
+    """The stored fields of trials that `load_points` reads; equal trials share one dictionary to save memory."""
     shared: dict[str, Any] = {}
     trials = []
     for text in texts:
@@ -126,52 +132,62 @@ def _parsed(texts: pd.Series) -> list[dict[str, Any]]:
 
 
 def load_epochs(folder: Path) -> pd.DataFrame:
-    """trial_id, epoch, metric, value: the learning curves in long form."""
-    with _reading(folder) as db:
-        return _in_parts(
-            f"SELECT * FROM epochs WHERE trial_id IN {ASKED_FOR} ORDER BY trial_id, epoch, metric", db
+    """The learning curves in long form: trial_id, epoch, metric, value."""
+    with _open_readonly(folder) as db:
+        return _read_in_chunks(
+            f"SELECT * FROM epochs WHERE trial_id IN {STUDY_TRIALS} ORDER BY trial_id, epoch, metric", db
         )
 
 
 def load_weight_change(folder: Path) -> pd.DataFrame:
-    """trial_id, name, layer, kind, value: how far each matrix moved; empty where a study did not measure it."""
+    """Norms of the change of each weight matrix: trial_id, name, layer, kind, value.
+
+    Empty if the study has no finetuned models.
+    """
     columns = ["trial_id", "name", "layer", "kind", "value"]
-    with _reading(folder) as db:
+    with _open_readonly(folder) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
             return pd.DataFrame(columns=columns)
-        query = f"SELECT {', '.join(columns)} FROM weight_change WHERE trial_id IN {ASKED_FOR}"
+        query = f"SELECT {', '.join(columns)} FROM weight_change WHERE trial_id IN {STUDY_TRIALS}"
         return pd.read_sql_query(query, db)
 
 
-def load_change_of_whole_models(folder: Path) -> pd.DataFrame:
-    """The part of `load_weight_change` that claims and figures read: norms of models that were finetuned as they
-    were pretrained, not those relative to the start. All of it would fill the memory where there are many trials."""
+def load_baseline_weight_change(folder: Path) -> pd.DataFrame:
+    """The rows of `load_weight_change` that claims and figures use.
+
+    Only models that were finetuned without surgery, and only absolute norms: all rows may not fit into memory in a
+    study of many trials.
+    """
     columns = ["trial_id", "name", "layer", "kind", "value"]
-    whole = (
+    without_surgery = (
         "SELECT id FROM trials WHERE json_extract(trial_json, '$.surgery.reinit') = '[]'"
         " AND coalesce(json_extract(trial_json, '$.surgery.order'), '[]') = '[]'"
     )
-    with _reading(folder) as db:
+    with _open_readonly(folder) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
             return pd.DataFrame(columns=columns)
         query = f"SELECT {', '.join(columns)} FROM weight_change WHERE kind IN ('frobenius', 'spectral')"
-        return _in_parts(f"{query} AND trial_id IN ({whole} AND id IN {ASKED_FOR})", db)
+        return _read_in_chunks(f"{query} AND trial_id IN ({without_surgery} AND id IN {STUDY_TRIALS})", db)
 
 
 def load_trials(folder: Path) -> pd.DataFrame:
-    """One row per trial with what became of it, whichever points it serves."""
+    """One row per trial with its status, error and time."""
     columns = (
         "id AS trial_id, model, task, train_size, seed, head, recipe, status, error, seconds, trial_json"
     )
     order = "model, task, train_size, seed, id"
-    with _reading(folder) as db:
-        return _in_parts(f"SELECT {columns} FROM trials WHERE id IN {ASKED_FOR} ORDER BY {order}", db)
+    with _open_readonly(folder) as db:
+        return _read_in_chunks(
+            f"SELECT {columns} FROM trials WHERE id IN {STUDY_TRIALS} ORDER BY {order}", db
+        )
 
 
 def load_runs(folder: Path) -> pd.DataFrame:
-    """One row per call of `whichlayers run`; started, finished and last_trial (when the last one that it trained
-    ended) are UTC times, versions a dict."""
-    with _reading(folder) as db:
+    """One row per call of `whichlayers run`.
+
+    `started`, `finished` and `last_trial` (the end of the last trial of the run) are UTC times, `versions` is a dict.
+    """
+    with _open_readonly(folder) as db:
         last = "SELECT MAX(finished) FROM trials WHERE trials.run_id = runs.run_id"
         runs = pd.read_sql_query(f"SELECT *, ({last}) AS last_trial FROM runs ORDER BY run_id", db)
     for column in ("started", "finished", "last_trial"):
@@ -183,15 +199,16 @@ def load_runs(folder: Path) -> pd.DataFrame:
 
 
 def load_notes(folder: Path) -> list[str]:
-    """What was noted about the data: fewer rows than the official ones, tags that training never shows."""
-    with _reading(folder) as db:
+    """Notes about the data, such as missing rows, or tags that do not occur in the training data."""
+    with _open_readonly(folder) as db:
         found = db.execute("SELECT value FROM meta WHERE key = 'notes'").fetchone()
     return [str(note) for note in json.loads(found[0])] if found else []
 
 
-def study_facts(folder: Path) -> StudyFacts:
-    trials = f"(SELECT * FROM trials WHERE id IN {ASKED_FOR})"
-    with _reading(folder) as db:
+def load_study_summary(folder: Path) -> StudySummary:
+    """Name, models and tasks of a study, and its number of trials by status."""
+    trials = f"(SELECT * FROM trials WHERE id IN {STUDY_TRIALS})"
+    with _open_readonly(folder) as db:
         meta = dict(db.execute("SELECT key, value FROM meta"))
         counts = dict(db.execute(f"SELECT status, COUNT(*) FROM {trials} GROUP BY status"))
         models = db.execute(
@@ -202,7 +219,7 @@ def study_facts(folder: Path) -> StudyFacts:
             "SELECT name, kind, metric, train_rows FROM tasks WHERE fingerprint IN"
             f" (SELECT task_fingerprint FROM {trials}) ORDER BY name"
         ).fetchall()
-    return StudyFacts(
+    return StudySummary(
         name=meta.get("study_name") or Path(folder).resolve().name,
         created=meta.get("created", ""),
         whichlayers_version=meta.get("whichlayers_version") or meta.get("carryover_version", ""),
@@ -213,44 +230,48 @@ def study_facts(folder: Path) -> StudyFacts:
 
 
 def finished(points: pd.DataFrame) -> pd.DataFrame:
-    """The points that have a value, with a `variant` that names what else differs between curves.
+    """The points that have a value, with a column `variant` that says which settings differ between curves.
 
-    A model with nothing re-initialised is the same whatever the recipe says, so its trials run once; here
-    they stand at the end of every recipe's curve.
+    A model without re-initialized layers does not depend on the recipe, so its trials run once. Here its points are
+    repeated for every recipe.
+
+    Raises:
+        WhichlayersError: No trial has finished.
     """
     done = points[(points["status"] == "done") & points["value"].notna()]
     if done.empty:
         counts = points.drop_duplicates("trial_id")["status"].value_counts()
-        told = ", ".join(f"{n} {status}" for status, n in counts.items()) or "no trial at all"
+        statuses = ", ".join(f"{n} {status}" for status, n in counts.items()) or "it has no trials"
         raise WhichlayersError(
-            f"nothing has finished in this study yet ({told}): run it with `whichlayers run`, then ask again"
+            f"no trial has finished in this study yet ({statuses}): run it with `whichlayers run` first"
         )
-    everywhere = _share_untouched(points)
-    everywhere["condition"] = _conditions(everywhere)
-    everywhere["variant"] = variant_names(everywhere)
-    return everywhere[(everywhere["status"] == "done") & everywhere["value"].notna()].reset_index(drop=True)
+    repeated = _repeat_untouched(points)
+    repeated["condition"] = _conditions(repeated)
+    repeated["variant"] = variant_labels(repeated)
+    return repeated[(repeated["status"] == "done") & repeated["value"].notna()].reset_index(drop=True)
 
 
-def _share_untouched(points: pd.DataFrame) -> pd.DataFrame:
+def _repeat_untouched(points: pd.DataFrame) -> pd.DataFrame:
+    """Repeat points without re-initialized layers for every recipe, layer norm and lr factor of their experiment."""
     setting = ["experiment", "model_fingerprint", "task", "train_size", "head", "training"]
     touched, untouched = points[~points["untouched"]], points[points["untouched"]]
-    surgeries = touched[[*setting, *SURGICAL]].drop_duplicates()
+    surgeries = touched[[*setting, *REINIT_COLUMNS]].drop_duplicates()
     shared = (
-        untouched.drop(columns=SURGICAL)
+        untouched.drop(columns=REINIT_COLUMNS)
         .reset_index(names="row")
         .merge(surgeries, on=setting, how="left", indicator="found")
     )
-    alone = shared.pop("found") == "left_only"
-    as_stored = untouched.drop_duplicates("trial_id").set_index("trial_id")
-    for column in SURGICAL:
-        own = shared["trial_id"].map(as_stored[column])
-        shared[column] = shared[column].where(~alone, own).astype(points[column].dtype)
+    unmatched = shared.pop("found") == "left_only"  # these keep their stored settings
+    stored = untouched.drop_duplicates("trial_id").set_index("trial_id")
+    for column in REINIT_COLUMNS:
+        own = shared["trial_id"].map(stored[column])
+        shared[column] = shared[column].where(~unmatched, own).astype(points[column].dtype)
     both = pd.concat([touched, shared.set_index("row")[points.columns]])
     return both.sort_index(kind="stable").reset_index(drop=True)
 
 
 def _conditions(points: pd.DataFrame) -> pd.Series:
-    """Conditions as stored, and more exact where one name at one x stands for several surgeries."""
+    """The stored conditions; with the block length added where an experiment has blocks of several lengths."""
     blocks = {
         "block reinitialized": points["reinit"].map(len),
         "block preserved": points["depth"] - points["reinit"].map(len),
@@ -258,77 +279,79 @@ def _conditions(points: pd.DataFrame) -> pd.Series:
     exact = points["condition"].copy()
     localized = points["experiment"] == "localized"
     for condition, length in blocks.items():
-        mine = localized & (points["condition"] == condition)
-        if length[mine].nunique() > 1:
-            exact = exact.where(~mine, condition + ", of " + length.astype(str))
+        selected = localized & (points["condition"] == condition)
+        if length[selected].nunique() > 1:
+            exact = exact.where(~selected, condition + ", of " + length.astype(str))
     return exact.str.replace(r"^listed ", "without ", regex=True).str.replace(
         r"(?<=\d),(?=\d)", ", ", regex=True
     )
 
 
-def variant_names(points: pd.DataFrame) -> pd.Series:
-    """What tells apart two curves of the same experiment, model, task and size; '' where nothing does."""
+def variant_labels(points: pd.DataFrame) -> pd.Series:
+    """The settings that differ between curves of the same experiment, model, task and size; '' if none do."""
     settings = pd.DataFrame([json.loads(text) for text in points["training"]], index=points.index)
-    settings = pd.concat([points[[*SURGICAL, "head"]], settings.map(_plain)], axis=1)
+    settings = pd.concat([points[[*REINIT_COLUMNS, "head"]], settings.map(_hashable)], axis=1)
     groups = [points[c] for c in ("experiment", "model_fingerprint", "task", "train_size")]
     varying = [str(c) for c in settings if (settings[c].groupby(groups).nunique(dropna=False) > 1).any()]
     labels = [
-        ", ".join(in_words(name, value) for name, value in zip(varying, row, strict=True))
+        ", ".join(setting_label(name, value) for name, value in zip(varying, row, strict=True))
         for row in each_row(settings[varying])
     ]
     return pd.Series(labels, index=points.index, dtype=object)
 
 
-def in_words(name: str, value: Any) -> str:
+def setting_label(name: str, value: Any) -> str:
+    """A setting and its value as a short label, such as "layer norms kept" or "lr 2e-05"."""
     if name == "recipe":
         return str(value)
     if name == "keep_layer_norm":
         return "layer norms kept" if value else "layer norms reset"
     if name == "reinit_lr_factor":
         if pd.isna(value):
-            return "re-initialised layers at several lrs"
-        return "one lr for all layers" if value == 1.0 else f"re-initialised layers at {value:g}× lr"
+            return "re-initialized layers at several lrs"
+        return "one lr for all layers" if value == 1.0 else f"re-initialized layers at {value:g}× lr"
     return f"{name.replace('_', ' ')} {value}"
 
 
-def _plain(value: object) -> object:
+def _hashable(value: object) -> object:
     return str(value) if isinstance(value, list) else value
 
 
-def _settings(training: dict) -> str:
+def _training_settings(training: dict) -> str:
+    """The training settings as JSON, without the learning rate factors of layers."""
     return json.dumps({k: v for k, v in training.items() if k != "lr_factors"}, sort_keys=True)
 
 
-def _one_name_each(points: pd.DataFrame, name: str, fingerprint: str) -> pd.Series:
-    """Two models (or tasks) that go by one name are told apart by the start of their fingerprints."""
-    doubled = points.groupby(name)[fingerprint].transform("nunique") > 1
-    return points[name].where(~doubled, points[name] + "@" + points[fingerprint].str[:4])
+def _unique_names(points: pd.DataFrame, name: str, fingerprint: str) -> pd.Series:
+    """Names of models or tasks; those that share a name get the start of their fingerprint appended."""
+    ambiguous = points.groupby(name)[fingerprint].transform("nunique") > 1
+    return points[name].where(~ambiguous, points[name] + "@" + points[fingerprint].str[:4])
 
 
 @contextmanager
-def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
-    """One read-only snapshot of the database."""
+def _open_readonly(folder: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to one read-only snapshot of the database."""
     path = Path(folder) / DATABASE
     if not path.is_file():
         raise WhichlayersError(
-            f"{folder}: there is no {DATABASE} here; give the folder of a study that has been run"
+            f"{folder}: there is no {DATABASE} here; give the folder of a study that was run"
         )
     try:
         with closing(_connect(path)) as db:
             if not db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
                 raise WhichlayersError(
-                    f"{path} holds no study yet: its run stopped before it began; run it again"
+                    f"{path} holds no study yet: its run was stopped while starting; run the study again"
                 )
             version = int(db.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()[0])
             if version > SCHEMA_VERSION:
                 raise WhichlayersError(
-                    f"{path}: written by a newer whichlayers (schema_version {version}, this one reads up to "
-                    f"{SCHEMA_VERSION}); upgrade with `pip install --upgrade whichlayers`"
+                    f"{path}: written by a newer whichlayers (schema version {version}; this version reads up to "
+                    f"{SCHEMA_VERSION}): upgrade with `pip install --upgrade whichlayers`"
                 )
             db.execute("BEGIN")
             yield db
-    except (sqlite3.DatabaseError, pd.errors.DatabaseError) as failure:
-        raise WhichlayersError(f"{path}: cannot be read as a results database ({failure})") from failure
+    except (sqlite3.DatabaseError, pd.errors.DatabaseError) as error:
+        raise WhichlayersError(f"{path}: cannot be read as a results database ({error})") from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -340,6 +363,6 @@ def _connect(path: Path) -> sqlite3.Connection:
         db.close()
         if path.with_name(f"{DATABASE}-wal").exists():
             raise
-        # A finished study on a read-only medium: SQLite cannot make the -shm file of WAL, and needs none.
+        # A finished study on a read-only disk: SQLite cannot create the -shm file of WAL, and does not need it.
         db = sqlite3.connect(f"{address}&immutable=1", uri=True)
     return db

@@ -1,8 +1,9 @@
-"""One run at a time in a study folder: a lock that the operating system drops when its holder dies.
+"""A lock that allows one run at a time in a study folder.
 
-Not all shared file systems pass such locks on to other machines. So the holder also shows that it lives: it
-touches the file every few seconds. Who gets the lock while another machine's name stands in a file that was
-touched just now does not have it. A name in a file that nobody touches is what a killed run left behind.
+The operating system releases the lock when the process that holds it dies. Some shared file systems do not propagate
+such locks to other machines. Therefore the holder also updates the modification time of the lock file every
+HEARTBEAT seconds: a process that acquires the lock while the file names another machine and was modified less than
+STALE_SECONDS ago treats the folder as locked. A holder named in an older file belongs to a run that was killed.
 """
 
 from __future__ import annotations
@@ -22,17 +23,19 @@ from pathlib import Path
 from whichlayers.errors import WhichlayersError
 
 LOCK_NAME = ".lock"
-PATIENCE = 0.5  # seconds; `status` holds the lock for an instant while it looks who does
+WAIT_SECONDS = 0.5  # `whichlayers status` holds the lock for a moment while it reads the holder
 HEARTBEAT = 20.0  # seconds
-SIGNS_OF_LIFE = 120.0  # a file not touched for so long is nobody's, whatever it says
+STALE_SECONDS = 120.0  # a lock file that was not modified for so long has no holder
 
 
-class Locked(WhichlayersError):
-    """Another process runs the study in this folder."""
+class StudyLockedError(WhichlayersError):
+    """Another process is running the study in this folder."""
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
+    """The process that runs a study; the content of the lock file."""
+
     host: str
     pid: int
     since: float
@@ -43,25 +46,31 @@ class Holder:
 
 
 @contextmanager
-def study_lock(folder: Path) -> Iterator[Holder | None]:
-    """Hold the folder, or raise Locked saying who does. Gives the holder before, if it left without a word.
+def study_lock(folder: Path) -> Iterator[LockHolder | None]:
+    """Hold the lock of a study folder.
 
-    The file stays, empty: removing it would race.
+    The lock file is emptied on release, not deleted: deleting it would be a race.
+
+    Yields:
+        The previous holder if it did not release the lock (its process was killed), else None.
+
+    Raises:
+        StudyLockedError: Another process holds the lock.
     """
     descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not _acquire(descriptor, PATIENCE):
-            raise Locked(_held_by(folder, _read(descriptor) or "another process"))
-        before = _read(descriptor)
-        if before is not None and _lives_elsewhere(before, descriptor):
-            raise Locked(_held_by(folder, before))
-        holder = Holder(socket.gethostname(), os.getpid(), time.time())
+        if not _acquire(descriptor, WAIT_SECONDS):
+            raise locked_error(folder, _read(descriptor) or "another process")
+        previous = _read(descriptor)
+        if previous is not None and _is_alive_elsewhere(previous, descriptor):
+            raise locked_error(folder, previous)
+        holder = LockHolder(socket.gethostname(), os.getpid(), time.time())
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
         released = threading.Event()
-        threading.Thread(target=_show_life, args=(descriptor, released), daemon=True).start()
+        threading.Thread(target=_send_heartbeats, args=(descriptor, released), daemon=True).start()
         try:
-            yield before
+            yield previous
         finally:
             released.set()
             os.ftruncate(descriptor, 0)
@@ -69,42 +78,45 @@ def study_lock(folder: Path) -> Iterator[Holder | None]:
         os.close(descriptor)
 
 
-def holder(folder: Path) -> Holder | None:
-    """Who runs the study in this folder now; None when nobody does."""
+def lock_holder(folder: Path) -> LockHolder | None:
+    """The process that is running the study in this folder; None if there is none."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY)
     except OSError:
         return None
     try:
-        found = _read(descriptor)
+        holder = _read(descriptor)
         if _acquire(descriptor, 0, fcntl.LOCK_SH):
-            return found if found is not None and _lives_elsewhere(found, descriptor) else None
-        return found or Holder("an unknown host", 0, time.time())
+            return holder if holder is not None and _is_alive_elsewhere(holder, descriptor) else None
+        return holder or LockHolder("an unknown host", 0, time.time())
     finally:
         os.close(descriptor)
 
 
-def _held_by(folder: Path, who: object) -> str:
-    return f"{folder} is being run by {who}: wait for it or stop it; `whichlayers status {folder}` shows how far it is"
+def locked_error(folder: Path, holder: object) -> StudyLockedError:
+    return StudyLockedError(
+        f"{folder} is locked by a run ({holder}): wait until it ends, or stop it;"
+        f" `whichlayers status {folder}` shows its progress"
+    )
 
 
-def _lives_elsewhere(who: Holder, descriptor: int) -> bool:
-    """Whether another machine holds the folder by a lock that this one does not see."""
-    if who.host == socket.gethostname():
-        return False  # the system would not have given the lock away
-    return time.time() - os.fstat(descriptor).st_mtime < SIGNS_OF_LIFE
+def _is_alive_elsewhere(holder: LockHolder, descriptor: int) -> bool:
+    """Whether a process on another machine holds the folder by a lock that is not visible on this one."""
+    if holder.host == socket.gethostname():
+        return False  # the lock was acquired on this machine, so the holder has died
+    return time.time() - os.fstat(descriptor).st_mtime < STALE_SECONDS
 
 
-def _show_life(descriptor: int, released: threading.Event) -> None:
+def _send_heartbeats(descriptor: int, released: threading.Event) -> None:
     while not released.wait(HEARTBEAT):
         try:
             os.utime(descriptor)
-        except OSError:  # closed just now
+        except OSError:  # the file was closed meanwhile
             return
 
 
-def _acquire(descriptor: int, patience: float, kind: int = fcntl.LOCK_EX) -> bool:
-    deadline = time.monotonic() + patience
+def _acquire(descriptor: int, timeout: float, kind: int = fcntl.LOCK_EX) -> bool:
+    deadline = time.monotonic() + timeout
     while True:
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -115,8 +127,8 @@ def _acquire(descriptor: int, patience: float, kind: int = fcntl.LOCK_EX) -> boo
             time.sleep(0.05)
 
 
-def _read(descriptor: int) -> Holder | None:
+def _read(descriptor: int) -> LockHolder | None:
     try:
-        return Holder(**json.loads(os.pread(descriptor, 4096, 0)))
+        return LockHolder(**json.loads(os.pread(descriptor, 4096, 0)))
     except (ValueError, TypeError):
         return None

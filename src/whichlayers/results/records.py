@@ -1,4 +1,7 @@
-"""The values that go into results.db and come out of it."""
+"""The values that are written to results.db and read from it.
+
+The `...Like` protocols describe what the engine reports, so that this package does not import the engine.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import Protocol
 from whichlayers.trial import Trial
 
 
-class Epoch(Protocol):
-    """What the engine tells about one epoch of one trial."""
+class EpochLike(Protocol):
+    """Losses and metrics of one trial after one epoch."""
 
     @property
     def epoch(self) -> int: ...
@@ -24,8 +27,8 @@ class Epoch(Protocol):
     def seconds(self) -> float: ...
 
 
-class WeightChange(Protocol):
-    """How far training moved one matrix of one trial."""
+class WeightChangeLike(Protocol):
+    """Norms of the change of one weight matrix during finetuning, and of the matrix before it."""
 
     @property
     def name(self) -> str: ...
@@ -41,13 +44,13 @@ class WeightChange(Protocol):
     def start_spectral(self) -> float: ...
 
 
-class Outcome(Protocol):
-    """What the engine tells about one trial that has come to its end."""
+class TrialResultLike(Protocol):
+    """The result of one finished trial: its epochs, or the error that it failed with."""
 
     @property
     def trial_id(self) -> str: ...
     @property
-    def epochs(self) -> Sequence[Epoch]: ...
+    def epochs(self) -> Sequence[EpochLike]: ...
     @property
     def error(self) -> str | None: ...
     @property
@@ -56,6 +59,8 @@ class Outcome(Protocol):
 
 @dataclass(frozen=True)
 class TaskRow:
+    """One row of the table `tasks`: a task or a corpus."""
+
     fingerprint: str
     name: str
     kind: str
@@ -66,6 +71,8 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class ModelRow:
+    """One row of the table `models`."""
+
     fingerprint: str
     name: str
     revision: str | None
@@ -75,7 +82,7 @@ class ModelRow:
 
 @dataclass(frozen=True)
 class RunRow:
-    """What a run was made by and with: enough to tell later why two results differ."""
+    """One row of the table `runs`: the machine, the software versions and the command of a run."""
 
     host: str
     pid: int
@@ -88,13 +95,15 @@ class RunRow:
 
 @dataclass(frozen=True)
 class Failure:
+    """A failed trial and its error message."""
+
     trial: Trial
     error: str
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Trials of the study as it stands now, by status."""
+    """Number of trials of the current study, by status."""
 
     pending: int = 0
     running: int = 0

@@ -1,11 +1,11 @@
-"""The tables of results.db, and what is written as a row of them."""
+"""The tables of results.db, and the conversion of trials, weight changes and runs to their rows."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from whichlayers.results.records import RunRow, WeightChange
+from whichlayers.results.records import RunRow, WeightChangeLike
 from whichlayers.trial import Trial
 
 SCHEMA_VERSION = 1
@@ -41,15 +41,19 @@ CREATE VIEW weight_change AS
 
 
 def trial_row(trial_id: str, trial: Trial) -> tuple[Any, ...]:
-    """The task is what the metric is of: of a question about words the corpus, not what was finetuned on."""
-    of = (trial.task, trial.task_fingerprint)
+    """The row of a trial in the table `trials`.
+
+    The columns `task` and `task_fingerprint` say what the metric was computed on: for a word probe the corpus, not the
+    task that its model was finetuned on.
+    """
+    task = (trial.task, trial.task_fingerprint)
     if trial.word_probe is not None:
-        of = (trial.word_probe.corpus, trial.word_probe.fingerprint)
+        task = (trial.word_probe.corpus, trial.word_probe.fingerprint)
     return (
         trial_id,
         trial.model,
         trial.model_fingerprint,
-        *of,
+        *task,
         trial.train_size,
         trial.seed,
         trial.head,
@@ -60,17 +64,20 @@ def trial_row(trial_id: str, trial: Trial) -> tuple[Any, ...]:
     )
 
 
-def change_row(trial_id: str, c: WeightChange) -> tuple[Any, ...]:
-    return trial_id, c.name, c.layer, c.frobenius, c.spectral, c.start_frobenius, c.start_spectral
+def weight_change_row(trial_id: str, change: WeightChangeLike) -> tuple[Any, ...]:
+    """The row of one weight matrix of a trial in the table `weight_changes`."""
+    norms = change.frobenius, change.spectral, change.start_frobenius, change.start_spectral
+    return trial_id, change.name, change.layer, *norms
 
 
 def run_row(run: RunRow) -> tuple[Any, ...]:
+    """The row of a run in the table `runs`, from the column `host` on."""
     versions = json.dumps(run.versions, sort_keys=True)
     return run.host, run.pid, run.device, run.threads, versions, run.git_commit, run.command
 
 
 def reinit_lr_factor(trial: Trial) -> float | None:
-    """The factor on the lr of the re-initialised layers; None where it is not one and the same."""
+    """The learning rate factor of the re-initialized layers; None if they have different factors."""
     factors = dict(trial.training.lr_factors)
     found = {factors.get(layer, 1.0) for layer in trial.surgery.reinit}
     if not found:

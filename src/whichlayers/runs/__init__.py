@@ -1,1 +1,1 @@
-"""Running a study: the results store, the plan, the executors, resuming, status and export."""
+"""Running a study: plan of stacks, resources, time and disk estimates, scheduler, executors, status."""

@@ -1,8 +1,8 @@
-"""The models and tasks of a study, each loaded once in a process and kept.
+"""The models, tasks and corpora of a study, loaded once per process and cached.
 
-The driver asks by what the study file says (`model_facts`, `task_facts`), before anything trains. A worker
-asks by trial (`encoder`, `data`), with a catalogue from the driver that says where things are: no worker
-looks for a model on the hub, and one that finds other data than the driver saw refuses to train.
+The main process looks them up by their section in the study file (`model_facts`, `task_facts`, `corpus_facts`) before
+training starts. Workers look them up by trial (`encoder`, `data`, `corpus`) with an `AssetIndex` from the main process:
+they do not access the hub, and refuse to train if the data have changed since the run started.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from whichlayers.config.sections import ModelSpec, TaskSpec
     from whichlayers.data.corpora import Corpus
     from whichlayers.data.tasks import Task
-    from whichlayers.data.tokenize import TokenisedTask
-    from whichlayers.models.load import ModelFacts, ModelFiles
+    from whichlayers.data.tokenize import TokenizedTask
+    from whichlayers.models.load import ModelFiles, ModelInfo
     from whichlayers.probes.alignment import Alignment
 
 CORPUS_KEYS = ("source", "train", "test", "dev", "format", "column", "train_words", "test_words")
@@ -34,8 +34,8 @@ TASK_KEYS = ("source", "train", "dev", "text", "pair", "label", "kind", "metric"
 
 
 @dataclass(frozen=True)
-class TaskFacts:
-    """What a study needs to know of a task before it is tokenised."""
+class TaskInfo:
+    """A task before it is tokenized."""
 
     name: str
     fingerprint: str
@@ -43,19 +43,19 @@ class TaskFacts:
     kind: str
     metric: str
     metrics: tuple[str, ...]
-    classes: int  # 0: regression
+    classes: int  # number of classes; 0: regression
     dev_rows: int
 
 
 @dataclass(frozen=True)
 class TaskSource:
-    """Where a task comes from: the arguments of `load_task`."""
+    """The source of a task: the arguments of `load_task`."""
 
     name: str
     settings: tuple[tuple[str, Any], ...] = ()
 
     @staticmethod
-    def of(spec: TaskSpec) -> TaskSource:
+    def from_spec(spec: TaskSpec) -> TaskSource:
         return TaskSource(spec.name, tuple((key, getattr(spec, key, None)) for key in TASK_KEYS))
 
     def load(self) -> Task:
@@ -65,22 +65,24 @@ class TaskSource:
 
 
 @dataclass(frozen=True)
-class CorpusFacts:
+class CorpusInfo:
+    """A tagged corpus."""
+
     name: str
     fingerprint: str
     train_words: int
-    can_choose: bool
+    has_validation_data: bool
 
 
 @dataclass(frozen=True)
 class CorpusSource:
-    """Where a tagged corpus comes from: the arguments of `load_corpus`."""
+    """The source of a tagged corpus: the arguments of `load_corpus`."""
 
     name: str
     settings: tuple[tuple[str, Any], ...] = ()
 
     @staticmethod
-    def of(spec: CorpusSpec) -> CorpusSource:
+    def from_spec(spec: CorpusSpec) -> CorpusSource:
         return CorpusSource(spec.name, tuple((key, getattr(spec, key)) for key in CORPUS_KEYS))
 
     def load(self) -> Corpus:
@@ -90,8 +92,8 @@ class CorpusSource:
 
 
 @dataclass
-class Catalogue:
-    """Where every model, task and corpus of a study is, by fingerprint."""
+class AssetIndex:
+    """The sources of all models, tasks and corpora of a study, by fingerprint."""
 
     cache: Path | None
     models: dict[str, ModelFiles] = field(default_factory=dict)
@@ -99,56 +101,65 @@ class Catalogue:
     corpora: dict[str, CorpusSource] = field(default_factory=dict)
 
 
-class Subjects:
+class Assets:
+    """Loads models, tasks and corpora, and keeps them in memory.
+
+    Args:
+        cache: Folder for tokenized tasks and hidden states; None: no cache on disk.
+    """
+
     def __init__(self, cache: Path | None) -> None:
-        self.catalogue = Catalogue(cache)
+        self.index = AssetIndex(cache)
         self._files: dict[tuple[str, str | None, bool], ModelFiles] = {}
-        self._facts: dict[str, ModelFacts] = {}
+        self._facts: dict[str, ModelInfo] = {}
         self._encoders: dict[str, PreTrainedModel] = {}
         self._tokenizers: dict[str, PreTrainedTokenizerFast] = {}
         self._fingerprints: dict[TaskSource, str] = {}
         self._tasks: dict[str, Task] = {}
-        self._data: dict[tuple[str, str, int], TokenisedTask] = {}
+        self._data: dict[tuple[str, str, int], TokenizedTask] = {}
         self._corpora: dict[str, Corpus] = {}
-        self.aligned: dict[
-            str, dict[str, Alignment]
-        ] = {}  # by model and words: corpora as its tokenizer cuts them
+        # by model fingerprint, then by corpus: words aligned with the subwords of the model's tokenizer
+        self.alignments: dict[str, dict[str, Alignment]] = {}
 
     @classmethod
-    def from_catalogue(cls, catalogue: Catalogue) -> Subjects:
-        subjects = cls(catalogue.cache)
-        subjects.catalogue = catalogue
-        return subjects
+    def from_index(cls, index: AssetIndex) -> Assets:
+        """Assets of a worker process."""
+        assets = cls(index.cache)
+        assets.index = index
+        return assets
 
-    # --- by what the study file says ---
+    # --- by section of the study file ---
 
-    def files(self, spec: ModelSpec) -> ModelFiles:
+    def model_files(self, spec: ModelSpec) -> ModelFiles:
+        """The files of a model; downloads them if necessary."""
         from whichlayers.models.load import resolve
 
-        asked = (spec.name, spec.revision, spec.allow_pickle)
-        if asked not in self._files:
-            self._files[asked] = resolve(spec.name, revision=spec.revision, allow_pickle=spec.allow_pickle)
-        files = self._files[asked]
-        self.catalogue.models.setdefault(files.fingerprint, files)
+        key = (spec.name, spec.revision, spec.allow_pickle)
+        if key not in self._files:
+            self._files[key] = resolve(spec.name, revision=spec.revision, allow_pickle=spec.allow_pickle)
+        files = self._files[key]
+        self.index.models.setdefault(files.fingerprint, files)
         return files
 
-    def model_facts(self, spec: ModelSpec) -> ModelFacts:
+    def model_facts(self, spec: ModelSpec) -> ModelInfo:
+        """Depth, hidden size and other properties of a model, without loading its weights."""
         from whichlayers.models.load import describe
 
-        files = self.files(spec)
+        files = self.model_files(spec)
         if files.fingerprint not in self._facts:
             self._facts[files.fingerprint] = describe(files)
         return self._facts[files.fingerprint]
 
-    def task_facts(self, spec: TaskSpec) -> TaskFacts:
-        source = TaskSource.of(spec)
+    def task_facts(self, spec: TaskSpec) -> TaskInfo:
+        """Size, labels and metrics of a task."""
+        source = TaskSource.from_spec(spec)
         if source not in self._fingerprints:
             task = source.load()
             self._fingerprints[source] = task.fingerprint
             self._tasks[task.fingerprint] = task
-            self.catalogue.tasks.setdefault(task.fingerprint, source)
+            self.index.tasks.setdefault(task.fingerprint, source)
         task = self._tasks[self._fingerprints[source]]
-        return TaskFacts(
+        return TaskInfo(
             task.name,
             task.fingerprint,
             len(task.train),
@@ -159,29 +170,31 @@ class Subjects:
             len(task.evals[""]),
         )
 
-    def corpus_facts(self, spec: CorpusSpec) -> CorpusFacts:
-        corpus = self._corpus_from(CorpusSource.of(spec))
-        return CorpusFacts(corpus.name, corpus.fingerprint, corpus.train.n_words, corpus.can_choose)
+    def corpus_facts(self, spec: CorpusSpec) -> CorpusInfo:
+        """Size of a corpus."""
+        corpus = self._load_corpus(CorpusSource.from_spec(spec))
+        return CorpusInfo(corpus.name, corpus.fingerprint, corpus.train.n_words, corpus.has_validation_data)
 
-    def _corpus_from(self, source: CorpusSource) -> Corpus:
-        known = next(
-            (f for f, s in self.catalogue.corpora.items() if s == source and f in self._corpora), None
-        )
+    def _load_corpus(self, source: CorpusSource) -> Corpus:
+        known = next((f for f, s in self.index.corpora.items() if s == source and f in self._corpora), None)
         if known is not None:
             return self._corpora[known]
         corpus = source.load()
-        self.catalogue.corpora.setdefault(corpus.fingerprint, source)
+        self.index.corpora.setdefault(corpus.fingerprint, source)
         return self._corpora.setdefault(corpus.fingerprint, corpus)
 
     def model_rows(self, specs: Iterable[ModelSpec]) -> list[ModelRow]:
+        """Rows of the table `models` in results.db."""
         facts = [(spec, self.model_facts(spec)) for spec in specs]
         return [ModelRow(f.fingerprint, spec.name, spec.revision, f.family, f.depth) for spec, f in facts]
 
     def task_rows(self, specs: Iterable[TaskSpec]) -> list[TaskRow]:
+        """Rows of the table `tasks` in results.db."""
         facts = map(self.task_facts, specs)
         return [TaskRow(f.fingerprint, f.name, f.kind, f.metric, f.metrics, f.train_rows) for f in facts]
 
     def corpus_rows(self, specs: Iterable[CorpusSpec]) -> list[TaskRow]:
+        """Rows of the table `tasks` in results.db for corpora."""
         facts = map(self.corpus_facts, specs)
         return [
             TaskRow(f.fingerprint, f.name, "tagging", "accuracy", ("accuracy",), f.train_words) for f in facts
@@ -190,124 +203,132 @@ class Subjects:
     # --- by trial ---
 
     def stack_key(self, trial: Trial) -> Hashable:
+        """Trials with equal keys may share a stack."""
         from whichlayers.engine.finetune import stack_key
         from whichlayers.probes.sentence_probe import stack_key as probe_key
-        from whichlayers.runs.plan import words_key
+        from whichlayers.runs.plan import word_stack_key
 
         if trial.word_probe is not None:
-            return words_key(trial)
+            return word_stack_key(trial)
         if trial.probe is not None:
             return probe_key(trial)
         facts = self._facts[trial.model_fingerprint]
         return stack_key(trial, facts.family, facts.depth)
 
-    def _files_of(self, trial: Trial) -> ModelFiles:
-        return self.catalogue.models[trial.model_fingerprint]
+    def _model_files_of(self, trial: Trial) -> ModelFiles:
+        return self.index.models[trial.model_fingerprint]
 
     def encoder(self, trial: Trial) -> PreTrainedModel:
+        """The pretrained model of a trial."""
         from whichlayers.models.load import load_encoder
 
         key = trial.model_fingerprint
         if key not in self._encoders:
-            self._encoders[key] = load_encoder(self._files_of(trial))
+            self._encoders[key] = load_encoder(self._model_files_of(trial))
         return self._encoders[key]
 
     def tokenizer(self, trial: Trial) -> PreTrainedTokenizerFast:
+        """The tokenizer of a trial's model."""
         from whichlayers.models.load import load_tokenizer
 
         key = trial.model_fingerprint
         if key not in self._tokenizers:
-            self._tokenizers[key] = load_tokenizer(self._files_of(trial))
+            self._tokenizers[key] = load_tokenizer(self._model_files_of(trial))
         return self._tokenizers[key]
 
-    def data(self, trial: Trial) -> TokenisedTask:
-        from whichlayers.data.tokenize import tokenise
+    def data(self, trial: Trial) -> TokenizedTask:
+        """The tokenized task of a trial."""
+        from whichlayers.data.tokenize import tokenize
 
         length = trial.training.max_length
         key = (trial.task_fingerprint, trial.model_fingerprint, length)
         if key not in self._data:
             task = self._task_of(trial)
-            self._data[key] = tokenise(
-                task, self.tokenizer(trial), length, self.catalogue.cache, trial.model_fingerprint
+            self._data[key] = tokenize(
+                task, self.tokenizer(trial), length, self.index.cache, trial.model_fingerprint
             )
         return self._data[key]
 
     def corpus(self, trial: Trial) -> Corpus:
+        """The corpus of a word probe."""
         assert trial.word_probe is not None
-        wanted = trial.word_probe.fingerprint
-        if wanted not in self._corpora:
-            corpus = self.catalogue.corpora[wanted].load()
-            if corpus.fingerprint != wanted:
+        fingerprint = trial.word_probe.fingerprint
+        if fingerprint not in self._corpora:
+            corpus = self.index.corpora[fingerprint].load()
+            if corpus.fingerprint != fingerprint:
                 raise WhichlayersError(
-                    f"the corpus {trial.word_probe.corpus} has changed since the run began: run the study again to"
-                    " ask about the new one, or put the old one back"
+                    f"the corpus {trial.word_probe.corpus} has changed since the run started: run the study again to"
+                    " use the new data, or restore the old data"
                 )
-            self._corpora[wanted] = corpus
-        return self._corpora[wanted]
+            self._corpora[fingerprint] = corpus
+        return self._corpora[fingerprint]
 
     def _task_of(self, trial: Trial) -> Task:
         if (task := self._tasks.get(trial.task_fingerprint)) is not None:
             return task
-        task = self.catalogue.tasks[trial.task_fingerprint].load()
+        task = self.index.tasks[trial.task_fingerprint].load()
         if task.fingerprint != trial.task_fingerprint:
             raise WhichlayersError(
-                f"the data of task {trial.task} have changed since the run began: run the study again to"
-                " train on the new data, or put the old data back"
+                f"the data of task {trial.task} have changed since the run started: run the study again to"
+                " use the new data, or restore the old data"
             )
         return task
 
     # --- before training ---
 
     def notes(self) -> list[str]:
-        """What the readers of the data did that the user should know, such as rows they left out."""
-        read: list[Task | Corpus] = [*self._tasks.values(), *self._corpora.values()]
-        return [f"{data.name}: {note}" for data in read for note in data.notes]
+        """Notes from reading the data, such as the number of skipped rows."""
+        loaded: list[Task | Corpus] = [*self._tasks.values(), *self._corpora.values()]
+        return [f"{data.name}: {note}" for data in loaded for note in data.notes]
 
     def check(self, trials: Iterable[Trial]) -> None:
-        """Load every model and tokenise every task that the trials use, so that what cannot work fails now
-        and workers find the tokens made."""
+        """Load every model and tokenize every task that the trials use.
+
+        Errors are raised before training starts, and workers find the tokenized tasks in the cache.
+        """
         seen: set[tuple[str, str, int]] = set()
         for trial in trials:
             if trial.word_probe is not None and trial.finetuning is None:
                 self.encoder(trial)
                 continue
-            use = (trial.model_fingerprint, trial.task_fingerprint, trial.training.max_length)
-            if use in seen:
+            key = (trial.model_fingerprint, trial.task_fingerprint, trial.training.max_length)
+            if key in seen:
                 continue
-            seen.add(use)
+            seen.add(key)
             self._check_length(trial)
             self.encoder(trial)
             self.data(trial)
 
     def check_models(self, trials: Iterable[Trial]) -> None:
-        """That every model and tokenizer loads, one after another; what they would read is not tokenised."""
+        """Load every model and tokenizer, one after another, without tokenizing the tasks."""
         seen: set[tuple[str, int]] = set()
         for trial in trials:
-            if (use := (trial.model_fingerprint, trial.training.max_length)) not in seen:
+            if (key := (trial.model_fingerprint, trial.training.max_length)) not in seen:
                 if trial.train_size:
                     self._check_length(trial)
                 self.tokenizer(trial)
                 self.encoder(trial)
                 self._encoders.clear()
-            seen.add(use)
+            seen.add(key)
 
     def _check_length(self, trial: Trial) -> None:
         longest = self._facts[trial.model_fingerprint].max_length
         if longest is not None and trial.training.max_length > longest:
             raise WhichlayersError(
-                f"training.max_length = {trial.training.max_length}, but {trial.model} reads at most"
+                f"training.max_length = {trial.training.max_length}, but {trial.model} supports at most"
                 f" {longest} tokens: set it to {longest} or less"
             )
 
-    def tokenised(self) -> dict[tuple[str, str, int], TokenisedTask]:
-        """What `check` tokenised, by task, model and longest input."""
+    def tokenized_tasks(self) -> dict[tuple[str, str, int], TokenizedTask]:
+        """The tasks that `check` tokenized, by task fingerprint, model fingerprint and sequence length."""
         return dict(self._data)
 
-    def corpora(self) -> dict[str, Corpus]:
+    def loaded_corpora(self) -> dict[str, Corpus]:
+        """The loaded corpora by fingerprint."""
         return dict(self._corpora)
 
-    def let_go(self) -> None:
-        """Free what was loaded, when the training is done elsewhere."""
+    def release(self) -> None:
+        """Free the memory of models and data; used when worker processes train."""
         self._encoders.clear()
         self._data.clear()
         self._tasks.clear()
@@ -316,20 +337,20 @@ class Subjects:
 
     @cached_property
     def weights_bytes(self) -> int:
-        """Size of the largest model's files, which decides how many workers fit into memory."""
+        """Size of the weights of the largest model in bytes."""
         sizes = [
             sum(f.stat().st_size for f in files.folder.iterdir() if f.suffix in (".safetensors", ".bin"))
-            for files in self.catalogue.models.values()
+            for files in self.index.models.values()
         ]
         return max(sizes, default=0)
 
 
 def cache_folder(study_folder: Path) -> Path:
-    """Where tokens are kept: in the study folder, or in WHICHLAYERS_CACHE, which several studies may share."""
+    """The cache folder: WHICHLAYERS_CACHE, which several studies may share, else a folder in the study folder."""
     shared = os.environ.get("WHICHLAYERS_CACHE")
     return Path(shared).expanduser() if shared else study_folder / "cache"
 
 
 def penalties_folder(cache: Path | None) -> Path | None:
-    """Where L1 and L2 are kept that a search found."""
+    """The cache folder for L1 and L2 penalties found by grid search."""
     return cache and cache / "penalties"

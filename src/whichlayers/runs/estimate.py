@@ -1,4 +1,4 @@
-"""What running a study would take, before anything runs: its stacks, its time here and on other GPUs, its disk."""
+"""Estimate of a study before it runs: its stacks, its time on this machine and on other GPUs, its disk space."""
 
 from __future__ import annotations
 
@@ -10,118 +10,156 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whichlayers.results.db import Store
+from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import DATABASE
-from whichlayers.runs.assets import CorpusFacts, TaskFacts, cache_folder
-from whichlayers.runs.cost_model import Disk, Paces, Span, at_speed, disk_of, time_of, told_apart
+from whichlayers.runs.assets import CorpusInfo, TaskInfo, cache_folder
+from whichlayers.runs.cost_model import (
+    DiskUsage,
+    TimeRange,
+    Timings,
+    estimate_disk,
+    estimate_time,
+    scale_speed,
+    split_by_timed,
+)
 from whichlayers.runs.executors.worker import DEFAULT_ENGINE
 from whichlayers.runs.plan import Stack, make_stacks, time_key
-from whichlayers.runs.profiling import Timed, feature_bytes, fit_memory, time_stacks, vector_bytes
-from whichlayers.runs.resources import Means
+from whichlayers.runs.profiling import (
+    StudyTiming,
+    fit_memory,
+    sentence_activation_bytes,
+    time_stacks,
+    word_activation_bytes,
+)
+from whichlayers.runs.resources import Resources
 from whichlayers.runs.status import disk_use
 from whichlayers.text import counted
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
-    from whichlayers.study.file import Study
+    from whichlayers.study.study_file import Study
 
-Doing = Callable[[str], AbstractContextManager[None]]  # shows what is being done
+ShowActivity = Callable[[str], AbstractContextManager[None]]  # displays a text while the context is active
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class Estimate:
+    """The result of `estimate_study`."""
+
     trials: list[Trial]  # of the study
-    done: int  # of them, by earlier runs
-    stacks: list[Stack]  # of all of them
-    means: Means  # with sizes that fit into memory, if that was measured
-    here: Span | None  # of what is left; None: nothing is left, or nobody knows
-    on_gpus: Span | None  # on those that were asked for
-    untimed: int  # trials of kinds that could not be timed, and are in no span
-    disk: Disk
-    tasks: list[TaskFacts]
-    corpora: list[CorpusFacts]
+    done: int  # number of trials that earlier runs finished
+    stacks: list[Stack]  # of all trials
+    resources: Resources  # with stack sizes that fit into memory, if memory was measured
+    here: TimeRange | None  # for the remaining trials on this machine; None: nothing left, or not measured
+    on_gpus: TimeRange | None  # for the remaining trials on the given GPUs
+    untimed: int  # number of trials that could not be timed and are not included in the times
+    disk: DiskUsage
+    tasks: list[TaskInfo]
+    corpora: list[CorpusInfo]
     notes: list[str]  # about the data
 
 
-def foresee(
+def estimate_study(
     study: Study,
     folder: Path,
-    means: Means,
+    resources: Resources,
     speeds: Sequence[float],
     measure: bool,
     fewer_workers: bool,
-    doing: Doing,
-    subjects_at: Callable[[Path], Any],
-) -> Foreseen:
-    """`speeds`: of GPUs to forecast for, where the one here has 1. Writes nothing but into a cache that exists."""
+    show_activity: ShowActivity,
+    make_assets: Callable[[Path], Any],
+) -> Estimate:
+    """Check a study and estimate its time and disk space. Writes nothing but to an existing cache folder.
+
+    Args:
+        study: The study.
+        folder: Its folder, which may not exist yet.
+        resources: With the wanted number of workers and maximum stack size.
+        speeds: Speeds of GPUs to estimate the time on, relative to the one of this machine.
+        measure: Whether to measure memory and time.
+        fewer_workers: Whether the number of workers may be reduced to fit into memory.
+        show_activity: Displays what is being done.
+        make_assets: Creates `Assets` with a cache folder.
+    """
     from whichlayers.study.expand import expand
 
     with tempfile.TemporaryDirectory(prefix="whichlayers-plan-") as scratch:
         cache, logs = cache_folder(folder), Path(scratch) / "logs"
         if not cache.is_dir():
             cache = Path(scratch) / "cache"
-        subjects = subjects_at(cache)
-        points = expand(study, subjects)
+        assets = make_assets(cache)
+        points = expand(study, assets)
         trials = list({point.trial.id: point.trial for point in points}.values())
-        done = _done(folder, trials)
+        done = _done_ids(folder, trials)
         left = [trial for trial in trials if trial.id not in done]
-        tasks = [subjects.task_facts(task) for task in study.tasks]
-        corpora = [subjects.corpus_facts(corpus) for corpus in study.corpora]
+        tasks = [assets.task_facts(task) for task in study.tasks]
+        corpora = [assets.corpus_facts(corpus) for corpus in study.corpora]
         if not measure:
-            with doing("reading models and data"):
-                subjects.check_models(left)
+            with show_activity("reading models and data"):
+                assets.check_models(left)
         measure = measure and bool(left)
         before = 0.0
         if measure:
             began = time.monotonic()
-            with doing("reading models and data"):
-                subjects.check(left)
-            with doing("trying how many trials fit into memory"):
-                means = fit_memory(means, left, DEFAULT_ENGINE, subjects, logs, fewer_workers)
+            with show_activity("reading models and data"):
+                assets.check(left)
+            with show_activity("measuring how many trials fit into memory"):
+                resources = fit_memory(resources, left, DEFAULT_ENGINE, assets, logs, fewer_workers)
             before = time.monotonic() - began
-        workers = len(speeds) or max(1, means.workers)
+        workers = len(speeds) or max(1, resources.workers)
 
-        def stacked(some: list[Trial], workers: int) -> list[Stack]:
-            return make_stacks(some, subjects.stack_key, means.size_for, workers, means.on_cuda)
+        def to_stacks(some: list[Trial], workers: int) -> list[Stack]:
+            return make_stacks(some, assets.stack_key, resources.stack_size, workers, resources.on_cuda)
 
-        stacks = stacked(left, workers)
-        means = means.for_stacks(len(stacks))
-        timed = Timed((), 0.0)
+        stacks = to_stacks(left, workers)
+        resources = resources.for_stacks(len(stacks))
+        timing = StudyTiming((), 0.0)
         if measure:
             kinds = len({time_key(stack.trials[0]) for stack in stacks})
-            with doing(f"timing a few steps of {counted(kinds, 'kind')} of stack"):
-                timed = time_stacks(stacks, means, DEFAULT_ENGINE, subjects, logs)
+            with show_activity(f"timing a few steps of {counted(kinds, 'kind')} of stack"):
+                timing = time_stacks(stacks, resources, DEFAULT_ENGINE, assets, logs)
         here = on_gpus = None
-        unknown: list[Stack] = []
-        if timed.known:
-            ours = stacked(left, max(1, means.workers)) if speeds else stacks
-            here, unknown = _span(ours, timed.paces, timed.start, before)
+        untimed: list[Stack] = []
+        if timing.known:
+            own_stacks = to_stacks(left, max(1, resources.workers)) if speeds else stacks
+            here, untimed = _estimate_timed(own_stacks, timing.timings, timing.start, before)
             if speeds:
-                paces = [at_speed(timed.paces[0], speed) for speed in speeds]
-                on_gpus, _ = _span(stacks, paces, timed.start, before)
-        models = {facts.fingerprint: facts for facts in map(subjects.model_facts, study.models)}
+                gpu_timings = [scale_speed(timing.timings[0], speed) for speed in speeds]
+                on_gpus, _ = _estimate_timed(stacks, gpu_timings, timing.start, before)
+        models = {facts.fingerprint: facts for facts in map(assets.model_facts, study.models)}
         depths = {fingerprint: facts.depth for fingerprint, facts in models.items()}
         cached = sum(disk_use(cache).values()) if cache.is_dir() else 0
-        cached += feature_bytes(left, subjects) if measure else 0
-        on_disk = not means.on_cuda  # a GPU holds the vectors of words itself
-        vectors = vector_bytes(left, subjects.corpora(), models) if on_disk else 0
-        disk = disk_of(stacks, len(points), workers, subjects.weights_bytes, cached, depths, vectors)
-        every = stacks if len(left) == len(trials) else stacked(trials, workers)
-    untimed = sum(len(stack.trials) for stack in unknown)
-    return Foreseen(
-        trials, len(done), every, means, here, on_gpus, untimed, disk, tasks, corpora, subjects.notes()
+        cached += sentence_activation_bytes(left, assets) if measure else 0
+        on_disk = not resources.on_cuda  # with a GPU, word activations stay in its memory
+        activations = word_activation_bytes(left, assets.loaded_corpora(), models) if on_disk else 0
+        disk = estimate_disk(stacks, len(points), workers, assets.weights_bytes, cached, depths, activations)
+        all_stacks = stacks if len(left) == len(trials) else to_stacks(trials, workers)
+    return Estimate(
+        trials,
+        len(done),
+        all_stacks,
+        resources,
+        here,
+        on_gpus,
+        sum(len(stack.trials) for stack in untimed),
+        disk,
+        tasks,
+        corpora,
+        assets.notes(),
     )
 
 
-def _done(folder: Path, trials: Sequence[Trial]) -> set[str]:
+def _done_ids(folder: Path, trials: Sequence[Trial]) -> set[str]:
+    """Ids of the trials that are done in this folder."""
     if not (database := folder / DATABASE).is_file():
         return set()
-    with Store.read(database) as store:
-        return store.ids("done") & {trial.id for trial in trials}
+    with ResultsDB.open_readonly(database) as db:
+        return db.trial_ids("done") & {trial.id for trial in trials}
 
 
-def _span(
-    stacks: Sequence[Stack], workers: Sequence[Paces], start: float, before: float
-) -> tuple[Span, list[Stack]]:
-    known, unknown = told_apart(stacks, workers)
-    return time_of(known, workers, start, before), unknown
+def _estimate_timed(
+    stacks: Sequence[Stack], workers: Sequence[Timings], start: float, before: float
+) -> tuple[TimeRange, list[Stack]]:
+    """The time of the stacks whose kinds were timed, and the other stacks."""
+    timed, untimed = split_by_timed(stacks, workers)
+    return estimate_time(timed, workers, start, before), untimed

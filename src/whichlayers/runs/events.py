@@ -1,5 +1,4 @@
-"""What happens during a run: the news a worker sends to the driver, and the news the driver gives to whoever
-looks on."""
+"""The events of a run: from workers to the scheduler, and from the scheduler to the caller."""
 
 from __future__ import annotations
 
@@ -7,41 +6,49 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from whichlayers.results.records import Epoch, Outcome
+from whichlayers.results.records import EpochLike, TrialResultLike
 from whichlayers.trial import Trial
 
-# --- from a worker to the driver ---
+# --- from a worker to the scheduler ---
 
 
 @dataclass(frozen=True)
 class EpochDone:
+    """A trial finished an epoch."""
+
     trial_id: str
-    epoch: Epoch
+    epoch: EpochLike
 
 
 @dataclass(frozen=True)
 class StepsDone:
+    """The progress of a stack."""
+
     stack: int
-    steps: int  # optimiser steps of this stack so far, summed over its trials
-    restored: int = 0  # of these: done by an earlier run, and read from the disk
+    steps: int  # optimizer steps of this stack so far, summed over its trials
+    restored: int = 0  # number of these steps that an earlier run did and that were read from disk
 
 
 @dataclass(frozen=True)
 class TrialsDone:
-    """Some trials of a stack have come to their end while it goes on."""
+    """Some trials of a stack are finished while the stack is still running."""
 
     stack: int
-    outcomes: list[Outcome]
+    results: list[TrialResultLike]
 
 
 @dataclass(frozen=True)
 class StackDone:
+    """A stack is finished; `results` are those of the trials that were not reported before."""
+
     stack: int
-    outcomes: list[Outcome]
+    results: list[TrialResultLike]
 
 
 @dataclass(frozen=True)
 class StackFailed:
+    """A stack raised an exception."""
+
     stack: int
     error: str
     out_of_memory: bool = False
@@ -53,12 +60,12 @@ class StackLost:
 
     stack: int
     reason: str
-    log: str  # the last lines it wrote
+    log: str  # the last lines of its log
 
 
 @dataclass(frozen=True)
 class WorkerNote:
-    """Something the engine warned of while it trained on."""
+    """A warning that the engine logged while training."""
 
     text: str
 
@@ -66,43 +73,51 @@ class WorkerNote:
 WorkerEvent = EpochDone | StepsDone | TrialsDone | StackDone | StackFailed | StackLost | WorkerNote
 Emit = Callable[[WorkerEvent], None]
 
-# --- from the driver to whoever looks on ---
+# --- from the scheduler to the caller of `run` ---
 
 
 @dataclass(frozen=True)
 class RunStarted:
+    """The plan of the run; sent before the first stack starts."""
+
     folder: Path
     trials: int  # in the study
     trials_done: int  # by earlier runs
     steps: int  # that this run has to do
     stacks: int
-    workers: int  # 0: in the driving process
+    workers: int  # 0: train in the main process
     devices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Progress:
-    trials_done: int  # in the study, earlier runs included
+    """The progress of the study."""
+
+    trials_done: int  # in the study, including earlier runs
     trials_failed: int
-    steps_done: int  # of those that this run had to do
-    steps_restored: int = 0  # of these: done by an earlier run, which says nothing of the pace
+    steps_done: int  # of `RunStarted.steps`
+    steps_restored: int = 0  # number of these that were restored from disk: not counted for the time left
 
 
 @dataclass(frozen=True)
 class TrialDone:
+    """A trial finished successfully."""
+
     trial: Trial
     metrics: dict[str, float]  # of its last epoch
 
 
 @dataclass(frozen=True)
 class TrialFailed:
+    """A trial failed."""
+
     trial: Trial
     error: str
 
 
 @dataclass(frozen=True)
 class Note:
-    """Something the user should know that ends nothing."""
+    """A message for the user; the run continues."""
 
     text: str
 
@@ -113,9 +128,11 @@ OnEvent = Callable[[RunEvent], None]
 
 @dataclass(frozen=True)
 class RunSummary:
+    """The result of `run`."""
+
     folder: Path
     trials: int
     done: int
     failed: int
-    ran: int  # trials that came to their end in this run
+    ran: int  # number of trials that finished or failed in this run
     seconds: float

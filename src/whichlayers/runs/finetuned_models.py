@@ -1,7 +1,7 @@
-"""Finetuned models on the disk, while questions about words wait for them.
+"""Finetuned models on disk, for the word probes that still need them.
 
-One safetensors file a model, written beside and moved into place, named by the id of its finetuning. A run that
-was killed finds them again and finetunes none twice; they go when all their questions are answered.
+One safetensors file per model, named by the id of its finetuning trial and written atomically. A resumed run reads
+them instead of finetuning again. A model is deleted when all its probes are finished.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 FORMAT = "1"
 
 
-def file_of(folder: Path, finetuning: Trial) -> Path:
+def model_path(folder: Path, finetuning: Trial) -> Path:
+    """The file of the model that a finetuning trial produces."""
     return folder / f"{finetuning.id}.safetensors"
 
 
-def save(folder: Path, finetuning: Trial, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """`facts`: what else there is to know of it, as plain values."""
+def save_model(
+    folder: Path, finetuning: Trial, weights: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> None:
+    """Write a finetuned model; `facts` are JSON values, such as its metrics, that are stored with it."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    target = file_of(folder, finetuning)
+    target = model_path(folder, finetuning)
     partial = target.with_suffix(f".{os.getpid()}.partial")
     try:
         save_file(dict(weights), partial, {"format": FORMAT, "facts": json.dumps(dict(facts))})
@@ -42,34 +45,35 @@ def save(folder: Path, finetuning: Trial, weights: Mapping[str, Tensor], facts: 
         partial.unlink(missing_ok=True)
 
 
-def load(folder: Path | None, finetuning: Trial) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Weights and facts; None where there is no such file, or none that is whole."""
+def load_model(folder: Path | None, finetuning: Trial) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Weights and facts of a finetuned model; None if there is no valid file."""
     from safetensors import SafetensorError, safe_open
 
-    if folder is None or not (file := file_of(folder, finetuning)).is_file():
+    if folder is None or not (file := model_path(folder, finetuning)).is_file():
         return None
     try:
         with safe_open(file, "pt") as stored:
-            told = stored.metadata()
-            if told.get("format") != FORMAT:
+            metadata = stored.metadata()
+            if metadata.get("format") != FORMAT:
                 return None
-            return {name: stored.get_tensor(name) for name in stored.keys()}, json.loads(told["facts"])  # noqa: SIM118
+            weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+            return weights, json.loads(metadata["facts"])
     except (SafetensorError, OSError, KeyError, ValueError):
         return None
 
 
-def keep_only(folder: Path, stacks: Iterable[Stack]) -> None:
-    """Delete the models that none of these stacks has a question for."""
+def delete_unused(folder: Path, stacks: Iterable[Stack]) -> None:
+    """Delete the models that no word probe of these stacks needs."""
     if not folder.is_dir():
         return
-    wanted = {name for stack in stacks for name in _names(stack)}
+    needed = {finetuning_id for stack in stacks for finetuning_id in _finetuning_ids(stack)}
     for file in folder.iterdir():
-        if file.name.partition(".")[0] not in wanted:
+        if file.name.partition(".")[0] not in needed:
             with contextlib.suppress(OSError):
                 file.unlink()
 
 
-def _names(stack: Stack) -> set[str]:
+def _finetuning_ids(stack: Stack) -> set[str]:
     finetunings = {
         trial.seed: trial.finetuning
         for trial in stack.trials

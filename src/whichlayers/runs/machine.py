@@ -1,4 +1,4 @@
-"""The machine and what runs on it: cores, memory, devices, versions. What cannot be found is left out."""
+"""The machine and the software of a run: cores, devices, package versions, git commit, command line."""
 
 from __future__ import annotations
 
@@ -11,46 +11,54 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from whichlayers import __version__
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.records import RunRow
+from whichlayers.version import __version__
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Cores this process may use: its affinity, and a container's quota where there is one."""
+    """Number of CPU cores that this process may use: its affinity, limited by the quota of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = (CGROUP / "cpu.max").read_text().split()
         cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):  # no cgroup here, or "max": no quota
+    except (OSError, ValueError):  # no cgroup, or "max": no quota
         pass
     return max(1, cores)
 
 
-def choose_devices(asked: str | None) -> list[str]:
-    """`cpu`, `cuda`, `cuda:1`, `cuda:0,cuda:1`; None takes every GPU that torch sees, else the CPU."""
-    if asked == "cpu":
+def choose_devices(requested: str | None) -> list[str]:
+    """The devices to train on.
+
+    Args:
+        requested: "cpu", "cuda", "cuda:1", "cuda:0,cuda:1"; None: all GPUs that torch sees, else the CPU.
+
+    Raises:
+        WhichlayersError: A device does not exist or is not supported.
+    """
+    if requested == "cpu":
         return ["cpu"]
     import torch
 
-    if asked is None:
-        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        return [f"cuda:{n}" for n in range(there)] if there > 1 else ["cuda" if there else "cpu"]
-    from whichlayers.engine.finetune import checked_device  # the engine knows what it can train on
+    if requested is None:
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return [f"cuda:{n}" for n in range(gpus)] if gpus > 1 else ["cuda" if gpus else "cpu"]
+    from whichlayers.engine.finetune import resolve_device
 
-    devices = [name.strip() for name in asked.split(",")]
+    devices = [name.strip() for name in requested.split(",")]
     for name in devices:
         try:
-            checked_device(name)
+            resolve_device(name)
         except WhichlayersError as error:
             raise WhichlayersError(f"--{error}") from None  # --device NAME: ...
     return devices
 
 
 def device_name(device: str) -> str:
+    """The device with its hardware name, such as "cuda:0 (NVIDIA A100)"."""
     if device.startswith("cuda"):
         index = device.partition(":")[2] or "0"
         name = _output(["nvidia-smi", "-i", index, "--query-gpu=name", "--format=csv,noheader"])
@@ -65,6 +73,7 @@ def device_name(device: str) -> str:
 
 
 def versions() -> dict[str, str]:
+    """Versions of Python, whichlayers and the packages that affect results."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -75,18 +84,23 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit of the package's source tree, else of the working directory; '+' marks changes."""
-    for place in (Path(__file__).parent, Path.cwd()):
-        if "site-packages" in place.parts:
+    """The commit of the package's source tree, else of the working directory; "+" marks uncommitted changes."""
+    for folder in (Path(__file__).parent, Path.cwd()):
+        if "site-packages" in folder.parts:
             continue
-        if commit := _output(["git", "-C", str(place), "rev-parse", "HEAD"]):
-            changed = _output(["git", "-C", str(place), "status", "--porcelain", "--untracked-files=no"])
+        if commit := _output(["git", "-C", str(folder), "rev-parse", "HEAD"]):
+            changed = _output(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])
             return commit + ("+" if changed else "")
     return None
 
 
-def this_run(devices: list[str], threads: int, named: bool = False) -> RunRow:
-    """`named`: the devices are in words already, since they are not of this machine."""
+def describe_run(devices: list[str], threads: int, named: bool = False) -> RunRow:
+    """The row of the table `runs` for a run of this process.
+
+    Args:
+        devices: Devices of this machine, or with `named` the hardware names of devices on other machines.
+        threads: Number of CPU threads of each process.
+    """
     return RunRow(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -94,23 +108,24 @@ def this_run(devices: list[str], threads: int, named: bool = False) -> RunRow:
         threads=threads,
         versions=versions(),
         git_commit=git_commit(),
-        command=this_command(),
+        command=command_line(),
     )
 
 
-def this_command() -> str:
-    """What was typed, without where this machine keeps the program."""
+def command_line() -> str:
+    """The command line of this process, without the folder of the program."""
     program, arguments = Path(sys.argv[0]), sys.argv[1:]
     if program.name == "__main__.py":
-        words = ["python", "-m", program.parent.name]
+        command = ["python", "-m", program.parent.name]
     elif program.suffix == ".py":
-        words = ["python", program.name]
+        command = ["python", program.name]
     else:
-        words = [program.name or "python"]
-    return shlex.join([*words, *arguments])
+        command = [program.name or "python"]
+    return shlex.join([*command, *arguments])
 
 
 def _output(command: list[str]) -> str | None:
+    """The standard output of a command; None if it fails or is not installed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):

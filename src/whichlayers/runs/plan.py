@@ -1,4 +1,4 @@
-"""Which trials train together, in which order, and how many optimiser steps that is."""
+"""The plan of a study: which trials train together in a stack, in which order, and how many steps that takes."""
 
 from __future__ import annotations
 
@@ -11,29 +11,35 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from whichlayers.probes.steps import WORD_STEPS
-from whichlayers.probes.steps import steps_of as probe_steps
+from whichlayers.probes.steps import WORD_PROBE_STEPS, probe_steps
 from whichlayers.trial import Trial
 
 Item = TypeVar("Item")
-StackKey = Callable[[Trial], Hashable]
-SizeFor = Callable[[Trial], int]  # the most trials of this kind that may share a stack
+StackKey = Callable[[Trial], Hashable]  # trials with equal keys may share a stack
+StackSizeFn = Callable[[Trial], int]  # the maximum number of trials in a stack of such trials
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Trials that train as one model; or all questions about words that are asked of models which do.
+    """Trials that run together.
 
-    `slots`: fill the stack up to this size, so that code compiled for it serves all stacks of its kind,
-    of which there are `alike`.
-    `lost` counts the worker processes that died under it.
+    Finetuning trials of a stack train as one stacked model. A stack of word probes finetunes its models in that way,
+    then probes each of them.
+
+    Args:
+        number: Identifies the stack within a run.
+        trials: The trials, with equal stack keys.
+        slots: Pad the stacked model to this number of trials, so that all stacks of one shape use the same compiled
+            code. None: no padding.
+        lost_workers: Number of worker processes that died while they ran this stack.
+        similar_stacks: Number of stacks with the same model and number of slots.
     """
 
     number: int
     trials: tuple[Trial, ...]
     slots: int | None = None
-    lost: int = 0
-    alike: int = 1
+    lost_workers: int = 0
+    similar_stacks: int = 1
 
     @functools.cached_property
     def steps(self) -> int:
@@ -41,16 +47,17 @@ class Stack:
 
     @property
     def models(self) -> int:
-        """That train at once."""
-        return models_in(self.trials)
+        """Number of models that train together."""
+        return count_models(self.trials)
 
     @property
     def finetunes(self) -> bool:
-        """Probes read frozen states, and questions about words may be asked of the model as it was pretrained."""
+        """Whether models are finetuned: not for sentence probes, nor for word probes of the pretrained model."""
         return self.trials[0].probe is None and self.trials[0].train_size > 0
 
     @property
     def size(self) -> int:
+        """Number of models, including padding."""
         return max(self.models, self.slots or 0)
 
     @property
@@ -60,7 +67,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """What one model on one task at one size asks for."""
+    """Number of trials, steps and stacks of one model on one task with one training size."""
 
     model: str
     task: str
@@ -70,55 +77,58 @@ class PlanRow:
     stacks: int
 
 
-def steps_of(trial: Trial) -> int:
-    """Of a question about words without the finetuning of its model, which it shares with others."""
+def trial_steps(trial: Trial) -> int:
+    """Steps of one trial; for a word probe without the finetuning of its model, which other probes share."""
     if trial.word_probe is not None:
-        return WORD_STEPS
+        return WORD_PROBE_STEPS
     if trial.probe is not None:
         return probe_steps(trial.probe)
     return trial.steps
 
 
 def total_steps(trials: Iterable[Trial]) -> int:
-    finetuned, steps = dict[Hashable, int](), 0
+    """Steps of all trials, counting the finetuning of each model that is word-probed once."""
+    finetuning_steps, steps = dict[Hashable, int](), 0
     for trial in trials:
-        steps += steps_of(trial)
+        steps += trial_steps(trial)
         if trial.word_probe is not None and trial.train_size:
-            finetuned[words_key(trial), trial.seed] = trial.steps
-    return steps + sum(finetuned.values())
+            finetuning_steps[word_stack_key(trial), trial.seed] = trial.steps
+    return steps + sum(finetuning_steps.values())
 
 
-def words_key(trial: Trial) -> Hashable:
-    """What questions about words of one stack share: the model, and how it is finetuned; not with which seed."""
+def word_stack_key(trial: Trial) -> Hashable:
+    """The stack key of a word probe: its model and how that is finetuned, without the seed."""
     training = trial.training if trial.train_size else None
     return ("words", trial.model_fingerprint, trial.task_fingerprint, trial.train_size, trial.head, training)
 
 
-def most_finetuned(stacks: Iterable[Stack]) -> int:
-    """Models that one of these stacks finetunes at once."""
+def max_finetuned_models(stacks: Iterable[Stack]) -> int:
+    """The largest number of models that any of these stacks finetunes."""
     return max((stack.models for stack in stacks if stack.finetunes), default=0)
 
 
-def models_in(trials: Sequence[Trial]) -> int:
-    return len(_by_model(trials)) if trials and trials[0].word_probe is not None else len(trials)
+def count_models(trials: Sequence[Trial]) -> int:
+    """Number of models in a stack of these trials; word probes of the same model share it."""
+    return len(_group_by_model(trials)) if trials and trials[0].word_probe is not None else len(trials)
 
 
-def cut(trials: Sequence[Trial], most: int) -> list[Sequence[Trial]]:
-    """Even pieces of at most so many models; the questions that are asked of one stay together."""
+def split_trials(trials: Sequence[Trial], max_models: int) -> list[Sequence[Trial]]:
+    """Split the trials of a stack evenly into parts of at most `max_models` models; a model's probes stay together."""
     if trials[0].word_probe is None:
-        return even_chunks(trials, most)
-    return [list(itertools.chain(*chunk)) for chunk in even_chunks(_by_model(trials), most)]
+        return even_chunks(trials, max_models)
+    return [list(itertools.chain(*chunk)) for chunk in even_chunks(_group_by_model(trials), max_models)]
 
 
-def _by_model(trials: Sequence[Trial]) -> list[list[Trial]]:
-    found: dict[int | None, list[Trial]] = {}
-    for trial in trials:  # the pretrained model is one, whatever the seed of its probes
-        found.setdefault(trial.seed if trial.train_size else None, []).append(trial)
-    return list(found.values())
+def _group_by_model(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Word probes grouped by the model that they read: one model per finetuning seed."""
+    groups: dict[int | None, list[Trial]] = {}
+    for trial in trials:  # the pretrained model does not depend on the seed
+        groups.setdefault(trial.seed if trial.train_size else None, []).append(trial)
+    return list(groups.values())
 
 
 def memory_key(trial: Trial) -> Hashable:
-    """What decides the memory that a trial takes, its training size aside."""
+    """Everything that determines the memory of a trial, except its training size."""
     order, training = trial.surgery.order, trial.training
     return (
         trial.model_fingerprint,
@@ -130,32 +140,40 @@ def memory_key(trial: Trial) -> Hashable:
 
 
 def time_key(trial: Trial) -> Hashable:
-    """What decides how long a step takes."""
+    """Everything that determines the time of a step."""
     return memory_key(trial), trial.word_probe is not None
 
 
 def make_stacks(
-    trials: Sequence[Trial], key: StackKey, max_stack: int | SizeFor, workers: int = 1, fill: bool = False
+    trials: Sequence[Trial], key: StackKey, max_stack: int | StackSizeFn, workers: int = 1, fill: bool = False
 ) -> list[Stack]:
-    """Stacks of trials with one key, at most `max_stack` in each, none larger than a worker's fair share.
-    With `fill` the stacks of one key are filled up to the size of the largest.
+    """Group trials into stacks.
 
-    Low seeds come first, so that every curve has one trial at each of its points before any has two; among
-    stacks that begin with the same seed, the longest. waiting.py tells when this order is left.
+    Low seeds come first, so that every point of a curve has one trial before any has two. Stacks that begin with the
+    same seed are sorted from long to short. `StackQueue` may run them in another order.
+
+    Args:
+        trials: All trials.
+        key: Only trials with equal keys share a stack.
+        max_stack: Maximum number of models in a stack.
+        workers: No stack is larger than an even share of all models among so many workers.
+        fill: Pad all stacks of one key to the size of the largest.
     """
     groups: dict[Hashable, list[Trial]] = {}
     for trial in sorted(trials, key=lambda trial: trial.seed):
         groups.setdefault(key(trial), []).append(trial)
-    fair = math.ceil(sum(map(models_in, groups.values())) / workers)
-    chunks: list[tuple[Sequence[Trial], int]] = []  # with the most models that a chunk of its group has
+    even_share = math.ceil(sum(map(count_models, groups.values())) / workers)
+    chunks: list[
+        tuple[Sequence[Trial], int]
+    ] = []  # trials, and the number of models in the group's largest chunk
     for group in groups.values():
-        most = max_stack if isinstance(max_stack, int) else max_stack(group[0])
-        if group[0].probe is None:  # probes stay together: the model runs once for all of them
-            most = min(most, fair)
-        of_group = cut(group, max(1, most))
-        chunks += [(chunk, max(map(models_in, of_group))) for chunk in of_group]
+        max_size = max_stack if isinstance(max_stack, int) else max_stack(group[0])
+        if group[0].probe is None:  # sentence probes stay together: the frozen model then runs only once
+            max_size = min(max_size, even_share)
+        group_chunks = split_trials(group, max(1, max_size))
+        chunks += [(chunk, max(map(count_models, group_chunks))) for chunk in group_chunks]
 
-    def turn(place: int) -> tuple[int, int, int]:
+    def order(place: int) -> tuple[int, int, int]:
         chunk = chunks[place][0]
         return chunk[0].seed, -total_steps(chunk), place
 
@@ -163,64 +181,74 @@ def make_stacks(
         chunk, slots = chunks[place]
         return chunk[0].model_fingerprint, slots
 
-    alike = Counter(map(shape, range(len(chunks))))
+    n_of_shape = Counter(map(shape, range(len(chunks))))
     return [
         Stack(
             number,
             tuple(chunks[place][0]),
             chunks[place][1] if fill else None,
-            alike=alike[shape(place)] if fill else 1,
+            similar_stacks=n_of_shape[shape(place)] if fill else 1,
         )
-        for number, place in enumerate(sorted(range(len(chunks)), key=turn))
+        for number, place in enumerate(sorted(range(len(chunks)), key=order))
     ]
 
 
-def with_broken_off(
+def make_stacks_to_resume(
     trials: Sequence[Trial],
-    broken_off: Sequence[Sequence[str]],
+    interrupted: Sequence[Sequence[str]],
     key: StackKey,
-    max_stack: int | SizeFor,
+    max_stack: int | StackSizeFn,
     workers: int = 1,
     fill: bool = False,
 ) -> list[Stack]:
-    """Stacks of all trials. Those that an earlier run broke off come first, as they were: a checkpoint fits
-    the very same stack only."""
-    known = {trial.id: trial for trial in trials}
-    by_seed = {trial.id: (trial.seed, i) for i, trial in enumerate(trials)}  # as make_stacks has them
-    again = [
-        Stack(0, tuple(known[trial_id] for trial_id in sorted(ids, key=by_seed.__getitem__)))
-        for ids in broken_off
-        if all(trial_id in known for trial_id in ids)
+    """Group trials into stacks; first the stacks that an earlier run left unfinished, with exactly the same trials.
+
+    A checkpoint can only be loaded by the same stack. An interrupted stack is not restored if it is too large now, or
+    has trials that are not in `trials`.
+
+    Args:
+        trials: All trials.
+        interrupted: Trial ids of each interrupted stack.
+        key, max_stack, workers, fill: As in `make_stacks`.
+    """
+    by_id = {trial.id: trial for trial in trials}
+    by_seed = {trial.id: (trial.seed, i) for i, trial in enumerate(trials)}  # the order within make_stacks
+    restored = [
+        Stack(0, tuple(by_id[trial_id] for trial_id in sorted(ids, key=by_seed.__getitem__)))
+        for ids in interrupted
+        if all(trial_id in by_id for trial_id in ids)
     ]
 
-    def may_be(stack: Stack) -> bool:
-        most = max_stack if isinstance(max_stack, int) else max_stack(stack.trials[0])
-        return stack.models <= most and len({key(trial) for trial in stack.trials}) == 1
+    def is_allowed(stack: Stack) -> bool:
+        max_size = max_stack if isinstance(max_stack, int) else max_stack(stack.trials[0])
+        return stack.models <= max_size and len({key(trial) for trial in stack.trials}) == 1
 
-    again = [stack for stack in again if may_be(stack)]
-    taken = {trial.id for stack in again for trial in stack.trials}
-    rest = make_stacks([trial for trial in trials if trial.id not in taken], key, max_stack, workers, fill)
-    return [dataclasses.replace(stack, number=number) for number, stack in enumerate([*again, *rest])]
+    restored = [stack for stack in restored if is_allowed(stack)]
+    used = {trial.id for stack in restored for trial in stack.trials}
+    rest = make_stacks([trial for trial in trials if trial.id not in used], key, max_stack, workers, fill)
+    return [dataclasses.replace(stack, number=number) for number, stack in enumerate([*restored, *rest])]
 
 
-def even_chunks(items: Sequence[Item], largest: int) -> list[Sequence[Item]]:
-    """As few chunks as may be, their sizes differing by one at most: 9 by at most 8 is 5 + 4, not 8 + 1."""
-    count = math.ceil(len(items) / largest)
+def even_chunks(items: Sequence[Item], max_size: int) -> list[Sequence[Item]]:
+    """Split into as few chunks as possible whose sizes differ by at most one: 9 items by 8 give 5 + 4, not 8 + 1."""
+    count = math.ceil(len(items) / max_size)
     edges = [len(items) * i // count for i in range(count + 1)]
     return [items[a:b] for a, b in itertools.pairwise(edges)]
 
 
 def plan_rows(stacks: Iterable[Stack]) -> list[PlanRow]:
-    """The stacks' trials counted by model, task and size, in the order in which they first run."""
+    """Count trials, steps and stacks by model, task and training size, in the order in which they first run."""
     trials: dict[tuple[str, str, int], list[Trial]] = {}
-    in_stacks: dict[tuple[str, str, int], set[int]] = {}
+    stack_numbers: dict[tuple[str, str, int], set[int]] = {}
     for stack in stacks:
         for trial in stack.trials:
-            task = trial.task if trial.word_probe is None else f"{trial.task or 'as pretrained'}, then words"
-            place = (trial.model, task, trial.train_size)
-            trials.setdefault(place, []).append(trial)
-            in_stacks.setdefault(place, set()).add(stack.number)
+            task = trial.task
+            if trial.word_probe is not None:
+                task = f"{trial.task}, then word probes" if trial.task else "word probes (pretrained)"
+            row = (trial.model, task, trial.train_size)
+            trials.setdefault(row, []).append(trial)
+            stack_numbers.setdefault(row, set()).add(stack.number)
     return [
-        PlanRow(*place, len(found), total_steps(found), len(in_stacks[place]))
-        for place, found in trials.items()
+        PlanRow(*row, len(found), total_steps(found), len(stack_numbers[row]))
+        for row, found in trials.items()
     ]

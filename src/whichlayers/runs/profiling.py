@@ -1,5 +1,4 @@
-"""What a study takes on this machine, found by trying: memory decides how large stacks are, then a few steps
-of such stacks tell how long they take."""
+"""Measurements on this machine: how many trials fit into memory, and how long steps of such stacks take."""
 
 from __future__ import annotations
 
@@ -9,187 +8,218 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whichlayers.engine.cost import Pace
-from whichlayers.runs.executors.local import asked_elsewhere, measured_elsewhere
-from whichlayers.runs.executors.worker import Measure, Times, TimeStacks, Workplace
-from whichlayers.runs.plan import Stack, steps_of, time_key
-from whichlayers.runs.resources import Means, fitted, fitted_to_each, kinds_of
+from whichlayers.engine.cost import StackTiming
+from whichlayers.runs.executors.local import measure_memory_in_subprocesses, run_in_subprocesses
+from whichlayers.runs.executors.worker import MeasureMemory, MeasureTime, TimeReport, TrialRunner
+from whichlayers.runs.plan import Stack, time_key, trial_steps
+from whichlayers.runs.resources import (
+    Resources,
+    fit_stack_sizes,
+    fit_stack_sizes_per_device,
+    representative_trials,
+)
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
     from whichlayers.data.corpora import Corpus
 
-SECONDS_TO_TIME = 30.0
-STARTING = 6.0  # seconds at most that a process takes to import torch and transformers
-UNSEEN_ERROR = 0.25  # of a kind that was not timed itself
+TIMING_SECONDS = 30.0
+MAX_START_SECONDS = 6.0  # at most what a process takes to import torch and transformers
+UNTIMED_ERROR = 0.25  # relative error of a timing that was scaled from another kind of stack
 
 
 @dataclass(frozen=True)
-class Timed:
-    """How long stacks take in each worker, and what comes before the first one."""
+class StudyTiming:
+    """Timings of the stacks of a study on each worker."""
 
-    paces: tuple[dict[Hashable, Pace], ...]  # by worker, then by time_key
-    start: float  # seconds until a worker has its model and data
+    timings: tuple[dict[Hashable, StackTiming], ...]  # by worker, then by time_key
+    start: float  # seconds until a worker has loaded its model and data
 
     @property
     def known(self) -> bool:
-        return any(self.paces)
+        """Whether any kind of stack was timed."""
+        return any(self.timings)
 
 
 def fit_memory(
-    means: Means, wanted: list[Trial], engine: str, subjects: Any, logs: Path, fewer_workers: bool
-) -> Means:
-    """Stacks as large as memory allows, found by trying. On a GPU that takes a process of its own, unless all
-    is done in this one; elsewhere this process has model and data at hand already."""
-    if not wanted:
-        return means
-    kinds, setups = kinds_of(wanted), means.setups(engine, subjects.catalogue)
-    if means.on_cuda and means.workers:
-        order = Measure(kinds, (), means.max_stack)
-        rooms = measured_elsewhere(setups[: len(means.devices)], order, logs)
-        if len(rooms) > 1:
-            return fitted_to_each(means, kinds, rooms)
-        (room,) = rooms
+    resources: Resources, trials: list[Trial], engine: str, assets: Any, logs: Path, fewer_workers: bool
+) -> Resources:
+    """Measure memory and choose the largest stack sizes that fit.
+
+    On GPUs, worker processes measure, unless training is in the main process. On CPU the main process measures, which
+    has loaded models and data already.
+
+    Args:
+        resources: With the wanted number of workers and maximum stack size.
+        trials: The trials to run.
+        engine: "module:function".
+        assets: Models and data.
+        logs: Folder for the logs of worker processes.
+        fewer_workers: Whether the number of workers may be reduced to fit.
+    """
+    if not trials:
+        return resources
+    measured, configs = representative_trials(trials), resources.worker_configs(engine, assets.index)
+    if resources.on_cuda and resources.workers:
+        request = MeasureMemory(measured, (), resources.max_stack)
+        reports = measure_memory_in_subprocesses(configs[: len(resources.devices)], request, logs)
+        if len(reports) > 1:
+            return fit_stack_sizes_per_device(resources, measured, reports)
+        (report,) = reports
     else:
-        room = Workplace(setups[0], subjects).measure(Measure(kinds, means.devices, means.max_stack))
-    return fitted(means, kinds, room, subjects.weights_bytes, fewer_workers)
+        request = MeasureMemory(measured, resources.devices, resources.max_stack)
+        report = TrialRunner(configs[0], assets).measure_memory(request)
+    return fit_stack_sizes(resources, measured, report, assets.weights_bytes, fewer_workers)
 
 
 def time_stacks(
     stacks: Sequence[Stack],
-    means: Means,
+    resources: Resources,
     engine: str,
-    subjects: Any,
+    assets: Any,
     logs: Path,
-    seconds: float = SECONDS_TO_TIME,
-) -> Timed:
-    """Every worker times one stack of each kind, all at once, as they will train: on a CPU they slow each
-    other down. A kind for which there was no time is judged by another of its model."""
-    chosen = _one_of_each_kind(stacks)
-    order = TimeStacks(chosen, seconds)
-    setups = means.setups(engine, subjects.catalogue)
+    seconds: float = TIMING_SECONDS,
+) -> StudyTiming:
+    """Time a few steps of one stack of each kind.
+
+    All workers measure at the same time, as they will train: on CPU they slow each other down. A kind for which there
+    was no time gets the scaled timing of another kind with the same model.
+    """
+    chosen = _longest_of_each_kind(stacks)
+    request = MeasureTime(chosen, seconds)
+    configs = resources.worker_configs(engine, assets.index)
     began = time.monotonic()
-    if means.workers:
-        answers = asked_elsewhere(setups, order, logs, "timed a few steps")
-        told = [answer for answer in answers if isinstance(answer, Times)]
+    if resources.workers:
+        replies = run_in_subprocesses(configs, request, logs, "timing a few steps")
+        reports = [reply for reply in replies if isinstance(reply, TimeReport)]
     else:
-        told = [Workplace(setups[0], subjects).time(order)]
+        reports = [TrialRunner(configs[0], assets).measure_time(request)]
     spent = time.monotonic() - began
-    by_device: dict[str, list[Times]] = {}
-    for times in told:
-        by_device.setdefault(times.device, []).append(times)
-    known = {
-        device: _filled_in(chosen, [_mean(column) for column in zip(*_paces(of_it), strict=True)], subjects)
-        for device, of_it in by_device.items()
+    by_device: dict[str, list[list[StackTiming | None]]] = {}
+    for report in reports:
+        by_device.setdefault(report.device, []).append(report.timings)
+    device_timings = {
+        device: _fill_in(chosen, [_mean(column) for column in zip(*timings, strict=True)], assets)
+        for device, timings in by_device.items()
     }
-    loading = max((times.loading for times in told), default=0.0)
-    start = loading + (min(spent, STARTING) if means.workers else 0.0)
-    return Timed(tuple(known[times.device] for times in told), start)
+    loading = max((report.loading for report in reports), default=0.0)
+    start = loading + (min(spent, MAX_START_SECONDS) if resources.workers else 0.0)
+    return StudyTiming(tuple(device_timings[report.device] for report in reports), start)
 
 
-def _paces(told: Sequence[Times]) -> list[list[Pace | None]]:
-    return [times.paces for times in told]
-
-
-def _one_of_each_kind(stacks: Sequence[Stack]) -> list[Stack]:
-    """The longest of each kind; each model's longest first, so that every model is timed."""
+def _longest_of_each_kind(stacks: Sequence[Stack]) -> list[Stack]:
+    """The longest stack of each `time_key`; first the longest of each model and kind of trial."""
     longest: dict[Hashable, Stack] = {}
     for stack in stacks:
-        kind = time_key(stack.trials[0])
-        if kind not in longest or _work(stack) > _work(longest[kind]):
-            longest[kind] = stack
+        key = time_key(stack.trials[0])
+        if key not in longest or _work(stack) > _work(longest[key]):
+            longest[key] = stack
     by_work = sorted(longest.values(), key=_work, reverse=True)
     seen: set[Hashable] = set()
     first: list[Stack] = []
     for stack in by_work:
-        sort = (
-            stack.trials[0].model_fingerprint,
-            stack.trials[0].probe is None,
-            stack.trials[0].word_probe is None,
-        )
-        if sort not in seen:
-            seen.add(sort)
+        trial = stack.trials[0]
+        kind = (trial.model_fingerprint, trial.probe is None, trial.word_probe is None)
+        if kind not in seen:
+            seen.add(kind)
             first.append(stack)
     return [*first, *(stack for stack in by_work if stack not in first)]
 
 
 def _work(stack: Stack) -> int:
-    return stack.size * steps_of(stack.trials[0])
+    return stack.size * trial_steps(stack.trials[0])
 
 
-def _mean(paces: Sequence[Pace | None]) -> Pace | None:
-    """Of workers on devices of one kind; their differences count as error."""
-    found = [pace for pace in paces if pace is not None]
-    if not found:
+def _mean(timings: Sequence[StackTiming | None]) -> StackTiming | None:
+    """The mean over workers on equal devices; the error includes their differences."""
+    known = [timing for timing in timings if timing is not None]
+    if not known:
         return None
-    n = len(found)
-    mean = {name: sum(getattr(pace, name) for pace in found) / n for name in vars(found[0])}
-    apart = max(abs(pace.step - mean["step"]) for pace in found) / mean["step"] if mean["step"] else 0.0
-    return Pace(**{**mean, "trials": found[0].trials, "error": max(mean["error"], apart)})
+    n = len(known)
+    mean = {name: sum(getattr(timing, name) for timing in known) / n for name in vars(known[0])}
+    spread = max(abs(timing.step - mean["step"]) for timing in known) / mean["step"] if mean["step"] else 0.0
+    return StackTiming(**{**mean, "trials": known[0].trials, "error": max(mean["error"], spread)})
 
 
-def _filled_in(stacks: Sequence[Stack], paces: Sequence[Pace | None], subjects: Any) -> dict[Hashable, Pace]:
-    """By kind. One that was not timed gets the pace of one of its model, in proportion to its tokens."""
+def _fill_in(
+    stacks: Sequence[Stack], timings: Sequence[StackTiming | None], assets: Any
+) -> dict[Hashable, StackTiming]:
+    """Timings by `time_key`; a stack without one gets that of another with the same model, scaled by its tokens."""
     known = {
-        time_key(stack.trials[0]): pace for stack, pace in zip(stacks, paces, strict=True) if pace is not None
+        time_key(stack.trials[0]): timing
+        for stack, timing in zip(stacks, timings, strict=True)
+        if timing is not None
     }
-    for stack, pace in zip(stacks, paces, strict=True):
+    for stack, timing in zip(stacks, timings, strict=True):
         trial = stack.trials[0]
-        like = next(
+        similar = next(
             (
-                (other, found)
-                for other, found in zip(stacks, paces, strict=True)
-                if found is not None
+                (other, other_timing)
+                for other, other_timing in zip(stacks, timings, strict=True)
+                if other_timing is not None
                 and trial.word_probe is None
                 and other.trials[0].model_fingerprint == trial.model_fingerprint
                 and (other.trials[0].probe is None) == (trial.probe is None)
             ),
             None,
         )
-        if pace is None and like is not None:
-            known[time_key(trial)] = _scaled(like[1], like[0], stack, subjects)
+        if timing is None and similar is not None:
+            known[time_key(trial)] = _scale_by_tokens(similar[1], similar[0], stack, assets)
     return known
 
 
-def _scaled(pace: Pace, timed: Stack, other: Stack, subjects: Any) -> Pace:
-    known, wanted = (subjects.data(stack.trials[0]) for stack in (timed, other))
+def _scale_by_tokens(timing: StackTiming, timed: Stack, other: Stack, assets: Any) -> StackTiming:
+    """The timing of `timed`, scaled to the tokens per step and per evaluation of `other`."""
+    timed_data, other_data = (assets.data(stack.trials[0]) for stack in (timed, other))
 
-    def tokens(split: Any) -> float:
+    def tokens_per_example(split: Any) -> float:
         return float(split.offsets[-1]) / max(1, len(split))
 
-    batches = other.trials[0].training.batch_size / timed.trials[0].training.batch_size
-    step = tokens(wanted.train) / tokens(known.train) * batches
-    dev = sum(float(s.offsets[-1]) for s in wanted.evals.values())
-    dev /= max(1.0, sum(float(s.offsets[-1]) for s in known.evals.values()))
+    batch_ratio = other.trials[0].training.batch_size / timed.trials[0].training.batch_size
+    step_ratio = tokens_per_example(other_data.train) / tokens_per_example(timed_data.train) * batch_ratio
+    eval_ratio = sum(float(s.offsets[-1]) for s in other_data.evals.values())
+    eval_ratio /= max(1.0, sum(float(s.offsets[-1]) for s in timed_data.evals.values()))
     return replace(
-        pace, step=pace.step * step, evaluation=pace.evaluation * dev, error=max(pace.error, UNSEEN_ERROR)
+        timing,
+        step=timing.step * step_ratio,
+        evaluation=timing.evaluation * eval_ratio,
+        error=max(timing.error, UNTIMED_ERROR),
     )
 
 
-def vector_bytes(trials: Sequence[Trial], corpora: Mapping[str, Corpus], models: Mapping[str, Any]) -> int:
-    """What the vectors of the words of the largest corpus take; twice that where a search for L1 and L2 asks the
-    pretrained model beside the finetuned one. Corpora and facts of models by fingerprint."""
-    most = 0
+def word_activation_bytes(
+    trials: Sequence[Trial], corpora: Mapping[str, Corpus], models: Mapping[str, Any]
+) -> int:
+    """Size of the word activations (float16) of the largest corpus.
+
+    Twice that if L1 and L2 are searched for a finetuned model, which needs the activations of the pretrained one too.
+
+    Args:
+        trials: All trials.
+        corpora: By fingerprint.
+        models: Depth and hidden size of models, by fingerprint.
+    """
+    largest = 0
     for trial in trials:
-        if (words := trial.word_probe) is None:
+        if (word_probe := trial.word_probe) is None:
             continue
-        corpus, model = corpora[words.fingerprint], models[trial.model_fingerprint]
-        size = corpus.n_words * (model.depth + 1) * model.hidden * 2  # float16
-        most = max(most, size * (2 if words.lambdas is None and trial.train_size else 1))
-    return most
+        corpus, model = corpora[word_probe.fingerprint], models[trial.model_fingerprint]
+        size = corpus.n_words * (model.depth + 1) * model.hidden_size * 2
+        largest = max(largest, size * (2 if word_probe.lambdas is None and trial.train_size else 1))
+    return largest
 
 
-def feature_bytes(trials: Sequence[Trial], subjects: Any) -> int:
-    """What the states of frozen models take, which probes read from the cache."""
-    probed: dict[Hashable, list[Trial]] = {}
+def sentence_activation_bytes(trials: Sequence[Trial], assets: Any) -> int:
+    """Size of the pooled hidden states (float32) that sentence probes read from the cache."""
+    groups: dict[Hashable, list[Trial]] = {}
     for trial in trials:
         if trial.probe is not None:
             key = (trial.model_fingerprint, trial.task_fingerprint, trial.train_size, trial.probe.pooling)
-            probed.setdefault(key, []).append(trial)
+            groups.setdefault(key, []).append(trial)
     total = 0
-    for mine in probed.values():
-        data, config = subjects.data(mine[0]), subjects.encoder(mine[0]).config
-        rows = min(len(data.train), mine[0].train_size * len({trial.seed for trial in mine}))
+    for group in groups.values():
+        data, config = assets.data(group[0]), assets.encoder(group[0]).config
+        rows = min(len(data.train), group[0].train_size * len({trial.seed for trial in group}))
         rows += sum(len(split) for split in data.evals.values())
-        total += rows * (config.num_hidden_layers + 1) * config.hidden_size * 4  # float32
+        total += rows * (config.num_hidden_layers + 1) * config.hidden_size * 4
     return total

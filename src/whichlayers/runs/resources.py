@@ -1,4 +1,4 @@
-"""What a run trains with: devices, processes, and how many trials share a stack, as far as memory goes."""
+"""The resources of a run: devices, worker processes, threads, and how many trials of a kind fit into a stack."""
 
 from __future__ import annotations
 
@@ -9,97 +9,113 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from whichlayers.engine.cost import does_not_fit
+from whichlayers.engine.cost import out_of_memory_error
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
-from whichlayers.runs.assets import Catalogue
-from whichlayers.runs.executors.worker import Room, Setup
-from whichlayers.runs.plan import SizeFor, memory_key
+from whichlayers.runs.assets import AssetIndex
+from whichlayers.runs.executors.worker import MemoryReport, WorkerConfig
+from whichlayers.runs.plan import StackSizeFn, memory_key
 from whichlayers.trial import Trial
 
-MOST_TRIALS = {"cuda": 64}  # in a stack, where the user names no number; more gain nothing
-MOST_TRIALS_ELSEWHERE = 4
-MOST_PROBES = 512  # in a stack: all that read the same states, so that the model runs once for them
-PROCESS_BYTES = 600e6  # torch and transformers, before any model
+MAX_STACK_CUDA = 64  # default; larger stacks are not faster
+MAX_STACK_CPU = 4
+MAX_PROBES = 512  # sentence probes in a stack, so that the frozen model runs only once for them
+PROCESS_BYTES = 600e6  # memory of a process that has imported torch and transformers
 
 
 @dataclass(frozen=True)
-class Means:
-    """What a run trains with."""
+class Resources:
+    """Devices, worker processes and stack sizes of a run.
+
+    Args:
+        devices: Such as ("cpu",) or ("cuda:0", "cuda:1").
+        workers: Number of worker processes; 0 trains in the main process.
+        threads: CPU threads of each process.
+        max_stack: Maximum number of trials in a stack.
+        stack_sizes: By `memory_key`: the number of trials that fit into memory.
+        device_stack_sizes: The same for each device if devices differ; 0: not even one trial fits.
+    """
 
     devices: tuple[str, ...]
-    workers: int  # 0: this process
-    threads: int  # of each process
+    workers: int
+    threads: int
     max_stack: int
-    sizes: Mapping[Hashable, int] = field(default_factory=dict)  # by memory_key: what memory leaves of it
-    each: tuple[Mapping[Hashable, int], ...] = ()  # the same by device, where devices differ; 0: not even one
+    stack_sizes: Mapping[Hashable, int] = field(default_factory=dict)
+    device_stack_sizes: tuple[Mapping[Hashable, int], ...] = ()
 
     @property
     def on_cuda(self) -> bool:
         return self.devices[0].startswith("cuda")
 
-    def size_for(self, trial: Trial) -> int:
-        return self._size(trial, self.sizes)
+    def stack_size(self, trial: Trial) -> int:
+        """Maximum number of trials in a stack of such trials."""
+        return self._stack_size(trial, self.stack_sizes)
 
-    def sizes_by_worker(self) -> list[SizeFor] | None:
-        """Of the stacks that each worker's memory holds; None where all are alike."""
-        if not self.each:
+    def worker_stack_sizes(self) -> list[StackSizeFn] | None:
+        """One function like `stack_size` for each worker; None if all devices are equal."""
+        if not self.device_stack_sizes:
             return None
         return [
-            functools.partial(self._size, sizes=self.each[place % len(self.each)])
-            for place in range(self.workers)
+            functools.partial(
+                self._stack_size, stack_sizes=self.device_stack_sizes[worker % len(self.device_stack_sizes)]
+            )
+            for worker in range(self.workers)
         ]
 
-    def _size(self, trial: Trial, sizes: Mapping[Hashable, int]) -> int:
+    def _stack_size(self, trial: Trial, stack_sizes: Mapping[Hashable, int]) -> int:
         if trial.probe is not None:
-            return MOST_PROBES
-        return min(self.max_stack, sizes.get(memory_key(trial), self.max_stack))
+            return MAX_PROBES
+        return min(self.max_stack, stack_sizes.get(memory_key(trial), self.max_stack))
 
-    def for_stacks(self, count: int) -> Means:
-        """On a CPU, no more processes than stacks: they share out the cores that would be idle."""
+    def for_stacks(self, count: int) -> Resources:
+        """The resources for `count` stacks: on CPU at most one worker per stack, with more threads each."""
         workers = min(self.workers, count)
         if self.on_cuda or not workers:
             return self
         return dataclasses.replace(self, workers=workers, threads=_threads(workers))
 
-    def setups(
+    def worker_configs(
         self,
         engine: str,
-        catalogue: Catalogue | None,
+        asset_index: AssetIndex | None,
         checkpoints: Path | None = None,
         checkpoint_seconds: float = 300.0,
-        encoders: Path | None = None,
-    ) -> list[Setup]:
-        devices = [self.devices[place % len(self.devices)] for place in range(max(1, self.workers))]
+        finetuned_models: Path | None = None,
+    ) -> list[WorkerConfig]:
+        """One configuration for each worker; a single one if there are no worker processes."""
+        devices = [self.devices[worker % len(self.devices)] for worker in range(max(1, self.workers))]
         return [
-            Setup(engine, device, self.threads, catalogue, checkpoints, checkpoint_seconds, encoders)
+            WorkerConfig(
+                engine, device, self.threads, asset_index, checkpoints, checkpoint_seconds, finetuned_models
+            )
             for device in devices
         ]
 
 
-def choose_means(devices: Sequence[str], workers: int | None, max_stack: int | None) -> Means:
-    """One process a GPU; on CPU one a core, and the cores shared out among them."""
+def choose_resources(devices: Sequence[str], workers: int | None, max_stack: int | None) -> Resources:
+    """Resources with defaults for None: one worker per GPU, or one per CPU core; cores are shared among workers."""
     check_counts(workers, max_stack)
-    kind = devices[0].partition(":")[0]
-    stack = max_stack or MOST_TRIALS.get(kind, MOST_TRIALS_ELSEWHERE)
+    device_type = devices[0].partition(":")[0]
     if workers is None:
-        workers = machine.usable_cores() if kind == "cpu" else len(devices)
-    return Means(tuple(devices), workers, _threads(workers), stack)
+        workers = machine.usable_cores() if device_type == "cpu" else len(devices)
+    max_stack = max_stack or (MAX_STACK_CUDA if device_type == "cuda" else MAX_STACK_CPU)
+    return Resources(tuple(devices), workers, _threads(workers), max_stack)
 
 
 def check_counts(workers: int | None, max_stack: int | None) -> None:
+    """Raise WhichlayersError if a number is out of range."""
     if workers is not None and workers < 0:
-        raise WhichlayersError(f"workers = {workers}: give 0 (train in this process) or more")
+        raise WhichlayersError(f"workers = {workers}: must be 0 (train in the main process) or more")
     if max_stack is not None and max_stack < 1:
-        raise WhichlayersError(f"max_stack = {max_stack}: give 1 (each trial by itself) or more")
+        raise WhichlayersError(f"max_stack = {max_stack}: must be 1 (no stacking) or more")
 
 
 def _threads(workers: int) -> int:
     return max(1, machine.usable_cores() // max(1, workers))
 
 
-def kinds_of(trials: Iterable[Trial]) -> list[Trial]:
-    """One trial of each kind that takes memory in its own way: that with the most training examples."""
+def representative_trials(trials: Iterable[Trial]) -> list[Trial]:
+    """One trial for each `memory_key`: the one with the most training examples."""
     largest: dict[Hashable, Trial] = {}
     for trial in trials:
         known = largest.setdefault(memory_key(trial), trial)
@@ -108,49 +124,77 @@ def kinds_of(trials: Iterable[Trial]) -> list[Trial]:
     return list(largest.values())
 
 
-def fitted(
-    means: Means, kinds: Sequence[Trial], room: Room, weights_bytes: int, fewer_workers: bool
-) -> Means:
-    """The means with stacks that fit into memory; with fewer workers, where that is allowed and helps.
+def fit_stack_sizes(
+    resources: Resources,
+    trials: Sequence[Trial],
+    memory: MemoryReport,
+    weights_bytes: int,
+    fewer_workers: bool,
+) -> Resources:
+    """Choose stack sizes that fit into memory.
 
-    Raises WhichlayersError if not even one trial of a kind fits.
+    Args:
+        resources: With the wanted number of workers and maximum stack size.
+        trials: One for each `memory_key`, as measured.
+        memory: Memory costs of these trials and the free memory of a device.
+        weights_bytes: Size of the largest model; on CPU each worker process loads its own copy.
+        fewer_workers: Whether the number of workers may be reduced.
+
+    Raises:
+        WhichlayersError: Not even one trial fits.
     """
-    if room.free is None or not any(room.needs):
-        return means
-    per_device = math.ceil(max(1, means.workers) / len(means.devices))
-    own = 0.0 if means.on_cuda or means.workers == 0 else PROCESS_BYTES + weights_bytes
-    for sharing in range(per_device, 0, -1):
-        share = room.free / sharing - own
-        sizes: dict[Hashable, int] = {}
-        for trial, need in zip(kinds, room.needs, strict=True):
-            if need is None:
+    if memory.free is None or not any(memory.costs):
+        return resources
+    workers_per_device = math.ceil(max(1, resources.workers) / len(resources.devices))
+    process_bytes = 0.0 if resources.on_cuda or resources.workers == 0 else PROCESS_BYTES + weights_bytes
+    for sharing in range(workers_per_device, 0, -1):
+        free = memory.free / sharing - process_bytes
+        stack_sizes: dict[Hashable, int] = {}
+        for trial, cost in zip(trials, memory.costs, strict=True):
+            if cost is None:
                 continue
-            sizes[memory_key(trial)] = size = need.fits(share, means.max_stack)
+            stack_sizes[memory_key(trial)] = size = cost.max_trials(free, resources.max_stack)
             if not size and (sharing == 1 or not fewer_workers):
-                raise does_not_fit(need.first, share, trial, means.devices[0])
-        if all(sizes.values()):
-            workers = min(means.workers, sharing * len(means.devices))
-            return dataclasses.replace(means, workers=workers, threads=_threads(workers), sizes=sizes)
-    raise AssertionError("the last round returns or raises")
+                raise out_of_memory_error(cost.first_trial, free, trial, resources.devices[0])
+        if all(stack_sizes.values()):
+            workers = min(resources.workers, sharing * len(resources.devices))
+            return dataclasses.replace(
+                resources, workers=workers, threads=_threads(workers), stack_sizes=stack_sizes
+            )
+    raise AssertionError("unreachable: the last iteration returns or raises")
 
 
-def fitted_to_each(means: Means, kinds: Sequence[Trial], rooms: Sequence[Room]) -> Means:
-    """The means with stacks that fit into the memory of each device by itself, where devices differ.
+def fit_stack_sizes_per_device(
+    resources: Resources, trials: Sequence[Trial], memory: Sequence[MemoryReport]
+) -> Resources:
+    """Choose stack sizes that fit into the memory of each device, where devices differ.
 
-    A device that holds no trial of a kind is not given any. WhichlayersError if none holds one.
+    A device that is too small for a kind of trial gets none of them.
+
+    Args:
+        resources: With the wanted number of workers and maximum stack size.
+        trials: One for each `memory_key`, as measured.
+        memory: The measurements on each device.
+
+    Raises:
+        WhichlayersError: A trial fits on no device.
     """
-    sharing = math.ceil(max(1, means.workers) / len(means.devices))
-    each: list[dict[Hashable, int]] = [{} for _ in rooms]
-    for place, trial in enumerate(kinds):
-        for sizes, room in zip(each, rooms, strict=True):
-            need = room.needs[place]
-            if need is not None and room.free is not None:
-                sizes[memory_key(trial)] = need.fits(room.free / sharing, means.max_stack)
-        if not any(sizes.get(memory_key(trial), 1) for sizes in each):
-            largest = max(rooms, key=lambda room: room.free or 0)
-            need, free = largest.needs[place], (largest.free or 0) / sharing
-            device = means.devices[rooms.index(largest)]
-            raise does_not_fit(None if need is None else need.first, free, trial, device)
-    largest_of = {kind: max(sizes.get(kind, 0) for sizes in each) for sizes in each for kind in sizes}
-    differ = any(sizes != largest_of for sizes in each)
-    return dataclasses.replace(means, sizes=largest_of, each=tuple(each) if differ else ())
+    sharing = math.ceil(max(1, resources.workers) / len(resources.devices))
+    device_sizes: list[dict[Hashable, int]] = [{} for _ in memory]
+    for place, trial in enumerate(trials):
+        for sizes, report in zip(device_sizes, memory, strict=True):
+            cost = report.costs[place]
+            if cost is not None and report.free is not None:
+                sizes[memory_key(trial)] = cost.max_trials(report.free / sharing, resources.max_stack)
+        if not any(sizes.get(memory_key(trial), 1) for sizes in device_sizes):
+            largest = max(memory, key=lambda report: report.free or 0)
+            cost, free = largest.costs[place], (largest.free or 0) / sharing
+            device = resources.devices[memory.index(largest)]
+            raise out_of_memory_error(None if cost is None else cost.first_trial, free, trial, device)
+    max_sizes = {
+        key: max(sizes.get(key, 0) for sizes in device_sizes) for sizes in device_sizes for key in sizes
+    }
+    differ = any(sizes != max_sizes for sizes in device_sizes)
+    return dataclasses.replace(
+        resources, stack_sizes=max_sizes, device_stack_sizes=tuple(device_sizes) if differ else ()
+    )

@@ -1,8 +1,8 @@
-"""Run a study: check everything, plan, train; stop at any moment and go on later.
+"""Run a study: check everything, plan, train. A run can be stopped at any time and resumed later.
 
-    run(study, Path("my-study"))            # start, or go on where an earlier run stopped
+    run(study, Path("my-study"))            # start, or resume where an earlier run stopped
 
-Everything that can be wrong with the study, its data and its models is found before the first step.
+Errors in the study, its data and its models are found before training starts.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.db import Store
+from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.lock import study_lock
 from whichlayers.runs import machine
-from whichlayers.runs.assets import Subjects, cache_folder
+from whichlayers.runs.assets import Assets, cache_folder
 from whichlayers.runs.cost_model import checkpoint_bytes
 from whichlayers.runs.events import Note, OnEvent, RunStarted, RunSummary
-from whichlayers.runs.executors.local import Executor, InProcess, WorkerPool
-from whichlayers.runs.executors.ray import RayPool, all_here, checked_ray, ray_at
-from whichlayers.runs.executors.worker import DEFAULT_ENGINE, Setup
-from whichlayers.runs.finetuned_models import keep_only
-from whichlayers.runs.plan import Stack, most_finetuned, with_broken_off
+from whichlayers.runs.executors.local import Executor, InProcessExecutor, ProcessExecutor
+from whichlayers.runs.executors.ray import RayExecutor, is_single_machine, parse_ray_address, ray_session
+from whichlayers.runs.executors.worker import DEFAULT_ENGINE, WorkerConfig
+from whichlayers.runs.finetuned_models import delete_unused
+from whichlayers.runs.plan import Stack, make_stacks_to_resume, max_finetuned_models
 from whichlayers.runs.profiling import fit_memory
-from whichlayers.runs.resources import Means, check_counts, choose_means
-from whichlayers.runs.scheduler import RETRIES, Driver
-from whichlayers.runs.stored_penalties import recall_penalties
+from whichlayers.runs.resources import Resources, check_counts, choose_resources
+from whichlayers.runs.scheduler import RETRIES, Scheduler
+from whichlayers.runs.stored_penalties import restore_penalties
+from whichlayers.text import counted
 from whichlayers.trial import Point
 
 if TYPE_CHECKING:
-    from whichlayers.study.file import Study
+    from whichlayers.study.study_file import Study
 
 CHECKPOINT_MINUTES = 5.0
-WRITTEN_BY = {
+OUTPUT_FILES = {  # by the command that writes them
     "report": ("report.html", "summary.csv", "claims.csv", "figures"),
     "export": ("results.csv", "results.parquet", "epochs.csv", "epochs.parquet"),
 }
@@ -61,213 +62,255 @@ def run(
     retry_failed: bool = False,
     on_event: OnEvent = lambda event: None,
     engine: str = DEFAULT_ENGINE,
-    subjects: Any = None,
+    assets: Any = None,
 ) -> RunSummary:
-    """Run what is not done yet of `study` in `folder`. Raises WhichlayersError before training if something is
-    wrong, KeyboardInterrupt (on SIGINT and SIGTERM) with everything in order for the next run.
+    """Run all trials of a study that are not done yet.
 
-    `workers`: processes; 0 trains in this one; None is one a core, or one a GPU.
-    `on`: "this" machine, "ray" (a Ray of its own) or "ray://HOST:PORT" (a cluster).
-    `checkpoint_minutes`: how often a stack under way is saved; 0 saves none. `checkpoints`: where to.
-    `retries`: how often a stack whose worker died runs again before it is taken apart.
-    `engine` ("module:function") and `subjects` are there to be replaced in tests.
+    Args:
+        study: The study.
+        folder: Its folder, which is created if it does not exist.
+        device: "cpu", "cuda", "cuda:1", "cuda:0,cuda:1"; None: all GPUs, else the CPU.
+        workers: Number of worker processes; 0 trains in this process; None: one per GPU, or one per CPU core.
+        max_stack: Maximum number of trials that train together; None: a default for the device.
+        on: "this" machine, "ray" (a local Ray instance) or "ray://HOST:PORT" (a cluster).
+        checkpoint_minutes: Time between two checkpoints of a running stack; 0: no checkpoints.
+        checkpoints: Folder for checkpoints; None: in `folder`.
+        retries: How often a stack whose worker died is run again before it is split.
+        retry_failed: Whether to run failed trials again.
+        on_event: Called with the events of the run.
+        engine: "module:function"; for tests.
+        assets: Models and data; for tests.
+
+    Raises:
+        WhichlayersError: Something is wrong with the study, its data, its models or the options.
+        KeyboardInterrupt: On SIGINT or SIGTERM; the study can be resumed.
     """
     from whichlayers.study.expand import expand
 
     began = time.monotonic()
-    place = StudyFolder(Path(folder))
-    place.check_free_for(study.name)
+    study_folder = StudyFolder(Path(folder))
+    study_folder.check_available(study.name)
     _check_numbers(workers, max_stack, checkpoint_minutes, retries)
-    address = None if on == "this" else checked_ray(on, device)
+    address = None if on == "this" else parse_ray_address(on, device)
     devices = machine.choose_devices(device) if on == "this" else []
-    subjects = subjects or Subjects(cache_folder(place.path))
-    points = expand(study, subjects)
+    assets = assets or Assets(cache_folder(study_folder.path))
+    points = expand(study, assets)
     if not points:
-        raise WhichlayersError("the study asks for no trial at all: give it an experiment")
-    place.path.mkdir(parents=True, exist_ok=True)
+        raise WhichlayersError("the study has no trials: add an experiment")
+    study_folder.path.mkdir(parents=True, exist_ok=True)
     with (
-        study_lock(place.path) as left_behind,
-        _stoppable(),
-        contextlib.ExitStack() as open_until_done,
+        study_lock(study_folder.path) as killed_run,
+        _sigterm_as_interrupt(),
+        contextlib.ExitStack() as exit_stack,
     ):
-        if left_behind is not None:
-            on_event(Note(f"the run of {left_behind} ended without a word; this one goes on from there"))
-        place.check_study(study.name)
-        for note in (notes := subjects.notes()):
+        if killed_run is not None:
+            on_event(Note(f"the previous run ({killed_run}) did not shut down cleanly; resuming"))
+        study_folder.check_study(study.name)
+        for note in (notes := assets.notes()):
             on_event(Note(note))
-        tasks, models = subjects.task_rows(study.tasks), subjects.model_rows(study.models)
+        tasks, models = assets.task_rows(study.tasks), assets.model_rows(study.models)
         if study.corpora:
-            tasks = [*tasks, *subjects.corpus_rows(study.corpora)]
-        settled = _settled(place, retry_failed)
-        wanted = [point.trial for point in points if point.trial.id not in settled]
-        subjects.check(wanted)
-        saving = Saving(60 * checkpoint_minutes, None if checkpoints is None else Path(checkpoints))
-        pool: RayPool | None = None
+            tasks = [*tasks, *assets.corpus_rows(study.corpora)]
+        ended = _ended_ids(study_folder, retry_failed)
+        trials = [point.trial for point in points if point.trial.id not in ended]
+        assets.check(trials)
+        checkpointing = CheckpointConfig(
+            60 * checkpoint_minutes, None if checkpoints is None else Path(checkpoints)
+        )
+        ray_executor: RayExecutor | None = None
         if on == "this":
-            means = choose_means(devices, workers, max_stack)
-            means = fit_memory(means, wanted, engine, subjects, place.logs, workers is None)
-        elif wanted:
-            ray = open_until_done.enter_context(ray_at(address))
-            saving = _saving_on_ray(saving, all_here(ray), place, on_event)
-            setup = Setup(engine, "", 1, None, saving.folder, saving.seconds)
-            pool = RayPool(ray, device, workers, max_stack, wanted, subjects, setup, place.path, on_event)
-            open_until_done.callback(pool.close)
-            means = pool.means()
+            resources = choose_resources(devices, workers, max_stack)
+            resources = fit_memory(resources, trials, engine, assets, study_folder.logs, workers is None)
+        elif trials:
+            ray = exit_stack.enter_context(ray_session(address))
+            checkpointing = _checkpoints_on_ray(checkpointing, is_single_machine(ray), study_folder, on_event)
+            config = WorkerConfig(engine, "", 1, None, checkpointing.folder, checkpointing.seconds)
+            ray_executor = RayExecutor(
+                ray, device, workers, max_stack, trials, assets, config, study_folder.path, on_event
+            )
+            exit_stack.callback(ray_executor.close)
+            resources = ray_executor.resources()
         else:
-            means = choose_means(["cpu"], workers, max_stack)
-        if means.workers:
-            subjects.let_go()
-        # not before all this has worked: a folder with results.db has its study.toml, and both say the same
-        store = open_until_done.enter_context(Store.open(place.database, study.name))
-        for note in _left_out(store, points, place):
+            resources = choose_resources(["cpu"], workers, max_stack)
+        if resources.workers:
+            assets.release()
+        # only after all checks: a folder with results.db always has the study.toml that belongs to it
+        db = exit_stack.enter_context(ResultsDB.open(study_folder.database, study.name))
+        for note in _notes_on_dropped_trials(db, points, study_folder):
             on_event(Note(note))
-        place.write_study(study.to_toml())
-        store.set_points(points, tasks, models)
-        store.set_notes(notes)
+        study_folder.write_study(study.to_toml())
+        db.set_points(points, tasks, models)
+        db.set_notes(notes)
         if retry_failed:
-            store.retry_failed()
-        ran = _train(store, place, means, engine, subjects, on_event, saving, retries, pool)
-        counts = store.counts()
-    return RunSummary(place.path, counts.total, counts.done, counts.failed, ran, time.monotonic() - began)
-
-
-def _settled(place: StudyFolder, retry_failed: bool) -> set[str]:
-    """Trials that an earlier run brought to their end, and that are not to be tried again."""
-    if not place.has_results:
-        return set()
-    with Store.read(place.database) as store:
-        return store.ids("done") if retry_failed else store.ids("done", "failed")
-
-
-def _left_out(store: Store, points: Sequence[Point], place: StudyFolder) -> Iterator[str]:
-    """What the study as it is now takes out of the results that the folder holds, in words."""
-    gone = store.ids("done", in_study=True) - {point.trial.id for point in points}
-    if not gone:
-        return
-    they, are = ("trial is", "it stays") if len(gone) == 1 else ("trials are", "they stay")
-    yield (
-        f"{len(gone):,} finished {they} no longer asked for (the study, its data or its model changed): {are} in"
-        f" {place.database.name} and in no result"
+            db.retry_failed()
+        ran = _train(
+            db, study_folder, resources, engine, assets, on_event, checkpointing, retries, ray_executor
+        )
+        counts = db.counts()
+    return RunSummary(
+        study_folder.path, counts.total, counts.done, counts.failed, ran, time.monotonic() - began
     )
-    for command, names in WRITTEN_BY.items():
-        if there := [name for name in names if (place.path / name).exists()]:
-            yield f"of the study as it was: {', '.join(there)}; whichlayers {command} {place.path} writes anew"
+
+
+def _ended_ids(study_folder: StudyFolder, retry_failed: bool) -> set[str]:
+    """Ids of the trials that earlier runs finished and that do not run again."""
+    if not study_folder.has_results:
+        return set()
+    with ResultsDB.open_readonly(study_folder.database) as db:
+        return db.trial_ids("done") if retry_failed else db.trial_ids("done", "failed")
+
+
+def _notes_on_dropped_trials(
+    db: ResultsDB, points: Sequence[Point], study_folder: StudyFolder
+) -> Iterator[str]:
+    """Notes on finished trials that are no longer part of the study, and on output files that are out of date."""
+    dropped = db.trial_ids("done", in_study=True) - {point.trial.id for point in points}
+    if not dropped:
+        return
+    is_are, stays = ("is", "stays") if len(dropped) == 1 else ("are", "stay")
+    yield (
+        f"{counted(len(dropped), 'finished trial')} {is_are} no longer part of the study (the study, its data or its"
+        f" model changed) and {stays} unused in {study_folder.database.name}"
+    )
+    for command, names in OUTPUT_FILES.items():
+        if outdated := [name for name in names if (study_folder.path / name).exists()]:
+            yield f"out of date: {', '.join(outdated)}; update with: whichlayers {command} {study_folder.path}"
 
 
 @dataclass(frozen=True)
-class Saving:
-    """How often stacks under way are saved, and where to."""
+class CheckpointConfig:
+    """How often running stacks are saved, and where."""
 
     seconds: float  # 0: never
-    folder: Path | None = None  # None: in the study's folder; on Ray, on each machine's own disk
+    folder: Path | None = None  # None: in the study folder; on Ray, on the local disk of each machine
 
 
-def _saving_on_ray(saving: Saving, here: bool, place: StudyFolder, on_event: OnEvent) -> Saving:
-    if not saving.seconds or saving.folder is not None:
-        return saving
-    if here:
-        return dataclasses.replace(saving, folder=place.checkpoints)
+def _checkpoints_on_ray(
+    checkpointing: CheckpointConfig, single_machine: bool, study_folder: StudyFolder, on_event: OnEvent
+) -> CheckpointConfig:
+    if not checkpointing.seconds or checkpointing.folder is not None:
+        return checkpointing
+    if single_machine:
+        return dataclasses.replace(checkpointing, folder=study_folder.checkpoints)
     on_event(
         Note(
-            "checkpoints stay on the disk of the machine that trains: a stack that is broken off goes on from"
-            " there on that machine, and starts anew on another. --checkpoints FOLDER saves them where all"
-            " machines can read"
+            "checkpoints are written to the local disk of each machine: an interrupted stack is resumed if it runs on"
+            " the same machine again, and restarts from the beginning on another. Use --checkpoints FOLDER to write"
+            " them to a folder that all machines can read"
         )
     )
-    return saving
+    return checkpointing
 
 
 def _train(
-    store: Store,
-    place: StudyFolder,
-    means: Means,
+    db: ResultsDB,
+    study_folder: StudyFolder,
+    resources: Resources,
     engine: str,
-    subjects: Any,
+    assets: Any,
     on_event: OnEvent,
-    saving: Saving,
+    checkpointing: CheckpointConfig,
     retries: int,
-    pool: RayPool | None,
+    ray_executor: RayExecutor | None,
 ) -> int:
-    key, workers = subjects.stack_key, max(1, means.workers)
-    stacks = with_broken_off(
-        store.waiting(), store.broken_off(), key, means.size_for, workers, fill=means.on_cuda
+    """Run all unfinished trials and return how many finished or failed."""
+    key, workers = assets.stack_key, max(1, resources.workers)
+    stacks = make_stacks_to_resume(
+        db.unfinished_trials(),
+        db.interrupted_stacks(),
+        key,
+        resources.stack_size,
+        workers,
+        fill=resources.on_cuda,
     )
-    means = means.for_stacks(len(stacks)) if pool is None else means
-    workers = min(means.workers, len(stacks))
-    counts = store.counts()
-    devices = tuple(pool.device_names()) if pool is not None else means.devices
+    resources = resources.for_stacks(len(stacks)) if ray_executor is None else resources
+    workers = min(resources.workers, len(stacks))
+    counts = db.counts()
+    devices = tuple(ray_executor.device_names()) if ray_executor is not None else resources.devices
     steps = sum(stack.steps for stack in stacks)
-    on_event(RunStarted(place.path, counts.total, counts.done, steps, len(stacks), workers, devices))
+    on_event(RunStarted(study_folder.path, counts.total, counts.done, steps, len(stacks), workers, devices))
     if not stacks:
         return 0
-    run_id = store.begin_run(machine.this_run(list(devices), means.threads, named=pool is not None))
+    run_id = db.begin_run(
+        machine.describe_run(list(devices), resources.threads, named=ray_executor is not None)
+    )
     outcome = "stopped by an error"
     executor: Executor | None = None
     ran = 0
     try:
-        checkpoints, encoders = saving.folder, None
-        if saving.seconds and pool is None:
-            need = checkpoint_bytes(subjects.weights_bytes, most_finetuned(stacks), workers)
-            checkpoints = _room_for_checkpoints(saving.folder or place.checkpoints, need, on_event)
-        asked = any(stack.trials[0].word_probe is not None for stack in stacks)
-        if asked:
-            recall_penalties(store, subjects.catalogue.cache)
-        if pool is None and asked:
-            encoders = _room_for_encoders(place, stacks, subjects.weights_bytes, on_event)
-        driver = Driver(store, run_id, stacks, on_event, checkpoints, encoders, retries)
-        setups = means.setups(engine, subjects.catalogue, checkpoints, saving.seconds, encoders)
-        setups = setups[: max(1, workers)]
-        if pool is not None:
-            pool.emit = driver.handle
-            executor = pool
-        elif means.workers == 0:
-            executor = InProcess(setups[0], driver.handle, subjects)
+        checkpoints, finetuned_models = checkpointing.folder, None
+        if checkpointing.seconds and ray_executor is None:
+            size = checkpoint_bytes(assets.weights_bytes, max_finetuned_models(stacks), workers)
+            checkpoints = _checkpoint_folder(checkpointing.folder or study_folder.checkpoints, size, on_event)
+        has_word_probes = any(stack.trials[0].word_probe is not None for stack in stacks)
+        if has_word_probes:
+            restore_penalties(db, assets.index.cache)
+        if ray_executor is None and has_word_probes:
+            finetuned_models = _finetuned_models_folder(study_folder, stacks, assets.weights_bytes, on_event)
+        scheduler = Scheduler(db, run_id, stacks, on_event, checkpoints, finetuned_models, retries)
+        configs = resources.worker_configs(
+            engine, assets.index, checkpoints, checkpointing.seconds, finetuned_models
+        )
+        configs = configs[: max(1, workers)]
+        if ray_executor is not None:
+            ray_executor.emit = scheduler.handle
+            executor = ray_executor
+        elif resources.workers == 0:
+            executor = InProcessExecutor(configs[0], scheduler.handle, assets)
         else:
-            executor = WorkerPool(setups, driver.handle, place.logs, means.sizes_by_worker())
-        driver.drive(executor)
-        ran = driver.ran
+            executor = ProcessExecutor(
+                configs, scheduler.handle, study_folder.logs, resources.worker_stack_sizes()
+            )
+        scheduler.run(executor)
+        ran = scheduler.ran
         outcome = "complete"
-        for finished in (place.checkpoints, place.encoders):
-            shutil.rmtree(finished, ignore_errors=True)
-        if pool is not None:
-            pool.clean()
+        for unneeded in (study_folder.checkpoints, study_folder.finetuned_models):
+            shutil.rmtree(unneeded, ignore_errors=True)
+        if ray_executor is not None:
+            ray_executor.clean_up()
     except KeyboardInterrupt:
         outcome = "interrupted"
         raise
     finally:
-        with _undisturbed():
+        with _signals_blocked():
             if executor is not None:
                 executor.close()
-            with contextlib.suppress(WhichlayersError):  # a full disk: the next run puts the trials right
-                store.end_run(run_id, outcome)
+            with contextlib.suppress(WhichlayersError):  # disk full: the next run corrects the trials' status
+                db.end_run(run_id, outcome)
     return ran
 
 
-def _room_for_checkpoints(folder: Path, need: int, on_event: OnEvent) -> Path | None:
-    """Where long stacks are saved, unless they might fill the disk. An old one goes when the new one is
-    there, and half of the disk stays free."""
+def _checkpoint_folder(folder: Path, size: int, on_event: OnEvent) -> Path | None:
+    """The folder for checkpoints; None (with a note) if they could fill more than half of the free disk space.
+
+    Old and new checkpoints of `size` bytes exist at the same time.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(folder).free > 4 * need:
+    if shutil.disk_usage(folder).free > 4 * size:
         return folder
     on_event(
         Note(
-            f"no checkpoints: they could take {2 * need / 1e9:.0f} GB, too much for this disk; a stack that"
-            " is broken off starts anew"
+            f"no checkpoints are written: they could take {2 * size / 1e9:.0f} GB, too much for this disk; an"
+            " interrupted stack will restart from the beginning"
         )
     )
     return None
 
 
-def _room_for_encoders(
-    place: StudyFolder, stacks: list[Stack], weights_bytes: int, on_event: OnEvent
+def _finetuned_models_folder(
+    study_folder: StudyFolder, stacks: list[Stack], weights_bytes: int, on_event: OnEvent
 ) -> Path | None:
-    """Where finetuned models wait for the questions about words, unless they might fill the disk."""
-    keep_only(place.encoders, stacks)
-    need = weights_bytes * most_finetuned(stacks) * 2
-    if shutil.disk_usage(place.path).free > 2 * need:
-        return place.encoders
-    told = f"finetuned models are not saved: they could take {need / 1e9:.0f} GB, too much for this disk"
-    on_event(Note(f"{told}; a run that is broken off finetunes them anew"))
+    """The folder for finetuned models that word probes need; None (with a note) if they could fill the disk."""
+    delete_unused(study_folder.finetuned_models, stacks)
+    size = weights_bytes * max_finetuned_models(stacks) * 2
+    if shutil.disk_usage(study_folder.path).free > 2 * size:
+        return study_folder.finetuned_models
+    on_event(
+        Note(
+            f"finetuned models are not saved: they could take {size / 1e9:.0f} GB, too much for this disk; a resumed"
+            " run will finetune them again"
+        )
+    )
     return None
 
 
@@ -276,31 +319,33 @@ def _check_numbers(
 ) -> None:
     check_counts(workers, max_stack)
     if not checkpoint_minutes >= 0:
-        raise WhichlayersError(f"checkpoint_minutes = {checkpoint_minutes}: give 0 (save nothing) or more")
+        raise WhichlayersError(
+            f"checkpoint_minutes = {checkpoint_minutes}: must be 0 (no checkpoints) or more"
+        )
     if retries < 0:
-        raise WhichlayersError(f"retries = {retries}: give 0 or more")
+        raise WhichlayersError(f"retries = {retries}: must be 0 or more")
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
-    """SIGTERM, which a cluster sends before it kills, ends a run as Ctrl-C does."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM, which batch systems send before they kill a process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def stop(number: int, frame: object) -> None:
+    def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not break off the clean-up after the first."""
+def _signals_blocked() -> Iterator[None]:
+    """Block SIGINT and SIGTERM, so that a second Ctrl-C does not interrupt the clean-up."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield

@@ -1,9 +1,8 @@
-"""The driver: hands out stacks, writes what comes back, and decides what becomes of a stack that went wrong.
+"""The scheduler: starts stacks on free workers, stores their results, and handles failures.
 
-A stack that fails is run again in halves, and those in halves, until the culprit is alone and fails alone:
-the others keep training together. A stack whose worker died runs again elsewhere, `retries` times, before it
-is halved. A stack that ran out of memory is halved as well, and all stacks of its kind that are still to come are cut
-down to a size that has not failed.
+A stack that fails is split into halves, and these again, until the trial that causes the failure fails alone; the
+others keep training together. A stack whose worker died is run again up to `retries` times before it is split. A stack
+that ran out of memory is split, and so are all waiting stacks of the same kind that are too large.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from whichlayers.engine.results import EngineSettings, checkpoint_file
-from whichlayers.results.db import Store
-from whichlayers.results.records import Outcome
+from whichlayers.results.db import ResultsDB
+from whichlayers.results.records import TrialResultLike
 from whichlayers.runs.events import (
     EpochDone,
     Note,
@@ -30,221 +29,238 @@ from whichlayers.runs.events import (
     WorkerEvent,
     WorkerNote,
 )
-from whichlayers.runs.executors.local import Executor, Place
-from whichlayers.runs.finetuned_models import keep_only
-from whichlayers.runs.plan import Stack, cut, memory_key, total_steps
-from whichlayers.runs.queue import Waiting
-from whichlayers.trial import Trial
+from whichlayers.runs.executors.local import Executor, FreeWorker
+from whichlayers.runs.finetuned_models import delete_unused
+from whichlayers.runs.plan import Stack, memory_key, split_trials, total_steps
+from whichlayers.runs.queue import StackQueue
+from whichlayers.text import counted
 
-RETRIES = 2  # of a stack whose worker died, before it is taken apart
+RETRIES = 2  # of a stack whose worker died, before it is split
 
 
-class Driver:
+class Scheduler:
+    """Runs stacks on an executor and writes their results to results.db.
+
+    Args:
+        db: The results database, open for writing.
+        run_id: Id of the current run.
+        stacks: The stacks to run.
+        on_event: Called with the events of the run.
+        checkpoints: Folder of checkpoints; a checkpoint is deleted when the results of its stack are stored.
+        finetuned_models: Folder of finetuned models; a model is deleted when all its word probes are finished.
+        retries: How often a stack whose worker died is run again before it is split.
+    """
+
     def __init__(
         self,
-        store: Store,
+        db: ResultsDB,
         run_id: int,
         stacks: Sequence[Stack],
         on_event: OnEvent,
         checkpoints: Path | None = None,
-        encoders: Path | None = None,
+        finetuned_models: Path | None = None,
         retries: int = RETRIES,
     ) -> None:
-        counts = store.counts()
-        self.store = store
+        counts = db.counts()
+        self.db = db
         self.run_id = run_id
         self.on_event = on_event
         self.settings = EngineSettings(checkpoint_folder=checkpoints)
+        self.finetuned_models = finetuned_models
         self.retries = retries
-        self.waiting = Waiting(stacks)
-        self.under_way: dict[int, Stack] = {}
-        self.ended: dict[int, set[str]] = {}  # ids of trials that came to their end before their stack did
-        self.encoders = encoders
+        self.queue = StackQueue(stacks)
+        self.running: dict[int, Stack] = {}  # by number
+        self.ended_ids: dict[int, set[str]] = {}  # by stack: trials that ended before their stack did
         self.next_number = 1 + max((stack.number for stack in stacks), default=0)
-        self.ran = 0  # trials that came to their end
+        self.ran = 0  # number of trials that ended in this run
         self.done, self.failed = counts.done, counts.failed
-        self.steps_closed = 0  # of trials that came to their end
-        self.steps_open: dict[int, int] = {}  # of stacks under way
+        self.steps_ended = 0  # of trials that ended
+        self.steps_running: dict[int, int] = {}  # by running stack
         self.restored: dict[int, int] = {}  # by stack: steps that an earlier run did
 
-    def drive(self, executor: Executor) -> None:
-        self.waiting.workers = executor.workers
-        while self.waiting or self.under_way:
-            free = executor.free()
-            started = [self._start_at(place, executor) for place in free if self.waiting]
-            if self.waiting and not any(started) and not self.under_way and len(free) == executor.workers:
-                self._fits_nowhere()
-            executor.pump()
+    def run(self, executor: Executor) -> None:
+        """Run all stacks; returns when every trial is done or failed."""
+        self.queue.workers = executor.workers
+        while self.queue or self.running:
+            free = executor.free_workers()
+            started = [self._start_on(worker, executor) for worker in free if self.queue]
+            if self.queue and not any(started) and not self.running and len(free) == executor.workers:
+                self._fail_too_large()
+            executor.poll()
 
-    def _start_at(self, place: Place, executor: Executor) -> bool:
-        stack = self.waiting.take(lambda stack: place.most(stack) > 0)
+    def _start_on(self, worker: FreeWorker, executor: Executor) -> bool:
+        """Start the next stack that fits into the memory of this worker; False if there is none."""
+        stack = self.queue.pop(lambda stack: worker.max_trials(stack) > 0)
         if stack is None:
             return False
-        if (most := place.most(stack)) < stack.size:  # its memory holds fewer than that of others
-            stack, *rest = self._pieces(stack, most)
-            self.waiting.first(*rest)
-        self._begin(stack)
-        executor.start(stack, place)
+        if (max_trials := worker.max_trials(stack)) < stack.size:  # this worker has less memory than others
+            stack, *rest = self._split(stack, max_trials)
+            self.queue.push_front(*rest)
+        self._mark_started(stack)
+        executor.start(stack, worker)
         return True
 
-    def _begin(self, stack: Stack) -> None:
-        self.store.start(stack.trial_ids, self.run_id)
-        self.under_way[stack.number] = stack
+    def _mark_started(self, stack: Stack) -> None:
+        self.db.start(stack.trial_ids, self.run_id)
+        self.running[stack.number] = stack
 
-    def _fits_nowhere(self) -> None:
-        stack = self.waiting.take()
+    def _fail_too_large(self) -> None:
+        """Fail the next stack: all workers are free, and none can hold it."""
+        stack = self.queue.pop()
         assert stack is not None
-        self._begin(stack)
-        del self.under_way[stack.number]
+        self._mark_started(stack)
+        del self.running[stack.number]
         self._fail(stack, "one trial does not fit into the memory of any worker: use a larger device")
 
     def handle(self, event: WorkerEvent) -> None:
+        """Process an event from a worker."""
         match event:
             case EpochDone(trial_id, epoch):
-                self.store.record_epoch(trial_id, epoch)
+                self.db.record_epoch(trial_id, epoch)
             case StepsDone(number, steps, restored):
-                more = restored != self.restored.get(number, 0)
-                self.steps_open[number], self.restored[number] = steps, restored
-                if more:
-                    self.store.note_restored(self.run_id, sum(self.restored.values()))
-                self._tell_progress()
-            case TrialsDone(number, outcomes):
-                self._put_away(self.under_way[number], outcomes, share=1 / len(outcomes))
-                self.ended.setdefault(number, set()).update(outcome.trial_id for outcome in outcomes)
-                self._tell_progress()
-            case StackDone(number, outcomes):
-                self._close(self.under_way.pop(number), outcomes)
+                changed = restored != self.restored.get(number, 0)
+                self.steps_running[number], self.restored[number] = steps, restored
+                if changed:
+                    self.db.set_restored_steps(self.run_id, sum(self.restored.values()))
+                self._report_progress()
+            case TrialsDone(number, results):
+                self._store_results(self.running[number], results, time_fraction=1 / len(results))
+                self.ended_ids.setdefault(number, set()).update(result.trial_id for result in results)
+                self._report_progress()
+            case StackDone(number, results):
+                self._finish(self.running.pop(number), results)
             case StackFailed(number, error, out_of_memory):
-                stack = self._rest(number)
+                stack = self._pop_unfinished(number)
                 if out_of_memory:
-                    self._out_of_memory(stack, error)
+                    self._handle_out_of_memory(stack, error)
                 else:
-                    self._failed(stack, error)
+                    self._handle_failure(stack, error)
             case StackLost(number, reason, log):
-                self._lost(self._rest(number), reason, log)
+                self._handle_lost_worker(self._pop_unfinished(number), reason, log)
             case WorkerNote(text):
                 self.on_event(Note(text))
 
-    def _rest(self, number: int) -> Stack:
-        """The stack that was under way, with those of its trials that did not come to their end before."""
-        stack, ended = self.under_way.pop(number), self.ended.pop(number, set())
-        self.steps_closed += total_steps(t for t in stack.trials if t.id in ended)
-        left = tuple(trial for trial in stack.trials if trial.id not in ended)
-        return dataclasses.replace(stack, trials=left) if ended else stack
+    def _pop_unfinished(self, number: int) -> Stack:
+        """Remove a running stack and return it without the trials that ended already."""
+        stack, ended = self.running.pop(number), self.ended_ids.pop(number, set())
+        self.steps_ended += total_steps(t for t in stack.trials if t.id in ended)
+        unfinished = tuple(trial for trial in stack.trials if trial.id not in ended)
+        return dataclasses.replace(stack, trials=unfinished) if ended else stack
 
-    def _close(self, stack: Stack, outcomes: Sequence[Outcome]) -> None:
-        self._put_away(stack, outcomes, share=1 / len(stack.trials))
-        self.ended.pop(stack.number, None)
-        self.steps_closed += stack.steps
-        self._forget_open(stack)
-        self._forget_encoders()
+    def _finish(self, stack: Stack, results: Sequence[TrialResultLike]) -> None:
+        self._store_results(stack, results, time_fraction=1 / len(stack.trials))
+        self.ended_ids.pop(stack.number, None)
+        self.steps_ended += stack.steps
+        self._forget_running_steps(stack)
+        self._delete_unused_models()
 
-    def _put_away(self, stack: Stack, outcomes: Sequence[Outcome], share: float) -> None:
-        self.store.finish(outcomes, share)
-        if (saved := checkpoint_file(self.settings, stack.trials)) is not None:
-            saved.unlink(missing_ok=True)  # not before: a run killed in between would have neither
+    def _store_results(self, stack: Stack, results: Sequence[TrialResultLike], time_fraction: float) -> None:
+        self.db.finish(results, time_fraction)
+        if (checkpoint := checkpoint_file(self.settings, stack.trials)) is not None:
+            checkpoint.unlink(missing_ok=True)  # not earlier: a run killed in between would lose both
         trials = {trial.id: trial for trial in stack.trials}
-        for outcome in outcomes:
-            trial = trials[outcome.trial_id]
-            self._count(trial, failed=bool(outcome.error))
-            if outcome.error:
-                self.on_event(TrialFailed(trial, outcome.error))
+        for result in results:
+            trial = trials[result.trial_id]
+            self._count_ended(failed=bool(result.error))
+            if result.error:
+                self.on_event(TrialFailed(trial, result.error))
             else:
-                metrics = outcome.epochs[-1].metrics if outcome.epochs else {}
+                metrics = result.epochs[-1].metrics if result.epochs else {}
                 self.on_event(TrialDone(trial, dict(metrics)))
 
-    def _forget_encoders(self) -> None:
-        """Finetuned models that no question is left for go; not before the answers are in results.db."""
-        if self.encoders is not None:
-            keep_only(self.encoders, [*self.waiting, *self.under_way.values()])
+    def _delete_unused_models(self) -> None:
+        """Delete finetuned models without unfinished probes; called after the results are in results.db."""
+        if self.finetuned_models is not None:
+            delete_unused(self.finetuned_models, [*self.queue, *self.running.values()])
 
-    def _failed(self, stack: Stack, error: str) -> None:
+    def _handle_failure(self, stack: Stack, error: str) -> None:
         if stack.models > 1:
             first_line = error.partition("\n")[0]
-            self.on_event(
-                Note(
-                    f"a stack of {len(stack.trials)} trials failed ({first_line}): it is run again in halves"
-                )
-            )
-            self._split(stack, (stack.models + 1) // 2)
+            trials = counted(len(stack.trials), "trial")
+            self.on_event(Note(f"a stack of {trials} failed ({first_line}): running it again in halves"))
+            self._run_again_split(stack, (stack.models + 1) // 2)
         else:
             self._fail(stack, error)
 
-    def _out_of_memory(self, stack: Stack, error: str) -> None:
+    def _handle_out_of_memory(self, stack: Stack, error: str) -> None:
         if stack.size == 1:
             self._fail(
                 stack,
-                "out of memory with this trial alone: set training.batch_size or training.max_length lower,"
+                "out of memory with a single trial: reduce training.batch_size or training.max_length,"
                 f" close other programs, or use another device\n{error}",
             )
             return
         smaller = (stack.size + 1) // 2
-        size = f"out of memory with {stack.size} trials at once: from here on {smaller} at most"
-        self.on_event(Note(f"{size}, of this kind"))
-        self._split(stack, smaller)
-        self._cut_down(stack, smaller)
-
-    def _cut_down(self, failed: Stack, most: int) -> None:
-        """Stacks to come that take memory like the failed one get at most so many trials and slots."""
-        kind = memory_key(failed.trials[0])
-
-        def pieces(stack: Stack) -> list[Stack]:
-            too_large = memory_key(stack.trials[0]) == kind and stack.size > most
-            return self._pieces(stack, most) if too_large else [stack]
-
-        self.waiting.cut(pieces)
-
-    def _lost(self, stack: Stack, reason: str, log: str) -> None:
-        stack = dataclasses.replace(stack, lost=stack.lost + 1)
-        if not stack.trials:  # all of them had come to their end
-            self._forget_open(stack)
-        elif stack.lost <= self.retries:
-            self.on_event(Note(f"{reason}; its {_trials(stack)} will be run again"))
-            self.restored.pop(stack.number, None)
-            self._forget_open(stack)
-            self.waiting.first(stack)
-        elif stack.size > 1:
-            self.on_event(Note(f"{reason}, again; its {_trials(stack)} are run again in halves"))
-            self._split(stack, (stack.size + 1) // 2)  # most often it was memory
-        else:
-            self._fail(
-                stack, f"{reason}, and so did {stack.lost - 1} before that ran this trial\n{log}".strip()
+        self.on_event(
+            Note(
+                f"out of memory with a stack of {counted(stack.size, 'trial')}: from now on at most"
+                f" {counted(smaller, 'trial')} of this kind per stack"
             )
+        )
+        self._run_again_split(stack, smaller)
+        self._limit_waiting(stack, smaller)
 
-    def _split(self, stack: Stack, most: int) -> None:
-        """Run a stack again, first of all, in pieces of at most so many trials."""
+    def _limit_waiting(self, failed: Stack, max_trials: int) -> None:
+        """Split waiting stacks of the same kind as the failed one that are larger than `max_trials`."""
+        key = memory_key(failed.trials[0])
+
+        def parts_of(stack: Stack) -> list[Stack]:
+            too_large = memory_key(stack.trials[0]) == key and stack.size > max_trials
+            return self._split(stack, max_trials) if too_large else [stack]
+
+        self.queue.split(parts_of)
+
+    def _handle_lost_worker(self, stack: Stack, reason: str, log: str) -> None:
+        stack = dataclasses.replace(stack, lost_workers=stack.lost_workers + 1)
+        trials = counted(len(stack.trials), "trial")
+        if not stack.trials:  # all of them had ended already
+            self._forget_running_steps(stack)
+        elif stack.lost_workers <= self.retries:
+            self.on_event(Note(f"{reason}; running its {trials} again"))
+            self.restored.pop(stack.number, None)
+            self._forget_running_steps(stack)
+            self.queue.push_front(stack)
+        elif stack.size > 1:
+            self.on_event(Note(f"{reason}, again; running its {trials} again in halves"))
+            self._run_again_split(stack, (stack.size + 1) // 2)  # the most likely cause is memory
+        else:
+            workers = counted(stack.lost_workers - 1, "earlier worker")
+            self._fail(stack, f"{reason}, like {workers} that ran this trial\n{log}".strip())
+
+    def _run_again_split(self, stack: Stack, max_trials: int) -> None:
+        """Run a stack again before all others, in parts of at most `max_trials` trials."""
         self.restored.pop(stack.number, None)
-        self._forget_open(stack)
-        self.waiting.first(*self._pieces(stack, most))
+        self._forget_running_steps(stack)
+        self.queue.push_front(*self._split(stack, max_trials))
 
-    def _pieces(self, stack: Stack, most: int) -> list[Stack]:
-        chunks = cut(stack.trials, most)
-        slots = None if stack.slots is None else min(stack.slots, most)
+    def _split(self, stack: Stack, max_trials: int) -> list[Stack]:
+        chunks = split_trials(stack.trials, max_trials)
+        slots = None if stack.slots is None else min(stack.slots, max_trials)
         first, self.next_number = self.next_number, self.next_number + len(chunks)
-        return [Stack(first + place, tuple(chunk), slots, stack.lost) for place, chunk in enumerate(chunks)]
+        return [
+            Stack(first + place, tuple(chunk), slots, stack.lost_workers)
+            for place, chunk in enumerate(chunks)
+        ]
 
     def _fail(self, stack: Stack, error: str) -> None:
-        self.store.fail(stack.trial_ids, error)
+        """Mark all trials of a stack as failed."""
+        self.db.fail(stack.trial_ids, error)
         for trial in stack.trials:
-            self._count(trial, failed=True)
+            self._count_ended(failed=True)
             self.on_event(TrialFailed(trial, error))
-        self.steps_closed += stack.steps
-        self._forget_open(stack)
-        self._forget_encoders()
+        self.steps_ended += stack.steps
+        self._forget_running_steps(stack)
+        self._delete_unused_models()
 
-    def _count(self, trial: Trial, failed: bool) -> None:
+    def _count_ended(self, failed: bool) -> None:
         self.ran += 1
         self.done += not failed
         self.failed += failed
 
-    def _forget_open(self, stack: Stack) -> None:
-        self.steps_open.pop(stack.number, None)
-        self._tell_progress()
+    def _forget_running_steps(self, stack: Stack) -> None:
+        self.steps_running.pop(stack.number, None)
+        self._report_progress()
 
-    def _tell_progress(self) -> None:
-        steps = self.steps_closed + sum(self.steps_open.values())
+    def _report_progress(self) -> None:
+        steps = self.steps_ended + sum(self.steps_running.values())
         self.on_event(Progress(self.done, self.failed, steps, sum(self.restored.values())))
-
-
-def _trials(stack: Stack) -> str:
-    return "trial" if len(stack.trials) == 1 else f"{len(stack.trials)} trials"

@@ -1,4 +1,4 @@
-"""How far a study is: counts, failures, time left, disk use. Only reads, and never holds up a run."""
+"""Status of a study: number of trials, failures, time left, disk usage. Read-only; never blocks a run."""
 
 from __future__ import annotations
 
@@ -6,73 +6,77 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from whichlayers.results.db import Store
+from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
-from whichlayers.results.lock import Holder, holder
+from whichlayers.results.lock import LockHolder, lock_holder
 from whichlayers.results.records import Counts, Failure
-from whichlayers.runs.plan import steps_of, total_steps
+from whichlayers.runs.plan import total_steps, trial_steps
 
 
 @dataclass(frozen=True)
 class Status:
+    """The result of `status`."""
+
     folder: Path
     study: str
     counts: Counts
     failures: list[Failure]
-    running: Holder | None  # who runs it now
-    seconds_left: float | None  # None: not running, or nothing finished yet to judge by
-    last_outcome: str | None  # of the last run, while none is under way
-    disk: dict[str, int]  # bytes by part of the folder, largest first
-    notes: list[str]  # about the tasks' data
+    running: LockHolder | None  # the process that is running the study
+    seconds_left: float | None  # None: not running, or no step finished yet
+    last_outcome: str | None  # how the last run ended; None while a run is active
+    disk: dict[str, int]  # bytes by entry of the folder, largest first
+    notes: list[str]  # about the data of the tasks
 
 
 def status(folder: StudyFolder, now: float | None = None) -> Status:
-    who = holder(folder.path)
-    with Store.read(folder.database) as store:
-        last = store.last_run()
+    """Read the status of a study; `now` is the current time in seconds since 1970, for tests."""
+    holder = lock_holder(folder.path)
+    with ResultsDB.open_readonly(folder.database) as db:
+        last = db.last_run()
         return Status(
             folder=folder.path,
-            study=store.meta("study_name") or "",
-            counts=store.counts(),
-            failures=store.failures(),
-            running=who,
-            seconds_left=_seconds_left(store, now or time.time()) if who else None,
-            last_outcome=(last["outcome"] or "killed") if last and not who else None,
+            study=db.meta("study_name") or "",
+            counts=db.counts(),
+            failures=db.failures(),
+            running=holder,
+            seconds_left=_seconds_left(db, now or time.time()) if holder else None,
+            last_outcome=(last["outcome"] or "killed") if last and not holder else None,
             disk=disk_use(folder.path),
-            notes=store.notes(),
+            notes=db.notes(),
         )
 
 
-def _seconds_left(store: Store, now: float) -> float | None:
-    """At the pace of the run under way; epochs of trials still running count, but for those it found done."""
-    last = store.last_run()
+def _seconds_left(db: ResultsDB, now: float) -> float | None:
+    """Time left at the speed of the current run, counting epochs of running trials, but not restored steps."""
+    last = db.last_run()
     if last is None or last["finished"] is not None:
         return None
-    settled, under_way, elsewhere = 0.0, 0.0, 0.0
     epochs = dict(
-        store.connection.execute(
+        db.connection.execute(
             "SELECT trial_id, MAX(epoch) FROM epochs JOIN trials ON id = trial_id"
             " WHERE status = 'running' GROUP BY trial_id"
         ).fetchall()
     )
-    settled_now = {
+    ended_in_run = {
         row[0]
-        for row in store.connection.execute(
+        for row in db.connection.execute(
             "SELECT id FROM trials WHERE run_id = ? AND status IN ('done', 'failed')", (last["run_id"],)
         )
     }
-    settled += total_steps(t for t in store.trials("done", "failed") if t.id in settled_now)
-    for trial in (left := store.trials("running", "pending")):
-        asked = trial.training.epochs if trial.probe is None else trial.probe.max_epochs
-        share = epochs.get(trial.id, 0) / asked
-        under_way += share * steps_of(trial)
-        elsewhere += (1 - share) * steps_of(trial)
-    elsewhere += total_steps(left) - sum(map(steps_of, left))  # finetuning that questions about words share
-    did = settled + under_way - store.restored(last["run_id"])
-    return elsewhere * (now - last["started"]) / did if did > 0 else None
+    steps_ended = total_steps(t for t in db.trials("done", "failed") if t.id in ended_in_run)
+    steps_running, steps_left = 0.0, 0.0
+    for trial in (unfinished := db.trials("running", "pending")):
+        max_epochs = trial.training.epochs if trial.probe is None else trial.probe.max_epochs
+        fraction = epochs.get(trial.id, 0) / max_epochs
+        steps_running += fraction * trial_steps(trial)
+        steps_left += (1 - fraction) * trial_steps(trial)
+    steps_left += total_steps(unfinished) - sum(map(trial_steps, unfinished))  # finetuning for word probes
+    steps_done = steps_ended + steps_running - db.restored_steps(last["run_id"])
+    return steps_left * (now - last["started"]) / steps_done if steps_done > 0 else None
 
 
 def disk_use(folder: Path) -> dict[str, int]:
+    """Bytes of each entry of a folder, largest first."""
     use = {entry.name: _size(entry) for entry in folder.iterdir()}
     return dict(sorted(use.items(), key=lambda item: -item[1]))
 
@@ -82,5 +86,5 @@ def _size(entry: Path) -> int:
         if entry.is_dir() and not entry.is_symlink():
             return sum(map(_size, entry.iterdir()))
         return entry.lstat().st_size
-    except OSError:  # gone since it was listed
+    except OSError:  # deleted since it was listed
         return 0

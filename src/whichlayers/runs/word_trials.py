@@ -1,7 +1,7 @@
-"""Run a stack of questions about words: finetune all its models at once, then ask each about every corpus.
+"""Run a stack of word probes: finetune all its models together, then probe each of them on every corpus.
 
-Models that an earlier run finetuned are read from the disk. Answers are handed in as soon as a model has been
-asked about a corpus: what is answered is never lost, however long the rest of the stack takes.
+Models that an earlier run finetuned are read from disk. Results are reported as soon as they are known, so that they
+are not lost if a later part of the stack is interrupted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from whichlayers.engine.cost import Pace, is_out_of_memory
-from whichlayers.engine.results import EngineSettings, EpochRecord, Outcome
+from whichlayers.engine.cost import StackTiming, is_out_of_memory
+from whichlayers.engine.results import EngineSettings, EpochRecord, TrialResult
 from whichlayers.errors import WhichlayersError
-from whichlayers.runs import finetuned_models
 from whichlayers.runs.assets import penalties_folder
+from whichlayers.runs.finetuned_models import load_model, save_model
 from whichlayers.runs.plan import Stack
 from whichlayers.trial import Trial
 
@@ -26,212 +26,251 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from whichlayers.probes.activations import Shelf
-    from whichlayers.probes.probing_dataset import Studied
-    from whichlayers.probes.regularization import Penalties
-    from whichlayers.runs.executors.worker import OnSteps, Workplace
+    from whichlayers.probes.activations import ActivationStore
+    from whichlayers.probes.probing_dataset import ProbingDataset
+    from whichlayers.probes.regularization import LambdaSearch
+    from whichlayers.runs.executors.worker import OnSteps, TrialRunner
 
-SAMPLED_ERROR = 0.3  # of what is judged by a few sentences
+SAMPLE_ERROR = 0.3  # relative error of a time that is extrapolated from a few sentences
 
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
-class Finetuned:
-    """A model that questions are asked of, and how it did on its own task."""
+class ProbedModel:
+    """A model to be probed, finetuned or pretrained, and its result on its own task."""
 
-    finetuning: Trial | None  # None: as it was pretrained
-    weights: dict[str, Tensor] | None = None  # None: they lie on the disk, or there are none
+    finetuning: Trial | None  # the trial that finetunes it; None: the pretrained model
+    weights: dict[str, Tensor] | None = None  # None: on disk, or pretrained
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0  # of its finetuning
-    error: str | None = None
+    error: str | None = None  # why it could not be finetuned
 
     @property
     def name(self) -> str:
         return self.finetuning.id if self.finetuning is not None else "pretrained"
 
 
-def answer_stack(stack: Stack, workplace: Workplace, on_steps: OnSteps) -> list[Any]:
-    """Hands in all outcomes; those of models that could not be finetuned come back."""
-    questions: dict[int | None, list[Trial]] = {}
+def run_word_stack(stack: Stack, runner: TrialRunner, on_steps: OnSteps) -> list[Any]:
+    """Run the word probes of a stack.
+
+    Results are reported by `runner.report_results`.
+
+    Returns:
+        Failed results of the trials whose model could not be finetuned; these are not reported.
+    """
+    by_seed: dict[int | None, list[Trial]] = {}  # None: the pretrained model
     for trial in stack.trials:
-        questions.setdefault(trial.seed if trial.finetuning else None, []).append(trial)
-    models = _finetuned([mine[0].finetuning for mine in questions.values()], stack.slots, workplace, on_steps)
+        by_seed.setdefault(trial.seed if trial.finetuning else None, []).append(trial)
+    finetunings = [trials[0].finetuning for trials in by_seed.values()]
+    models = _get_models(finetunings, stack.slots, runner, on_steps)
     failed = []
-    for model, mine in zip(models, questions.values(), strict=True):
+    for model, trials in zip(models, by_seed.values(), strict=True):
         if model.error is not None:
-            failed += [Outcome(trial.id, error=model.error, seconds=model.seconds) for trial in mine]
+            failed += [TrialResult(trial.id, error=model.error, seconds=model.seconds) for trial in trials]
         else:
-            _ask_all(model, mine, workplace, on_steps)
+            _probe_model(model, trials, runner, on_steps)
     return failed
 
 
-def _finetuned(
-    wanted: Sequence[Trial | None], slots: int | None, workplace: Workplace, on_steps: OnSteps
-) -> list[Finetuned]:
-    folder = workplace.setup.encoders
-    known = {}
-    for trial in wanted:
+def _get_models(
+    finetunings: Sequence[Trial | None], slots: int | None, runner: TrialRunner, on_steps: OnSteps
+) -> list[ProbedModel]:
+    """The models of these finetuning trials (None: the pretrained model), from disk or finetuned now."""
+    folder = runner.config.finetuned_models
+    models = {}
+    for trial in finetunings:
         if trial is None:
-            known["pretrained"] = Finetuned(None)
-        elif (saved := finetuned_models.load(folder, trial)) is not None:
-            known[trial.id] = Finetuned(trial, None, saved[1]["metrics"], saved[1]["seconds"])
-            workplace.found_done(trial.steps)
-    missing = [trial for trial in wanted if trial is not None and trial.id not in known]
+            models["pretrained"] = ProbedModel(None)
+        elif (saved := load_model(folder, trial)) is not None:
+            models[trial.id] = ProbedModel(trial, None, saved[1]["metrics"], saved[1]["seconds"])
+            runner.report_restored(trial.steps)
+    missing = [trial for trial in finetunings if trial is not None and trial.id not in models]
     if missing:
-        known |= {model.name: model for model in _finetune(missing, slots, workplace, on_steps)}
-    return [known["pretrained" if trial is None else trial.id] for trial in wanted]
+        models |= {model.name: model for model in _finetune(missing, slots, runner, on_steps)}
+    return [models["pretrained" if trial is None else trial.id] for trial in finetunings]
 
 
 def _finetune(
-    trials: Sequence[Trial], slots: int | None, workplace: Workplace, on_steps: OnSteps
-) -> Iterator[Finetuned]:
+    trials: Sequence[Trial], slots: int | None, runner: TrialRunner, on_steps: OnSteps
+) -> Iterator[ProbedModel]:
+    """Finetune models as one stack, and save them if there is a folder for them."""
     from whichlayers.engine.finetune import finetune
 
-    setup, subjects = workplace.setup, workplace.subjects
-    by_id, kept = {trial.id: trial for trial in trials}, {}
+    config, assets = runner.config, runner.assets
+    by_id, in_memory = {trial.id: trial for trial in trials}, {}
 
-    def keep(outcome: Outcome, weights: dict[str, Tensor]) -> None:
-        facts = {"metrics": _last_metrics(outcome), "seconds": outcome.seconds / len(trials)}
-        if setup.encoders is not None:
+    def keep(result: TrialResult, weights: dict[str, Tensor]) -> None:
+        facts = {"metrics": _task_metrics(result), "seconds": result.seconds / len(trials)}
+        if config.finetuned_models is not None:
             try:
-                finetuned_models.save(setup.encoders, by_id[outcome.trial_id], weights, facts)
+                save_model(config.finetuned_models, by_id[result.trial_id], weights, facts)
                 return
-            except OSError as error:  # a full disk, most likely
-                log.warning("a finetuned model could not be saved (%s): it stays in memory", error)
-        kept[outcome.trial_id] = weights
+            except OSError as error:  # most likely the disk is full
+                log.warning("could not save a finetuned model (%s): it is kept in memory", error)
+        in_memory[result.trial_id] = weights
 
-    outcomes = finetune(
+    results = finetune(
         trials,
-        subjects.encoder(trials[0]),
-        subjects.data(trials[0]),
-        device=setup.device,
+        assets.encoder(trials[0]),
+        assets.data(trials[0]),
+        device=config.device,
         on_step=on_steps,
-        on_restored=workplace.found_done,
+        on_restored=runner.report_restored,
         on_trained=keep,
-        with_changes=False,  # answers are what is stored
+        with_weight_changes=False,  # only the results of probes are stored
         settings=EngineSettings(
-            slots=slots, checkpoint_folder=setup.checkpoints, checkpoint_seconds=setup.checkpoint_seconds
+            slots=slots, checkpoint_folder=config.checkpoints, checkpoint_seconds=config.checkpoint_seconds
         ),
     )
-    for trial, outcome in zip(trials, outcomes, strict=True):
-        seconds = outcome.seconds / len(trials)
-        error = outcome.error and f"its model could not be finetuned: {outcome.error}"
-        yield Finetuned(trial, kept.get(trial.id), _last_metrics(outcome), seconds, error)
+    for trial, result in zip(trials, results, strict=True):
+        seconds = result.seconds / len(trials)
+        error = result.error and f"its model could not be finetuned: {result.error}"
+        yield ProbedModel(trial, in_memory.get(trial.id), _task_metrics(result), seconds, error)
 
 
-def _last_metrics(outcome: Outcome) -> dict[str, float]:
-    """How the finetuned model does on its own task: stored with every answer."""
+def _task_metrics(result: TrialResult) -> dict[str, float]:
+    """The last metrics of a finetuned model on its own task, as task_NAME; stored with each of its probes."""
     return {
-        f"task_{name}": value
-        for name, value in (outcome.epochs[-1].metrics if outcome.epochs else {}).items()
+        f"task_{name}": value for name, value in (result.epochs[-1].metrics if result.epochs else {}).items()
     }
 
 
-def _ask_all(model: Finetuned, questions: Sequence[Trial], workplace: Workplace, on_steps: OnSteps) -> None:
-    from whichlayers.probes.word_probe import ask
+def _probe_model(model: ProbedModel, trials: Sequence[Trial], runner: TrialRunner, on_steps: OnSteps) -> None:
+    """Run all word probes of one model, corpus by corpus; an error fails only the probes of its corpus."""
+    from whichlayers.probes.word_probe import run_word_probes
 
-    subjects = workplace.subjects
+    assets = runner.assets
     by_corpus: dict[str, list[Trial]] = {}
-    for trial in questions:
+    for trial in trials:
         assert trial.word_probe is not None
         by_corpus.setdefault(trial.word_probe.fingerprint, []).append(trial)
     encoder: PreTrainedModel | None = None
-    seconds = model.seconds  # of the finetuning: counted with the first answers
-    with _shelf_of(model, questions[0], workplace) as shelf:
-        penalties = _penalties(model, shelf, workplace)
-        for mine in by_corpus.values():
-            left = {trial.id for trial in mine}
+    seconds = model.seconds  # of the finetuning: added to the first results
+    with _activation_store(model, trials[0], runner) as store:
+        lambda_search = _lambda_search(model, store, runner)
+        for corpus_trials in by_corpus.values():
+            unfinished = {trial.id for trial in corpus_trials}
             try:
-                encoder = encoder or _encoder(model, questions[0], workplace)
-                about = subjects.tokenizer(mine[0]), subjects.corpus(mine[0])
-                for outcomes in ask(mine, encoder, *about, shelf, on_steps, penalties):
-                    for outcome in outcomes:
-                        outcome.seconds += seconds
-                        outcome.epochs = [_with(record, model.metrics) for record in outcome.epochs]
+                encoder = encoder or _load_encoder(model, trials[0], runner)
+                tokenizer, corpus = assets.tokenizer(corpus_trials[0]), assets.corpus(corpus_trials[0])
+                for results in run_word_probes(
+                    corpus_trials, encoder, tokenizer, corpus, store, on_steps, lambda_search
+                ):
+                    for result in results:
+                        result.seconds += seconds
+                        result.epochs = [_add_metrics(record, model.metrics) for record in result.epochs]
                     seconds = 0.0
-                    workplace.hand_in(outcomes)
-                    left -= {outcome.trial_id for outcome in outcomes}
+                    runner.report_results(results)
+                    unfinished -= {result.trial_id for result in results}
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
                 from whichlayers.runs.executors.worker import error_text
 
                 failed = [
-                    Outcome(t.id, error=error_text(error), seconds=seconds) for t in mine if t.id in left
+                    TrialResult(trial.id, error=error_text(error), seconds=seconds)
+                    for trial in corpus_trials
+                    if trial.id in unfinished
                 ]
                 seconds = 0.0
-                workplace.hand_in(failed)
+                runner.report_results(failed)
 
 
-def _with(record: EpochRecord, metrics: dict[str, float]) -> EpochRecord:
+def _add_metrics(record: EpochRecord, metrics: dict[str, float]) -> EpochRecord:
     return dataclasses.replace(record, metrics={**record.metrics, **metrics})
 
 
-def _encoder(model: Finetuned, trial: Trial, workplace: Workplace) -> PreTrainedModel:
+def _load_encoder(model: ProbedModel, trial: Trial, runner: TrialRunner) -> PreTrainedModel:
     from whichlayers.engine.export_weights import with_weights
 
-    pretrained = workplace.subjects.encoder(trial)
+    pretrained = runner.assets.encoder(trial)
     if model.finetuning is None:
         return pretrained
     weights = model.weights
     if weights is None:
-        saved = finetuned_models.load(workplace.setup.encoders, model.finetuning)
+        saved = load_model(runner.config.finetuned_models, model.finetuning)
         if saved is None:
-            raise WhichlayersError("its finetuned model is no longer on the disk: run the study again")
+            raise WhichlayersError("its finetuned model is no longer on disk: run the study again")
         weights = saved[0]
     return with_weights(pretrained, weights)
 
 
-def _penalties(model: Finetuned, shelf: Shelf, workplace: Workplace) -> Penalties:
-    """A model that was finetuned is asked with what the search finds in the pretrained one, which takes a pass of its
-    own."""
-    from whichlayers.probes.activations import Shelf
-    from whichlayers.probes.probing_dataset import Studied, word_probe_of
-    from whichlayers.probes.regularization import Penalties
+def _lambda_search(model: ProbedModel, store: ActivationStore, runner: TrialRunner) -> LambdaSearch:
+    """The search for L1 and L2; for a finetuned model it uses the hidden states of the pretrained one."""
+    from whichlayers.probes.activations import ActivationStore
+    from whichlayers.probes.probing_dataset import ProbingDataset, get_word_probe
+    from whichlayers.probes.regularization import LambdaSearch
 
-    subjects = workplace.subjects
+    assets = runner.assets
 
-    def pretrained(trial: Trial) -> Studied:
-        own = Shelf(shelf.device, shelf.folder and shelf.folder / "pretrained", shelf.aligned)
-        model = subjects.encoder(trial), subjects.tokenizer(trial)
-        return Studied.of(*model, subjects.corpus(trial), word_probe_of(trial), own, lambda words: None)
+    def pretrained_dataset(trial: Trial) -> ProbingDataset:
+        folder = store.folder and store.folder / "pretrained"
+        return ProbingDataset.from_encoder(
+            assets.encoder(trial),
+            assets.tokenizer(trial),
+            assets.corpus(trial),
+            get_word_probe(trial),
+            ActivationStore(store.device, folder, store.alignments),
+            lambda words: None,
+        )
 
-    return Penalties(pretrained if model.finetuning else None, penalties_folder(subjects.catalogue.cache))
+    return LambdaSearch(
+        pretrained_dataset if model.finetuning else None, penalties_folder(assets.index.cache)
+    )
 
 
 @contextlib.contextmanager
-def _shelf_of(model: Finetuned, trial: Trial, workplace: Workplace) -> Iterator[Shelf]:
-    """Where a model's word vectors are kept while it is asked: in a folder that no other study uses, for several may
-    share the cache."""
-    from whichlayers.probes.activations import Shelf
-    from whichlayers.probes.extract_sentences import name_of
+def _activation_store(model: ProbedModel, trial: Trial, runner: TrialRunner) -> Iterator[ActivationStore]:
+    """The store of a model's hidden states while it is probed.
 
-    subjects, setup = workplace.subjects, workplace.setup
-    cache = subjects.catalogue.cache
-    owner = [str(setup.encoders or os.getpid()), trial.model_fingerprint, model.name]
-    folder = cache and cache / "words" / name_of(owner)
+    Its folder is deleted afterwards. No other study uses it, even if several studies share the cache.
+    """
+    from whichlayers.probes.activations import ActivationStore
+    from whichlayers.probes.extract_sentences import hash_key
+
+    assets, config = runner.assets, runner.config
+    cache = assets.index.cache
+    owner = [str(config.finetuned_models or os.getpid()), trial.model_fingerprint, model.name]
+    folder = cache and cache / "words" / hash_key(owner)
     try:
-        yield Shelf(setup.device, folder, subjects.aligned.setdefault(trial.model_fingerprint, {}))
+        yield ActivationStore(
+            config.device, folder, assets.alignments.setdefault(trial.model_fingerprint, {})
+        )
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def pace_of_stack(stack: Stack, workplace: Workplace, seconds: float) -> Pace:
-    """How long a stack of questions takes: its finetuning is timed as any other, and a sample of the rest."""
-    from whichlayers.engine.timing import measure_pace
-    from whichlayers.probes.word_timing import seconds_of_questions
+def time_word_stack(stack: Stack, runner: TrialRunner, seconds: float) -> StackTiming:
+    """Timing of a stack of word probes: of its finetuning, and of a sample of its probes.
 
-    setup, subjects, first = workplace.setup, workplace.subjects, stack.trials[0]
-    encoder, tokenizer = subjects.encoder(first), subjects.tokenizer(first)
-    mine = [t for t in stack.trials if not t.train_size or t.seed == first.seed]
-    asked = seconds_of_questions(mine, encoder, tokenizer, subjects.corpus, setup.device)
+    Args:
+        stack: The stack.
+        runner: Of this process.
+        seconds: Time for the measurement of the finetuning.
+    """
+    from whichlayers.engine.timing import measure_timing
+    from whichlayers.probes.word_timing import estimate_word_probe_seconds
+
+    config, assets, first = runner.config, runner.assets, stack.trials[0]
+    encoder, tokenizer = assets.encoder(first), assets.tokenizer(first)
+    trials = [t for t in stack.trials if not t.train_size or t.seed == first.seed]  # of one model
+    probe_seconds = estimate_word_probe_seconds(trials, encoder, tokenizer, assets.corpus, config.device)
     if first.finetuning is None:
-        return Pace(1, asked, 0.0, 0.0, 0.0, SAMPLED_ERROR, 0.0, 0.0)
+        return StackTiming(
+            trials=1,
+            setup=probe_seconds,
+            compile=0.0,
+            capture=0.0,
+            step=0.0,
+            error=SAMPLE_ERROR,
+            evaluation=0.0,
+            finish=0.0,
+        )
     finetunings = {t.seed: t.finetuning for t in stack.trials if t.finetuning}
-    settings = EngineSettings(slots=stack.slots, alike=stack.alike)
-    data = subjects.data(first)
-    pace = measure_pace(list(finetunings.values()), encoder, data, setup.device, settings, seconds)
-    error = max(pace.error, SAMPLED_ERROR)
-    return dataclasses.replace(pace, ending=pace.ending + asked * pace.trials, error=error)
+    settings = EngineSettings(slots=stack.slots, similar_stacks=stack.similar_stacks)
+    data = assets.data(first)
+    timing = measure_timing(list(finetunings.values()), encoder, data, config.device, settings, seconds)
+    error = max(timing.error, SAMPLE_ERROR)
+    return dataclasses.replace(timing, finish=timing.finish + probe_seconds * timing.trials, error=error)

@@ -1,1 +1,1 @@
-"""The study file: what it may say, the presets of the papers, and the trials that follow from it."""
+"""Studies: the study file, presets, and expansion into trials."""

@@ -1,6 +1,6 @@
-"""From a study to its trials: every point of every experiment, and the trial that answers it.
+"""Expand a study into points, each with the trial that measures it.
 
-Points of several experiments may be answered by one trial, with the same id in all of them, which runs once.
+Points of several experiments may share a trial, which then runs once.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from itertools import chain, product
 from typing import Protocol
 
 from whichlayers.config.corpus import CorpusSpec
-from whichlayers.config.errors import Problem, shown
+from whichlayers.config.errors import Problem, format_value
 from whichlayers.config.sections import ModelSpec, PerSize, Size, TaskSpec
 from whichlayers.config.toml import Path
 from whichlayers.experiments import AnyExperiment
-from whichlayers.experiments.base import Arrangement
+from whichlayers.experiments.base import Variant
 from whichlayers.experiments.epochs import Epochs
 from whichlayers.experiments.neurons import NeuronRanking
 from whichlayers.experiments.permutation import Permutation
@@ -24,11 +24,14 @@ from whichlayers.experiments.prune import Prune
 from whichlayers.experiments.selectivity import Selectivity
 from whichlayers.experiments.word_base import PRETRAINED, WordExperiment
 from whichlayers.experiments.word_probing import WordProbing
-from whichlayers.study.file import Study
+from whichlayers.study.study_file import Study
+from whichlayers.text import counted
 from whichlayers.trial import Point, Probe, Recipe, Surgery, Training, Trial, WordProbe
 
 
 class ModelFacts(Protocol):
+    """Metadata of a model."""
+
     @property
     def name(self) -> str: ...
     @property
@@ -40,6 +43,8 @@ class ModelFacts(Protocol):
 
 
 class TaskFacts(Protocol):
+    """Metadata of a task."""
+
     @property
     def name(self) -> str: ...
     @property
@@ -49,16 +54,18 @@ class TaskFacts(Protocol):
 
 
 class CorpusFacts(Protocol):
+    """Metadata of a corpus."""
+
     @property
     def name(self) -> str: ...
     @property
     def fingerprint(self) -> str: ...
     @property
-    def can_choose(self) -> bool: ...
+    def has_validation_data(self) -> bool: ...
 
 
 class Facts(Protocol):
-    """What must be known of models, tasks and corpora before their trials can be listed."""
+    """Source of the metadata of models, tasks and corpora."""
 
     def model_facts(self, model: ModelSpec) -> ModelFacts: ...
     def task_facts(self, task: TaskSpec) -> TaskFacts: ...
@@ -66,26 +73,37 @@ class Facts(Protocol):
 
 
 def expand(study: Study, facts: Facts) -> list[Point]:
-    """All points, always in the same order. Raises a StudyError with everything that does not fit."""
+    """All points of a study, in a fixed order.
+
+    Args:
+        study: The study.
+        facts: Metadata of its models, tasks and corpora.
+
+    Returns:
+        The points without duplicates.
+
+    Raises:
+        StudyError: If settings are invalid for these models, tasks or corpora; it lists all problems.
+    """
     models = [facts.model_facts(model) for model in study.models]
     tasks = [facts.task_facts(task) for task in study.tasks]
     corpora = [facts.corpus_facts(corpus) for corpus in study.corpora]
     problems = [
-        *_same_twice("models", models),
-        *_same_twice("tasks", tasks),
-        *_same_twice("corpora", corpora),
-        *_misfits(study, models),
-        *_sizes_too_large(study, tasks),
-        *_nothing_to_choose_by(study, corpora),
+        *_duplicates("models", models),
+        *_duplicates("tasks", tasks),
+        *_duplicates("corpora", corpora),
+        *_model_problems(study, models),
+        *_size_problems(study, tasks),
+        *_validation_data_problems(study, corpora),
     ]
     if problems:
         raise study.error(problems)
     points: dict[tuple[str, str, float, str], Point] = {}
     for experiment in study.experiments:
-        for model, of_model in zip(study.models, models, strict=True):
-            plain = Trial(
-                model=of_model.name,
-                model_fingerprint=of_model.fingerprint,
+        for model, model_facts in zip(study.models, models, strict=True):
+            base = Trial(
+                model=model_facts.name,
+                model_fingerprint=model_facts.fingerprint,
                 revision=model.revision,
                 task="",
                 task_fingerprint="",
@@ -95,21 +113,26 @@ def expand(study: Study, facts: Facts) -> list[Point]:
             )
             found: list[Iterator[Point]] = []
             if isinstance(experiment, WordExperiment) and experiment.pretrained:
-                found.append(_word_points(study, experiment, plain, of_model.depth, corpora, [0], tasks))
-            for task, of_task in zip(study.tasks, tasks, strict=True):
-                sizes = list(
-                    dict.fromkeys(count(s, of_task.train_rows) for s in _sizes(study, experiment, task))
-                )
-                mine = dataclasses.replace(plain, task=of_task.name, task_fingerprint=of_task.fingerprint)
+                found.append(_word_points(study, experiment, base, model_facts.depth, corpora, [0], tasks))
+            for task, task_facts in zip(study.tasks, tasks, strict=True):
                 if task not in tasks_of(study, experiment):
                     continue
+                sizes = list(
+                    dict.fromkeys(
+                        example_count(size, task_facts.train_rows) for size in _sizes(study, experiment, task)
+                    )
+                )
+                on_task = dataclasses.replace(
+                    base, task=task_facts.name, task_fingerprint=task_facts.fingerprint
+                )
+                depth = model_facts.depth
                 if isinstance(experiment, WordExperiment):
-                    found.append(_word_points(study, experiment, mine, of_model.depth, corpora, sizes, tasks))
+                    found.append(_word_points(study, experiment, on_task, depth, corpora, sizes, tasks))
                 else:
-                    found.append(_points(study, experiment, mine, of_model.depth, sizes))
+                    found.append(_points(study, experiment, on_task, depth, sizes))
             for point in chain.from_iterable(found):
                 points.setdefault((point.experiment, point.condition, point.x, point.trial.id), point)
-    _refuse_rivals(study, points.values())
+    _check_conflicts(study, points.values())
     return list(points.values())
 
 
@@ -119,78 +142,87 @@ def tasks_of(study: Study, experiment: AnyExperiment) -> list[TaskSpec]:
     return [task for task in study.tasks if names == "all" or task.name in names]
 
 
-def count(size: Size, rows: int) -> int:
-    """How many of so many training rows a size of a study file stands for."""
+def example_count(size: Size, rows: int) -> int:
+    """The number of examples that a training size (500, 0.1 or "all") means for a task with `rows` examples."""
     if size == "all":
         return rows
     return max(1, round(size * rows)) if isinstance(size, float) else int(size)
 
 
 def _points(
-    study: Study, experiment: AnyExperiment, plain: Trial, depth: int, sizes: Iterable[int]
+    study: Study, experiment: AnyExperiment, base: Trial, depth: int, sizes: Iterable[int]
 ) -> Iterator[Point]:
-    """Every size, way of re-initialising, arrangement of layers and seed, in this order."""
-    arrangements = list(experiment.arrangements(depth))
-    for size, (recipe, keep_layer_norm, factor), made in product(
-        sizes, _ways(study, experiment), arrangements
+    """Points of one experiment, model and task, by size, re-initialization, model variant and seed.
+
+    `base` is a trial with the model and the task.
+    """
+    variants = list(experiment.variants(depth))
+    for size, (recipe, keep_layer_norm, factor), variant in product(
+        sizes, _reinit_settings(study, experiment), variants
     ):
-        surgery = Surgery(made.order, made.reinit, recipe, keep_layer_norm).canonical()
+        surgery = Surgery(variant.order, variant.reinit, recipe, keep_layer_norm).canonical()
         lr_factors = tuple((layer, factor) for layer in surgery.reinit) if factor != 1 else ()
         if isinstance(experiment, Probing):
-            training = Training(max_length=study.training.max_length)  # all else is the probe's own
+            training = Training(max_length=study.training.max_length)  # a probe has its own hyperparameters
         else:
             training = study.training.at(size, experiment.epochs, experiment.lr, lr_factors)
             if isinstance(experiment, Epochs):
                 training = dataclasses.replace(training, evaluate="every epoch")
-        for i in range(_trials(study, experiment, made).at(size)):
+        for i in range(_trials(study, experiment, variant).at(size)):
             trial = dataclasses.replace(
-                plain,
+                base,
                 train_size=size,
                 seed=study.seed + i,
                 surgery=surgery,
                 training=training,
-                probe=made.probe,
+                probe=variant.probe,
             )
-            yield Point(experiment.kind, made.condition, float(made.x), trial)
+            yield Point(experiment.kind, variant.condition, float(variant.x), trial)
 
 
 def _word_points(
     study: Study,
     experiment: WordProbing | NeuronRanking | Selectivity,
-    plain: Trial,
+    base: Trial,
     depth: int,
     corpora: Sequence[CorpusFacts],
     sizes: Iterable[int],
     tasks: Sequence[TaskFacts],
 ) -> Iterator[Point]:
-    """Every question about every corpus, of one model as it was pretrained (size 0) or finetuned on one task."""
-    chosen = [c for c in corpora if experiment.asks_about(c.name)]
-    asked = list(experiment.asked(depth))
-    for size, corpus, (question, words) in product(sizes, chosen, asked):
+    """Points of one word-level experiment and model, by size, corpus, probe and seed.
+
+    `base` is a trial with the model and the finetuning task. Size 0 is the pretrained model.
+    """
+    used_corpora = [corpus for corpus in corpora if experiment.uses_corpus(corpus.name)]
+    word_probes = list(experiment.word_probes(depth))
+    for size, corpus, (variant, word_probe) in product(sizes, used_corpora, word_probes):
         training = study.training.at(size, experiment.epochs, experiment.lr, ()) if size else Training()
         trials = (
-            (experiment.trials or study.trials).at(size) if size else _most_trials(study, experiment, tasks)
+            (experiment.trials or study.trials).at(size)
+            if size
+            else _pretrained_trials(study, experiment, tasks)
         )
-        whose = plain.task if size else PRETRAINED
-        condition = f"{whose}: {question.aspect}" if question.aspect else whose
-        words = dataclasses.replace(words, corpus=corpus.name, fingerprint=corpus.fingerprint)
+        condition = base.task if size else PRETRAINED
+        if variant.label:
+            condition = f"{condition}: {variant.label}"
+        word_probe = dataclasses.replace(word_probe, corpus=corpus.name, fingerprint=corpus.fingerprint)
         for i in range(trials):
             trial = dataclasses.replace(
-                plain,
+                base,
                 train_size=size,
                 seed=study.seed + i,
                 head=study.head if size else "mean",
                 training=training,
-                word_probe=words,
+                word_probe=word_probe,
             )
-            yield Point(question.experiment, condition, float(question.x), trial)
+            yield Point(variant.experiment, condition, float(variant.x), trial)
 
 
-def _most_trials(study: Study, experiment: AnyExperiment, tasks: Sequence[TaskFacts]) -> int:
-    """Of the pretrained model: as many as any finetuned one, since each is paired with it by its seed."""
+def _pretrained_trials(study: Study, experiment: AnyExperiment, tasks: Sequence[TaskFacts]) -> int:
+    """Trials of the pretrained model: enough to pair each finetuned model with one of the same seed."""
     trials = experiment.trials or study.trials
     sizes = [
-        count(size, facts.train_rows)
+        example_count(size, facts.train_rows)
         for task, facts in zip(study.tasks, tasks, strict=True)
         if task in tasks_of(study, experiment)
         for size in _sizes(study, experiment, task)
@@ -198,18 +230,18 @@ def _most_trials(study: Study, experiment: AnyExperiment, tasks: Sequence[TaskFa
     return max((trials.at(size) for size in sizes), default=trials.at(1 << 30))
 
 
-def _ways(study: Study, experiment: AnyExperiment) -> list[tuple[Recipe, bool, float]]:
-    """Recipe, keep_layer_norm and learning rate factor of the re-initialised layers."""
+def _reinit_settings(study: Study, experiment: AnyExperiment) -> list[tuple[Recipe, bool, float]]:
+    """All combinations of recipe, keep_layer_norm and learning rate factor of the re-initialized layers."""
     if isinstance(experiment, Prune | Probing | WordExperiment):
-        return [("as_described", False, 1.0)]  # they draw nothing anew
+        return [("as_described", False, 1.0)]  # nothing is re-initialized
     recipes = experiment.recipe or study.recipe
     return list(
         product(recipes, experiment.keep_layer_norm or study.keep_layer_norm, experiment.reinit_lr_factor)
     )
 
 
-def _trials(study: Study, experiment: AnyExperiment, made: Arrangement) -> PerSize:
-    if made.is_baseline and isinstance(experiment, Permutation) and experiment.baseline_trials:
+def _trials(study: Study, experiment: AnyExperiment, variant: Variant) -> PerSize:
+    if variant.is_baseline and isinstance(experiment, Permutation) and experiment.baseline_trials:
         return experiment.baseline_trials
     return experiment.trials or study.trials
 
@@ -218,7 +250,8 @@ def _sizes(study: Study, experiment: AnyExperiment, task: TaskSpec) -> tuple[Siz
     return experiment.train_sizes or task.train_sizes or study.train_sizes
 
 
-def _same_twice(key: str, facts: Sequence[ModelFacts | TaskFacts | CorpusFacts]) -> Iterator[Problem]:
+def _duplicates(key: str, facts: Sequence[ModelFacts | TaskFacts | CorpusFacts]) -> Iterator[Problem]:
+    """Sections whose content has the same fingerprint as an earlier one."""
     seen: dict[str, int] = {}
     for i, fact in enumerate(facts):
         first = seen.setdefault(fact.fingerprint, i)
@@ -226,57 +259,68 @@ def _same_twice(key: str, facts: Sequence[ModelFacts | TaskFacts | CorpusFacts])
             yield Problem((key, i), f"{fact.name} is the same as {key}[{first}]; remove one of them")
 
 
-def _misfits(study: Study, models: Sequence[ModelFacts]) -> Iterator[Problem]:
+def _model_problems(study: Study, models: Sequence[ModelFacts]) -> Iterator[Problem]:
+    """Settings that are invalid for one of the models: its depth, or its lack of a pooler."""
     for model in models:
         if study.head == "pooler" and not model.has_pooler:
-            yield Problem(("head",), f'{model.name} has no pretrained pooler; use "mean"', shown(study.head))
+            yield Problem(
+                ("head",), f'{model.name} has no pretrained pooler; use "mean"', format_value(study.head)
+            )
         for e, experiment in enumerate(study.experiments):
-            for misfit in experiment.misfits(model.depth):
-                text = f"{model.name} has {model.depth} layers: {misfit.allowed}"
-                yield Problem(("experiments", e, misfit.key), text, shown(misfit.given))
+            for error in experiment.depth_errors(model.depth):
+                text = f"{model.name} has {counted(model.depth, 'layer')}: {error.allowed}"
+                yield Problem(("experiments", e, error.key), text, format_value(error.value))
 
 
-def _sizes_too_large(study: Study, tasks: Sequence[TaskFacts]) -> Iterator[Problem]:
+def _size_problems(study: Study, tasks: Sequence[TaskFacts]) -> Iterator[Problem]:
+    """Training sizes that exceed the number of training examples of a task."""
     for e, experiment in enumerate(study.experiments):
         for t, (task, facts) in enumerate(zip(study.tasks, tasks, strict=True)):
             if task not in tasks_of(study, experiment):
                 continue
-            place: Path = ("train_sizes",)
-            advice = f"give tasks[{t}] `train_sizes` of its own"
+            path: Path = ("train_sizes",)
+            advice = f"set `train_sizes` of tasks[{t}]"
             if experiment.train_sizes:
-                place, advice = ("experiments", e, "train_sizes"), "leave the size out"
+                path, advice = ("experiments", e, "train_sizes"), "remove this size"
             elif task.train_sizes:
-                place, advice = ("tasks", t, "train_sizes"), "leave the size out"
+                path, advice = ("tasks", t, "train_sizes"), "remove this size"
             for i, size in enumerate(_sizes(study, experiment, task)):
-                if count(size, facts.train_rows) > facts.train_rows:
-                    text = f"{facts.name} has {facts.train_rows} training examples; allowed: 1 to "
-                    text += f'{facts.train_rows}, a share between 0 and 1, or "all"; {advice}'
-                    yield Problem((*place, i), text, shown(size))
+                if example_count(size, facts.train_rows) > facts.train_rows:
+                    text = f"{facts.name} has {counted(facts.train_rows, 'training example')}; allowed: 1 to "
+                    text += f'{facts.train_rows}, a fraction between 0 and 1, or "all"; {advice}'
+                    yield Problem((*path, i), text, format_value(size))
 
 
-def _nothing_to_choose_by(study: Study, corpora: Sequence[CorpusFacts]) -> Iterator[Problem]:
+def _validation_data_problems(study: Study, corpora: Sequence[CorpusFacts]) -> Iterator[Problem]:
+    """Corpora without held-out sentences, which some experiments select lambdas or neuron sets on."""
     for experiment in study.experiments:
-        if not isinstance(experiment, WordExperiment) or not experiment.chooses():
+        if not isinstance(experiment, WordExperiment) or not experiment.needs_validation_data():
             continue
         for c, corpus in enumerate(corpora):
-            if experiment.asks_about(corpus.name) and not corpus.can_choose:
-                text = f"{corpus.name} has one training sentence and no dev file, and {experiment.kind} needs further"
-                yield Problem(("corpora", c), f"{text} ones to choose lambdas or sets by; give it a dev file")
+            if experiment.uses_corpus(corpus.name) and not corpus.has_validation_data:
+                text = (
+                    f"{corpus.name} has one training sentence and no dev file, but {experiment.kind} selects"
+                )
+                yield Problem(
+                    ("corpora", c), f"{text} lambdas or neuron sets on held-out sentences; set `dev`"
+                )
 
 
-def _refuse_rivals(study: Study, points: Iterable[Point]) -> None:
-    """Two experiments of a kind may not answer one point with different training: their results would be
-    taken for repetitions of one another."""
+def _check_conflicts(study: Study, points: Iterable[Point]) -> None:
+    """Raise a `StudyError` if two experiments of a kind have the same point with different hyperparameters.
+
+    Their results could not be distinguished: they would look like repetitions of one trial.
+    """
     seen: dict[Point, Trial] = {}
     for point in points:
-        told_apart_by = Training(lr_factors=point.trial.training.lr_factors)
+        training = Training(lr_factors=point.trial.training.lr_factors)
         probe = point.trial.probe and Probe(point.trial.probe.layer)
-        words = point.trial.word_probe and WordProbe("", point.trial.word_probe.fingerprint)
-        same_place = dataclasses.replace(
+        word_probe = point.trial.word_probe and WordProbe("", point.trial.word_probe.fingerprint)
+        without_settings = dataclasses.replace(
             point,
-            trial=dataclasses.replace(point.trial, training=told_apart_by, probe=probe, word_probe=words),
+            trial=dataclasses.replace(point.trial, training=training, probe=probe, word_probe=word_probe),
         )
-        if seen.setdefault(same_place, point.trial) != point.trial:
-            differ = "epochs or lr" if probe is None and words is None else "settings of the probes"
-            text = f"two {point.experiment} experiments ask for the same models with different {differ}; "
-            raise study.error([Problem(("experiments",), text + "put them in two study files")])
+        if seen.setdefault(without_settings, point.trial) != point.trial:
+            key = "epochs or lr" if probe is None and word_probe is None else "probe settings"
+            text = f"two {point.experiment} experiments train the same models with different {key}; "
+            raise study.error([Problem(("experiments",), text + "put them in separate study files")])

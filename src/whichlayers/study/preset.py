@@ -1,4 +1,4 @@
-"""Studies that come with whichlayers: the demo and the experiments of the papers."""
+"""Presets: studies included in the package, such as the demo and the experiments of the papers."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from pathlib import Path
 
 from whichlayers.config.errors import close_match
 from whichlayers.errors import WhichlayersError
-from whichlayers.study.file import Study
+from whichlayers.study.study_file import Study
 
 
 def list_presets() -> dict[str, str]:
-    """Names, such as tamkin2020/incremental, with a line on each."""
-    return {name: load_preset(name).description for name in sorted(_found())}
+    """Names of the presets, such as tamkin2020/incremental, with their descriptions."""
+    return {name: load_preset(name).description for name in sorted(_preset_files())}
 
 
 def load_preset(name: str) -> Study:
+    """The study of a preset. Raises a `WhichlayersError` for an unknown name."""
     return Study.from_toml(preset_text(name), Path.cwd(), file=f"{name}.toml")
 
 
 def preset_text(name: str) -> str:
-    """The preset's file as it is, comments included."""
-    found = _found()
-    if name not in found:
-        near = close_match(name, found)
-        raise WhichlayersError(f"no preset {name};{near} the presets are: {', '.join(sorted(found))}")
-    return found[name].read_text(encoding="utf-8")
+    """The study file of a preset, with its comments. Raises a `WhichlayersError` for an unknown name."""
+    presets = _preset_files()
+    if name not in presets:
+        suggestion = close_match(name, presets)
+        raise WhichlayersError(f"no preset {name};{suggestion} available: {', '.join(sorted(presets))}")
+    return presets[name].read_text(encoding="utf-8")
 
 
-def _found() -> dict[str, Traversable]:
-    return dict(_walk(files("whichlayers.study") / "presets", ""))
+def _preset_files() -> dict[str, Traversable]:
+    return dict(_toml_files(files("whichlayers.study") / "presets", ""))
 
 
-def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+def _toml_files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    """Pairs of name, without .toml, and file, for all TOML files below `folder`."""
     for entry in folder.iterdir():
         if entry.is_dir():
-            yield from _walk(entry, f"{prefix}{entry.name}/")
+            yield from _toml_files(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(".toml"):
             yield prefix + entry.name.removesuffix(".toml"), entry

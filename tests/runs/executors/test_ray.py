@@ -1,6 +1,6 @@
-"""A study on a real Ray cluster of several nodes: the same numbers as anywhere, whatever dies on the way.
+"""A study on a real Ray cluster of several nodes: the same results as in one process, even if workers are killed.
 
-WHICHLAYERS_CHAOS=600 runs the study again and again for 600 seconds, and never stops killing.
+WHICHLAYERS_CHAOS=600 runs the study repeatedly for 600 seconds with an unlimited number of kills.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 from fakes import make_study
-from ray_cluster import Cluster, run_disturbed
-from running import assert_complete, run
-from small_subject import small_study
+from ray_cluster import Cluster, run_with_random_kills
+from running import assert_complete, run_fake_study
+from small_study import small_study
 from test_real_engine import finished, values
 
 import whichlayers
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.db import Store
+from whichlayers.results.db import ResultsDB
 from whichlayers.results.records import Counts
 from whichlayers.runs import machine
 from whichlayers.runs.events import Note
@@ -45,14 +45,14 @@ def cluster():
 def study(tmp_path_factory) -> whichlayers.Study:
     """4 points of a curve by 2 seeds, and 3 probes by 2; stacks of a few seconds."""
     return small_study(
-        tmp_path_factory.mktemp("subject"),
+        tmp_path_factory.mktemp("model"),
         experiments=["incremental", {"kind": "probing", "trials": 2}],
     )
 
 
 @pytest.fixture(scope="module")
-def undisturbed(study, tmp_path_factory) -> dict[tuple, float]:
-    folder = tmp_path_factory.mktemp("undisturbed") / "study"
+def uninterrupted(study, tmp_path_factory) -> dict[tuple, float]:
+    folder = tmp_path_factory.mktemp("uninterrupted") / "study"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "usable_cores", lambda: 1)
         whichlayers.run(study, folder, device="cpu", workers=0, max_stack=8, progress=False)
@@ -69,99 +69,105 @@ def on_ray(folder: Path, study: whichlayers.Study, **options):
     return whichlayers.run(study, folder, device="cpu", on="ray", progress=False, **options)
 
 
-def test_one_process_two_and_ray_give_the_same_metrics(cluster, study, undisturbed, tmp_path):
+def test_one_process_two_and_ray_give_the_same_metrics(cluster, study, uninterrupted, tmp_path):
     whichlayers.run(study, tmp_path / "two", device="cpu", workers=2, max_stack=3, progress=False)
-    assert_same(values(tmp_path / "two"), undisturbed)
+    assert_same(values(tmp_path / "two"), uninterrupted)
     assert on_ray(tmp_path / "ray", study, max_stack=2).last_run.done == 14
-    assert_same(values(tmp_path / "ray"), undisturbed)
-    with Store.read(tmp_path / "ray" / "results.db") as store:
-        last = store.last_run()
+    assert_same(values(tmp_path / "ray"), uninterrupted)
+    with ResultsDB.open_readonly(tmp_path / "ray" / "results.db") as db:
+        last = db.last_run()
     assert (last["outcome"], last["pid"]) == ("complete", os.getpid())
     assert "on Ray" in last["device"]
     assert not (tmp_path / "ray" / "checkpoints").exists()
 
 
 def test_through_the_client_server(cluster, folder):
-    summary = run(folder, on=f"ray://127.0.0.1:{cluster.client_port}", workers=2, max_stack=5)
+    summary = run_fake_study(folder, on=f"ray://127.0.0.1:{cluster.client_port}", workers=2, max_stack=5)
     assert (summary.done, summary.failed) == (15, 0)
     assert_complete(folder, 15)
 
 
-def test_whatever_is_killed_every_trial_ends_once_with_its_numbers(cluster, study, undisturbed, tmp_path):
-    """Workers, nodes and the driver itself, at random moments."""
+def test_with_random_kills_every_trial_finishes_once_with_the_same_results(
+    cluster, study, uninterrupted, tmp_path
+):
+    """Kills workers, nodes and the run itself at random times."""
     (tmp_path / "small.toml").write_text(study.to_toml())
     chaos, turn = float(os.environ.get("WHICHLAYERS_CHAOS", "0")), 0
     until = time.monotonic() + chaos
     while turn == 0 or time.monotonic() < until:
         folder = tmp_path / str(turn)
         options = ["--max-stack", "1", "--checkpoint-minutes", "0.001", "--retries", "50", "--quiet"]
-        words = ["run", "small.toml", "--on", "ray", "--device", "cpu", "--folder", str(folder), *options]
+        arguments = ["run", "small.toml", "--on", "ray", "--device", "cpu", "--folder", str(folder), *options]
         done: dict[str, tuple] = {}
 
-        def start(folder=folder, words=words, done=done) -> subprocess.Popen[bytes]:
+        def start(folder=folder, arguments=arguments, done=done) -> subprocess.Popen[bytes]:
             before = finished(folder)
-            assert {trial: before[trial] for trial in done} == done  # none that was done is touched again
+            assert {trial: before[trial] for trial in done} == done  # finished trials are not changed
             done.update(before)
-            command = [sys.executable, "-m", "whichlayers", *words]
+            command = [sys.executable, "-m", "whichlayers", *arguments]
             return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
-        kills = run_disturbed(cluster, start, random.Random(turn), (2.0, 6.0), most=1000 if chaos else 3)
-        with Store.read(folder / "results.db") as store:
-            assert store.counts() == Counts(done=14)
-        assert_same(values(folder), undisturbed)
-        assert sum(kills.values()) > 0, "nothing was killed: this showed nothing"
+        kills = run_with_random_kills(
+            cluster, start, random.Random(turn), (2.0, 6.0), max_kills=1000 if chaos else 3
+        )
+        with ResultsDB.open_readonly(folder / "results.db") as db:
+            assert db.counts() == Counts(done=14)
+        assert_same(values(folder), uninterrupted)
+        assert sum(kills.values()) > 0, "nothing was killed"
         turn += 1
         print(f"run {turn}: {kills}")
 
 
-def test_a_poisoned_trial_fails_alone_and_the_study_goes_on(cluster, folder):
-    for engine, words in (("bad", "a corrupt shard"), ("diverging", "loss is not a number")):
-        summary = run(folder / engine, on="ray", workers=2, max_stack=8, engine=f"ray_engines:{engine}")
+def test_a_bad_trial_fails_alone_and_the_study_continues(cluster, folder):
+    for engine, message in (("bad", "a corrupt shard"), ("diverging", "loss is not a number")):
+        summary = run_fake_study(
+            folder / engine, on="ray", workers=2, max_stack=8, engine=f"ray_engines:{engine}"
+        )
         assert (summary.done, summary.failed) == (10, 5)
-        with Store.read(folder / engine / "results.db") as store:
-            assert {f.trial.seed for f in store.failures()} == {1}
-            assert all(words in f.error for f in store.failures())
+        with ResultsDB.open_readonly(folder / engine / "results.db") as db:
+            assert {f.trial.seed for f in db.failures()} == {1}
+            assert all(message in f.error for f in db.failures())
 
 
 def test_a_trial_that_kills_its_workers_fails_after_its_retries(cluster, folder):
     study, notes = make_study(trials=2), []
     note = lambda event: notes.append(event.text) if isinstance(event, Note) else None  # noqa: E731
     options = {"on": "ray", "workers": 2, "max_stack": 5, "retries": 1}
-    summary = run(folder, study, engine="ray_engines:deadly", on_event=note, **options)
+    summary = run_fake_study(folder, study, engine="ray_engines:deadly", on_event=note, **options)
     assert (summary.done, summary.failed) == (5, 5)
-    with Store.read(folder / "results.db") as store:
-        assert {f.trial.seed for f in store.failures()} == {1}
-        assert all("the Ray worker" in f.error for f in store.failures())
-    assert any("will be run again" in text for text in notes)
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        assert {f.trial.seed for f in db.failures()} == {1}
+        assert all("the Ray worker" in f.error for f in db.failures())
+    assert any("running its 5 trials again" in text for text in notes)
 
 
 def test_running_out_of_memory_on_ray_halves_the_stacks(cluster, folder):
-    summary = run(folder, on="ray", workers=2, max_stack=5, engine="ray_engines:tight")
+    summary = run_fake_study(folder, on="ray", workers=2, max_stack=5, engine="ray_engines:low_memory")
     assert (summary.done, summary.failed) == (15, 0)
     assert_complete(folder, 15)
 
 
-def test_weights_damaged_on_the_way_fail_their_own_trials(cluster, study, tmp_path, monkeypatch):
-    whole = transfer._bytes_of
+def test_weights_damaged_in_transfer_fail_their_own_trials(cluster, study, tmp_path, monkeypatch):
+    read_files = transfer._read_files
 
     def damaged(files):
-        sent = whole(files)
+        sent = read_files(files)
         return sent | {name: data[:-99] for name, data in sent.items() if name.endswith(".safetensors")}
 
-    monkeypatch.setattr(transfer, "_bytes_of", damaged)
+    monkeypatch.setattr(transfer, "_read_files", damaged)
     few = whichlayers.Study(**(study.settings() | {"experiments": ["incremental"], "trials": 1}))
     summary = on_ray(tmp_path / "study", few, max_stack=2, workers=1).last_run
     assert (summary.done, summary.failed) == (0, 4)
-    with Store.read(tmp_path / "study" / "results.db") as store:
-        assert store.counts() == Counts(failed=4)
-        assert all("arrived damaged" in f.error for f in store.failures())
+    with ResultsDB.open_readonly(tmp_path / "study" / "results.db") as db:
+        assert db.counts() == Counts(failed=4)
+        assert all("are damaged" in f.error for f in db.failures())
 
 
-def test_what_on_may_be(folder, monkeypatch):
+def test_values_of_on(folder, monkeypatch):
     with pytest.raises(WhichlayersError, match=r"--on rey: give this, ray or ray://HOST:PORT"):
-        run(folder, on="rey")
-    with pytest.raises(WhichlayersError, match="--device cuda:1: on Ray give cpu or cuda"):
-        run(folder, on="ray", device="cuda:1")
+        run_fake_study(folder, on="rey")
+    with pytest.raises(WhichlayersError, match="--device cuda:1: on Ray, give cpu or cuda"):
+        run_fake_study(folder, on="ray", device="cuda:1")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(WhichlayersError, match=r"Ray is not installed: pip install 'ray\[client\]>="):
-        run(folder, on="ray")
+        run_fake_study(folder, on="ray")

@@ -3,8 +3,8 @@
     for claim in study_claims(folder):
         print(claim.id, claim.verdict, claim.effect, claim.low, claim.high, claim.p)
 
-T1 to T7 are claims of Tamkin et al. 2020, S1 and S2 of Singh & Giovanardi 2020, D1 to D4 of Durrani et al. 2021, in our
-words.
+T1 to T7 are claims of Tamkin et al. 2020, S1 and S2 of Singh & Giovanardi 2020, D1 to D4 of Durrani et al. 2021,
+paraphrased.
 """
 
 from __future__ import annotations

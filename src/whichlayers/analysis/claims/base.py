@@ -1,6 +1,6 @@
 """Claims of the papers as statistical tests, and how the tests of a claim become one verdict.
 
-A claim is a family of tests, one per task (and per model, train size ... if a study has several). Each test has a p
+A claim is a family of tests, one per task (and per model, training size ... if a study has several). Each test has a p
 value for the claim and a p value against it, both Holm-adjusted within the family:
 
 - A test holds if its adjusted p value for the claim is significant. Otherwise it fails if the adjusted p value against
@@ -52,7 +52,7 @@ class ClaimThresholds:
         0.5  # permuted layers "keep little" if they keep less than this fraction of the gain
     )
     task_correlation: float = (
-        0.3  # permutations do not affect two tasks alike if their correlation is below this
+        0.3  # the effects of permutations on two tasks do not correlate if r is below this
     )
     probing_correlation: float = 0.9  # probing "predicts" from this r on; any two rising curves reach 0.5
     correlation_margin: float = 0.1  # equivalence margin of differences between correlations
@@ -205,7 +205,7 @@ def below_zero_test(
 
 
 def group_label(rows: pd.DataFrame, all_rows: pd.DataFrame) -> str:
-    """Label of a group of points: its task, and the model, train size and variant if `all_rows` has several."""
+    """Label of a group of points: its task, and the model, training size and variant if `all_rows` has several."""
     first = next(each_row(rows.head(1)))
     parts = [str(first.task)] if "task" in rows and rows["task"].nunique() == 1 else []
     if all_rows["model"].nunique() > 1:
@@ -218,7 +218,7 @@ def group_label(rows: pd.DataFrame, all_rows: pd.DataFrame) -> str:
 
 
 def rows_with_default_settings(points: pd.DataFrame, experiment: str) -> pd.DataFrame:
-    """Points of an experiment without raised learning rates or kept layer norms; all points if it has no such."""
+    """Points of an experiment without raised learning rates or kept layer norms; all points if there are no others."""
     rows = points[points["experiment"] == experiment]
     default = rows[~rows["keep_layer_norm"].astype(bool) & (rows["reinit_lr_factor"] == 1.0)]
     return rows if default.empty else default

@@ -29,14 +29,14 @@ from whichlayers.analysis.power import trials_for_t_test
 from whichlayers.results.frame_utils import each_group
 
 D1 = "After finetuning, word probes of the upper layers lose accuracy, and those of the lower layers do not"
-D2 = "Finetuning moves the top neurons towards lower layers"
+D2 = "Finetuning moves the top neurons toward lower layers"
 D3 = (
     "Finetuning costs the bottom neurons more word-probing accuracy than the top neurons, and in RoBERTa and XLNet "
     "more than in BERT"
 )
 D4 = "Dropping the bottom layers hurts more than dropping as many from the top"
 FINETUNED = ["model", "task", "finetuned_on", "train_size", "variant"]
-UPPER, LOWER = 0.75, 0.5  # fractions of the depth: upper layers lie above 0.75, lower ones up to 0.5
+UPPER, LOWER = 0.75, 0.5  # fractions of the depth: upper layers are above 0.75, lower layers up to 0.5
 SHIFT_MARGIN = 0.02  # of the depth: a smaller shift of the mean layer does not matter
 OTHER_FAMILIES = ("roberta", "xlnet")  # whose bottom neurons lost more than BERT's in the paper
 
@@ -138,8 +138,11 @@ def _changes(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[str, int,
 def _decrease_test(
     values: np.ndarray, about: str, unit: str, thresholds: ClaimThresholds, margin: float | None = None
 ) -> ClaimTest:
-    """Test that the mean of `values` (n,) is negative. For: it is below zero (two-sided p of the one-sample t test).
-    Against: it is above -margin (one-sided); `margin` is that of the metric by default."""
+    """Test that the mean of `values` (n,) is negative.
+
+    For: it is below zero (two-sided p of the one-sample t test). Against: it is above -margin (one-sided); `margin` is
+    that of the metric by default.
+    """
     if values.size < 2:
         return undecided_test(about, unit, values.size, TOO_FEW_TRIALS)
     i = t_interval(values)
@@ -173,8 +176,8 @@ def _family_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> list[Claim
                 changes[group.iloc[0]["family"], model, corpus, str(task)] = change
     tests = []
     for (family, model, corpus, task), change in changes.items():
-        of_bert = (v for (f, _, c, t), v in changes.items() if (f, c, t) == ("bert", corpus, task))
-        base = next(of_bert, None)
+        bert_changes = (v for (f, _, c, t), v in changes.items() if (f, c, t) == ("bert", corpus, task))
+        base = next(bert_changes, None)
         if family not in OTHER_FAMILIES or base is None:
             continue
         about = f"{corpus} after {task}: bottom neurons of {model} against BERT's"

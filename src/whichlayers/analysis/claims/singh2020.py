@@ -82,7 +82,7 @@ def s1(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds)
 
 
 def s2(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
-    """Ratio of the mean movement at the largest train size to that at the smallest, paired by seed."""
+    """Ratio of the mean movement at the largest training size to that at the smallest, paired by seed."""
     moved = movement(points, weights)
     tests = []
     for (model, task), rows in each_group(moved, ["model", "task"]):
@@ -99,8 +99,10 @@ def s2(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds)
 
 
 def _ratio_test(ratios: np.ndarray, about: str, thresholds: ClaimThresholds) -> ClaimTest:
-    """One-sample t test on log(`ratios`) (n,). For: the mean is above 0 (two-sided p). Against: it is below
-    `LOG_RATIO_MARGIN` (one-sided)."""
+    """One-sample t test on log(`ratios`) (n,).
+
+    For: the mean is above 0 (two-sided p). Against: it is below `LOG_RATIO_MARGIN` (one-sided).
+    """
     values = np.log(ratios.astype(float))
     if values.size < 2:
         return undecided_test(about, "log ratio", values.size, TOO_FEW_TRIALS)

@@ -77,7 +77,7 @@ PERMUTATIONS = "permutations"  # counted by `needed` in T4
 
 
 def t1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
-    """Incremental curves at several train sizes: interaction of k and size, and the gain reached at small k."""
+    """Incremental curves at several training sizes: interaction of k and size, and the gain reached at small k."""
     rows = rows_with_default_settings(points, "incremental")
     tests = []
     for _, curve in each_group(rows, ALL_SIZES):
@@ -93,7 +93,7 @@ def t1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
 
 
 def _size_interaction_test(curve: pd.DataFrame, name: str, thresholds: ClaimThresholds) -> ClaimTest:
-    """For: k and train size interact (F test). Against: the interaction is smaller than the margin."""
+    """For: k and training size interact (F test). Against: the interaction is smaller than the margin."""
     about, unit = f"{name}: interaction of k and size", f"rms, {curve['metric'].iloc[0]}"
     found = interaction_test(curve, "train_size")
     if found is None:
@@ -104,13 +104,13 @@ def _size_interaction_test(curve: pd.DataFrame, name: str, thresholds: ClaimThre
 
 
 def _early_gain_test(curve: pd.DataFrame, name: str, thresholds: ClaimThresholds) -> ClaimTest:
-    """For: small k reach a larger fraction of the gain at the largest train size than at the smallest (Welch's t
+    """For: small k reach a larger fraction of the gain at the largest training size than at the smallest (Welch's t
     test). Against: the fraction grows by less than `gain_margin`."""
     sizes = sorted(set(curve["train_size"]))
-    about = f"{name}: share of the gain at small k, {sizes[-1]:,} against {sizes[0]:,}"
+    about = f"{name}: fraction of the gain at small k, {sizes[-1]:,} against {sizes[0]:,}"
     few, many = (early_gain_fractions(curve[curve["train_size"] == size]) for size in (sizes[0], sizes[-1]))
     if few is None or many is None:
-        note = "no significant gain from pretraining at one of the train sizes, or too few trials"
+        note = "no significant gain from pretraining at one of the training sizes, or too few trials"
         return undecided_test(about, OF_GAIN, _min_trials(curve), note)
     n, d = min(len(few), len(many)), welch_difference(many.to_numpy(), few.to_numpy())
     assert d is not None  # `early_gain_fractions` has at least two seeds
@@ -130,7 +130,7 @@ def _min_trials(curve: pd.DataFrame) -> int:
 
 
 def t2(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
-    """Correlation over layers of the probing curve (largest train size) with incremental curves."""
+    """Correlation over layers of the probing curve (largest training size) with incremental curves."""
     probing = points[points["experiment"] == "probing"]
     rows = rows_with_default_settings(points, "incremental")
     tests = []
@@ -149,7 +149,7 @@ def t2(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
 def _probing_tests(
     probes: pd.DataFrame, curve: pd.DataFrame, name: str, thresholds: ClaimThresholds
 ) -> list[ClaimTest]:
-    """The correlation at the largest train size, and its difference from that at the smallest."""
+    """The correlation at the largest training size, and its difference from that at the smallest."""
     sizes = sorted(set(curve["train_size"]))
     few, many = (curve_correlation(probes, curve[curve["train_size"] == n]) for n in (sizes[0], sizes[-1]))
     abouts = (
@@ -208,7 +208,7 @@ def t3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
             tests.append(_task_interaction_test(chosen, name, group["task"].nunique(), thresholds))
     if not tests:
         return not_tested("T3", T3, 'run kind = "localized" on two tasks or more, 3 trials or more')
-    remark = "as a share of each task's gain from none to all layers pretrained"
+    remark = "as a fraction of each task's gain from none to all layers pretrained"
     return evaluate_claim("T3", T3, tests, thresholds, remark)
 
 
@@ -281,7 +281,7 @@ def _permutation_tests(curve: pd.DataFrame, name: str, thresholds: ClaimThreshol
         return [undecided_test(about, unit, n, "needs 2 baseline_trials and 2 permutations or more")]
     lower = below_zero_test(effect, about, unit, n, thresholds, needs=PERMUTATIONS)
     gain = float(every.mean() - none.mean())
-    about = f"{name}: share of the gain that permuted layers keep"
+    about = f"{name}: fraction of the gain that permuted layers keep"
     if gain <= 0:
         return [lower, undecided_test(about, OF_GAIN, n, f"{name}: no gain from pretraining")]
     needed = trials_for_two_sample_test(distance.mean, effect.sd, thresholds.alpha)

@@ -1,1 +1,1 @@
-"""Where stacks train: in this process, in worker processes, on a Ray cluster."""
+"""Executors, which run stacks: in the main process, in worker processes, or on a Ray cluster."""

@@ -1,8 +1,9 @@
-"""Who trains stacks, behind one small interface: this process, or N worker processes (ray_pool.py: a cluster).
+"""Executors on this machine: in the main process, or in worker processes. `executors.ray` uses a cluster.
 
-Workers are plain `python -c` processes joined to the driver by one socket each, not multiprocessing's own:
-a script that calls `whichlayers.run` then needs no `if __name__ == "__main__"`, a worker killed in the middle
-of a message can jam no queue that others share, and a Ctrl-C at the terminal reaches the driver alone.
+Worker processes are started as `python -c ...` and connected to the main process by one socket each, instead of by
+multiprocessing. Thus a script that calls `whichlayers.run` needs no `if __name__ == "__main__"`, a worker that is
+killed while it sends a message cannot block a queue shared with others, and Ctrl-C in a terminal only reaches the main
+process.
 """
 
 from __future__ import annotations
@@ -21,81 +22,103 @@ from typing import TYPE_CHECKING, Protocol
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs.events import Emit, StackDone, StackFailed, StackLost, WorkerEvent
-from whichlayers.runs.executors.worker import Measure, Ready, Room, Setup, Times, TimeStacks, Workplace
-from whichlayers.runs.plan import SizeFor, Stack
+from whichlayers.runs.executors.worker import (
+    MeasureMemory,
+    MeasureTime,
+    MemoryReport,
+    TimeReport,
+    TrialRunner,
+    WorkerConfig,
+    WorkerReady,
+)
+from whichlayers.runs.plan import Stack, StackSizeFn
 
 if TYPE_CHECKING:
-    from whichlayers.runs.assets import Subjects
+    from whichlayers.runs.assets import Assets
 
-PATIENCE = 0.5  # seconds between two looks when there is no news
-DEATHS_IN_A_ROW = 10  # with no stack finished by any worker in between: it is the machine, not a trial
-STILLBIRTHS_IN_A_ROW = 3
-LOG_LINES_SHOWN = 12
+POLL_SECONDS = 0.5
+# consecutive deaths of workers without a finished stack in between, after which the run stops
+MAX_WORKER_DEATHS = 10
+MAX_START_FAILURES = 3  # consecutive workers that died while starting, after which the run stops
+LOG_TAIL_LINES = 12
 
 
 @dataclass(frozen=True)
-class Place:
-    """A worker that is free."""
+class FreeWorker:
+    """A worker without a stack.
+
+    Args:
+        number: Identifies the worker within its executor.
+        stack_size: The number of trials that fit into this worker's memory; None: as planned.
+    """
 
     number: int
-    size_for: SizeFor | None = None  # trials of a kind that its own memory holds; None: as planned
+    stack_size: StackSizeFn | None = None
 
-    def most(self, stack: Stack) -> int:
-        return stack.size if self.size_for is None else min(stack.size, self.size_for(stack.trials[0]))
+    def max_trials(self, stack: Stack) -> int:
+        """The number of trials of a stack that this worker can run together; 0 if none."""
+        return stack.size if self.stack_size is None else min(stack.size, self.stack_size(stack.trials[0]))
 
 
 class Executor(Protocol):
+    """Runs stacks on one or more workers and passes their events to a callback."""
+
     @property
     def workers(self) -> int:
-        """How many stacks may train at once."""
+        """Number of stacks that can run at the same time."""
 
-    def free(self) -> list[Place]: ...
+    def free_workers(self) -> list[FreeWorker]: ...
 
-    def start(self, stack: Stack, place: Place) -> None:
-        """Begin a stack; its news go to the `emit` that the executor was made with."""
+    def start(self, stack: Stack, worker: FreeWorker) -> None:
+        """Start a stack on a free worker."""
 
-    def pump(self) -> None:
-        """Wait a little for news and pass it on."""
+    def poll(self) -> None:
+        """Wait briefly for events and pass them on."""
 
     def close(self) -> None:
-        """Stop everything at once; what was under way is lost."""
+        """Stop all workers at once; running stacks are lost."""
 
 
-class InProcess:
-    """Stacks train here, one after another: `start` returns when its stack has come to its end."""
+class InProcessExecutor:
+    """Runs stacks in the main process, one after another: `start` returns when the stack has ended."""
 
     workers = 1
 
-    def __init__(self, setup: Setup, emit: Emit, subjects: Subjects | None = None) -> None:
-        self.workplace = Workplace(setup, subjects)
+    def __init__(self, config: WorkerConfig, emit: Emit, assets: Assets | None = None) -> None:
+        self.runner = TrialRunner(config, assets)
         self.emit = emit
 
-    def free(self) -> list[Place]:
-        return [Place(0)]
+    def free_workers(self) -> list[FreeWorker]:
+        return [FreeWorker(0)]
 
-    def start(self, stack: Stack, place: Place) -> None:
-        self.workplace.run(stack, self.emit)
+    def start(self, stack: Stack, worker: FreeWorker) -> None:
+        self.runner.run(stack, self.emit)
 
-    def pump(self) -> None:
+    def poll(self) -> None:
         pass
 
     def close(self) -> None:
         pass
 
 
-class Worker:
-    """A worker process as the driver sees it."""
+class WorkerProcess:
+    """A worker process and the connection to it.
 
-    def __init__(self, setup: Setup, log: Path) -> None:
+    Args:
+        config: Sent to the worker.
+        log: File for its standard output and standard error.
+    """
+
+    def __init__(self, config: WorkerConfig, log: Path) -> None:
         self.log = log
         self.stack: Stack | None = None
         self.ready = False
-        ours, theirs = socket.socketpair()
+        own_socket, worker_socket = socket.socketpair()
         code = (
             f"import sys; sys.path[:] = {sys.path!r};"
-            f" from whichlayers.runs.executors.worker import main; main({theirs.fileno()})"
+            f" from whichlayers.runs.executors.worker import main; main({worker_socket.fileno()})"
         )
-        threads = str(setup.threads)
+        threads = str(config.threads)
         environment = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         environment.setdefault("TOKENIZERS_PARALLELISM", "false")
         with open(log, "wb") as output:
@@ -104,16 +127,16 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # so that Ctrl-C at the terminal reaches the driver alone
+                pass_fds=[worker_socket.fileno()],
+                start_new_session=True,  # so that Ctrl-C in a terminal only reaches the main process
                 env=environment,
             )
-        theirs.close()
-        self.connection = Connection(ours.detach())
-        self.send(setup)
+        worker_socket.close()
+        self.connection = Connection(own_socket.detach())
+        self.send(config)
 
     def send(self, message: object) -> None:
-        with contextlib.suppress(OSError):  # it has died: reading from it will tell
+        with contextlib.suppress(OSError):  # the worker has died: reading from the connection will fail
             self.connection.send(message)
 
     def kill(self) -> None:
@@ -121,145 +144,171 @@ class Worker:
         self.process.wait()
         self.connection.close()
 
-    def last_words(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:])
+    def log_tail(self) -> str:
+        """The last lines of the worker's output."""
+        return "\n".join(self.log.read_text(errors="replace").strip().splitlines()[-LOG_TAIL_LINES:])
 
-    def how_it_died(self) -> str:
-        """In words, after its end of the socket has closed."""
+    def exit_reason(self) -> str:
+        """Why the process ended, as text; called after its end of the connection has closed."""
         try:
             code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
         if code == -signal.SIGKILL:
-            cause = "was killed (signal 9): most often the system ran out of memory"
+            cause = "was killed (signal 9): most likely the system ran out of memory"
         elif code < 0:
-            cause = f"was ended by {signal.Signals(-code).name}"
+            cause = f"was terminated by {signal.Signals(-code).name}"
         else:
             cause = f"ended with exit code {code}"
         return f"the worker process {cause}"
 
 
-def measured_elsewhere(setups: Sequence[Setup], order: Measure, logs: Path) -> list[Room]:
-    """Measure in processes of their own: what they took of their devices is free again when they end."""
-    answers = asked_elsewhere(setups, order, logs, "measured what a trial takes")
-    return [answer for answer in answers if isinstance(answer, Room)]
+def measure_memory_in_subprocesses(
+    configs: Sequence[WorkerConfig], request: MeasureMemory, logs: Path
+) -> list[MemoryReport]:
+    """Measure memory in one new process per config; its device memory is free again when the process ends."""
+    replies = run_in_subprocesses(configs, request, logs, "measuring memory")
+    return [reply for reply in replies if isinstance(reply, MemoryReport)]
 
 
-def asked_elsewhere(
-    setups: Sequence[Setup], order: Measure | TimeStacks, logs: Path, what: str
-) -> list[Room | Times]:
-    """The answers of processes that each get the order, all at the same time, and end when they answered."""
+def run_in_subprocesses(
+    configs: Sequence[WorkerConfig], request: MeasureMemory | MeasureTime, logs: Path, activity: str
+) -> list[MemoryReport | TimeReport]:
+    """Send a request to one new process per config, all at the same time, and return their replies.
+
+    Args:
+        configs: One for each process.
+        request: The request.
+        logs: Folder for the output of the processes.
+        activity: What the processes do, for error messages: "measuring memory".
+    """
     logs.mkdir(parents=True, exist_ok=True)
-    workers: list[Worker] = []
-    answers: list[Room | Times] = []
+    workers: list[WorkerProcess] = []
+    replies: list[MemoryReport | TimeReport] = []
     try:
-        for place, setup in enumerate(setups):
-            workers.append(Worker(setup, logs / f"measure-{place + 1}.log"))
-            workers[-1].send(order)
+        for place, config in enumerate(configs):
+            workers.append(WorkerProcess(config, logs / f"measure-{place + 1}.log"))
+            workers[-1].send(request)
         for worker in workers:
             try:
-                while isinstance(answer := worker.connection.recv(), Ready):
+                while isinstance(reply := worker.connection.recv(), WorkerReady):
                     pass
             except (EOFError, OSError):
                 raise WhichlayersError(
-                    f"while it {what}, {worker.how_it_died()}\n{worker.last_words()}"
+                    f"while {activity}, {worker.exit_reason()}\n{worker.log_tail()}"
                 ) from None
-            if isinstance(answer, WhichlayersError):
-                raise answer
-            answers.append(answer)
+            if isinstance(reply, WhichlayersError):
+                raise reply
+            replies.append(reply)
     finally:
         for worker in workers:
             worker.kill()
-    return answers
+    return replies
 
 
-class WorkerPool:
-    """Stacks train in worker processes, which start when they are first needed and are kept."""
+class ProcessExecutor:
+    """Runs stacks in worker processes, which are started when first needed and reused.
+
+    Args:
+        configs: One for each worker.
+        emit: Called with the events of the workers.
+        logs: Folder for the output of the workers.
+        stack_sizes: The stack sizes that fit into the memory of each worker, if their devices differ.
+    """
 
     def __init__(
-        self, setups: list[Setup], emit: Emit, logs: Path, sizes: Sequence[SizeFor] | None = None
+        self,
+        configs: list[WorkerConfig],
+        emit: Emit,
+        logs: Path,
+        stack_sizes: Sequence[StackSizeFn] | None = None,
     ) -> None:
-        """`sizes`: of the stacks that each one's memory holds, where their devices differ."""
-        self.setups = setups
-        self.sizes = sizes
+        self.configs = configs
+        self.stack_sizes = stack_sizes
         self.emit = emit
         self.logs = logs
-        self.running: dict[int, Worker] = {}  # by place; a place is empty until used, and after a death
-        self.deaths_in_a_row = 0
-        self.stillbirths_in_a_row = 0
+        self.processes: dict[
+            int, WorkerProcess
+        ] = {}  # by worker number; missing until used, and after a death
+        self.worker_deaths = 0  # consecutive
+        self.start_failures = 0  # consecutive
         logs.mkdir(parents=True, exist_ok=True)
 
     @property
     def workers(self) -> int:
-        return len(self.setups)
+        return len(self.configs)
 
-    def free(self) -> list[Place]:
-        """Those that have started before the others: they have their model already."""
-        idle = [number for number, worker in self.running.items() if worker.stack is None]
-        vacant = [number for number in range(len(self.setups)) if number not in self.running]
-        return [Place(number, self.sizes[number] if self.sizes else None) for number in idle + vacant]
+    def free_workers(self) -> list[FreeWorker]:
+        """The free workers; first those that have been started, since they have loaded their model already."""
+        idle = [number for number, process in self.processes.items() if process.stack is None]
+        not_started = [number for number in range(len(self.configs)) if number not in self.processes]
+        return [
+            FreeWorker(number, self.stack_sizes[number] if self.stack_sizes else None)
+            for number in idle + not_started
+        ]
 
-    def start(self, stack: Stack, place: Place) -> None:
-        self._start_at(place.number, stack)
+    def start(self, stack: Stack, worker: FreeWorker) -> None:
+        self._start_on(worker.number, stack)
 
-    def _start_at(self, place: int, stack: Stack) -> None:
-        if place not in self.running:
-            self.running[place] = Worker(self.setups[place], self.logs / f"worker-{place + 1}.log")
-        worker = self.running[place]
-        worker.stack = stack
-        worker.send(stack)
+    def _start_on(self, number: int, stack: Stack) -> None:
+        if number not in self.processes:
+            log = self.logs / f"worker-{number + 1}.log"
+            self.processes[number] = WorkerProcess(self.configs[number], log)
+        process = self.processes[number]
+        process.stack = stack
+        process.send(stack)
 
-    def pump(self) -> None:
-        busy = {worker.connection: place for place, worker in self.running.items()}
-        for connection in wait(list(busy), timeout=PATIENCE):
+    def poll(self) -> None:
+        numbers = {process.connection: number for number, process in self.processes.items()}
+        for connection in wait(list(numbers), timeout=POLL_SECONDS):
             assert isinstance(connection, Connection)
-            self._read(busy[connection])
+            self._read(numbers[connection])
 
-    def _read(self, place: int) -> None:
-        worker = self.running[place]
+    def _read(self, number: int) -> None:
+        process = self.processes[number]
         try:
-            news: WorkerEvent | Ready = worker.connection.recv()
+            message: WorkerEvent | WorkerReady = process.connection.recv()
         except (EOFError, OSError):
-            self._bury(place)
+            self._handle_death(number)
             return
-        if isinstance(news, Ready):
-            worker.ready = True
-            self.stillbirths_in_a_row = 0
+        if isinstance(message, WorkerReady):
+            process.ready = True
+            self.start_failures = 0
             return
-        if isinstance(news, StackDone | StackFailed):
-            worker.stack = None
-            self.deaths_in_a_row = 0
-        self.emit(news)
+        if isinstance(message, StackDone | StackFailed):
+            process.stack = None
+            self.worker_deaths = 0
+        self.emit(message)
 
-    def _bury(self, place: int) -> None:
-        worker = self.running.pop(place)
-        reason, log = worker.how_it_died(), worker.last_words()
-        worker.connection.close()
-        if not worker.ready:
-            self._start_again(place, worker.stack, f"{reason}\n{log}")
+    def _handle_death(self, number: int) -> None:
+        process = self.processes.pop(number)
+        reason, log = process.exit_reason(), process.log_tail()
+        process.connection.close()
+        if not process.ready:
+            self._handle_start_failure(number, process.stack, f"{reason}\n{log}")
             return
-        self.deaths_in_a_row += 1
-        if self.deaths_in_a_row >= DEATHS_IN_A_ROW:
+        self.worker_deaths += 1
+        if self.worker_deaths >= MAX_WORKER_DEATHS:
             raise WhichlayersError(
-                f"{self.deaths_in_a_row} worker processes in a row died and no stack came to its end between;"
-                f" the study is stopped and nothing is lost. The last one: {reason}\n{log}\n"
+                f"{self.worker_deaths} worker processes in a row died without finishing a stack; the run is stopped,"
+                f" and finished trials are kept. Last error: {reason}\n{log}\n"
                 "Try fewer workers (--workers), a smaller --max-stack, or --workers 0 to run in one process"
             )
-        if worker.stack is not None:
-            self.emit(StackLost(worker.stack.number, reason, log))
+        if process.stack is not None:
+            self.emit(StackLost(process.stack.number, reason, log))
 
-    def _start_again(self, place: int, stack: Stack | None, reason: str) -> None:
-        """Its stack has no part in the death of a worker that never got ready."""
-        self.stillbirths_in_a_row += 1
-        if self.stillbirths_in_a_row >= STILLBIRTHS_IN_A_ROW:
+    def _handle_start_failure(self, number: int, stack: Stack | None, reason: str) -> None:
+        """Start the worker again; its stack is not the cause, since the worker was not ready yet."""
+        self.start_failures += 1
+        if self.start_failures >= MAX_START_FAILURES:
             raise WhichlayersError(
-                f"worker processes cannot start here: {reason}\nUse --workers 0 to run in one process"
+                f"worker processes cannot start: {reason}\nUse --workers 0 to run in one process"
             )
         if stack is not None:
-            self._start_at(place, stack)
+            self._start_on(number, stack)
 
     def close(self) -> None:
-        for worker in self.running.values():
-            worker.kill()
-        self.running.clear()
+        for process in self.processes.values():
+            process.kill()
+        self.processes.clear()

@@ -1,10 +1,10 @@
-"""Stacks train on a Ray cluster: one actor a GPU, or one a CPU where there is no GPU.
+"""Executor on a Ray cluster: one actor per GPU, or one per CPU if there is no GPU.
 
-    --on ray                 a Ray of this machine's own; with RAY_ADDRESS set, the cluster that it names
-    --on ray://HOST:PORT     a cluster elsewhere, through its client server
+    --on ray                 a local Ray instance; if RAY_ADDRESS is set, the cluster at that address
+    --on ray://HOST:PORT     a remote cluster, through its client server
 
-Model and data lie in Ray's object store and reach each worker once. A worker that dies, alone or with its node,
-is replaced when the cluster has room; its stack goes to whoever is free. Only this process writes results.db.
+Models and data are put into Ray's object store and sent to each worker once. A worker that dies, alone or with its
+node, is replaced when the cluster has room; its stack goes to any free worker. Only the main process writes results.db.
 """
 
 from __future__ import annotations
@@ -24,33 +24,58 @@ from typing import Any
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
 from whichlayers.runs.events import Emit, Note, OnEvent, StackDone, StackFailed, StackLost
-from whichlayers.runs.executors.local import DEATHS_IN_A_ROW, PATIENCE, STILLBIRTHS_IN_A_ROW, Place
-from whichlayers.runs.executors.ray_worker import Joined, RayWorker
-from whichlayers.runs.executors.transfer import Parcel, packed
-from whichlayers.runs.executors.worker import Measure, Setup
-from whichlayers.runs.plan import Stack, memory_key
-from whichlayers.runs.resources import MOST_TRIALS, MOST_TRIALS_ELSEWHERE, PROCESS_BYTES, Means, kinds_of
+from whichlayers.runs.executors.local import (
+    MAX_START_FAILURES,
+    MAX_WORKER_DEATHS,
+    POLL_SECONDS,
+    FreeWorker,
+)
+from whichlayers.runs.executors.ray_worker import RayWorker, WorkerInfo
+from whichlayers.runs.executors.transfer import AssetBundle, bundle_assets
+from whichlayers.runs.executors.worker import MeasureMemory, WorkerConfig
+from whichlayers.runs.plan import Stack, StackSizeFn, memory_key
+from whichlayers.runs.resources import (
+    MAX_STACK_CPU,
+    MAX_STACK_CUDA,
+    PROCESS_BYTES,
+    Resources,
+    representative_trials,
+)
 from whichlayers.trial import Trial
 
 INSTALL = "Ray is not installed: pip install 'ray[client]>=2.40'"  # as in pyproject.toml
-NEWS_SECONDS = 2.0  # that an actor waits before it says that there is no news
-GRACE = 20.0  # seconds that others are waited for when the first worker has joined
-SECONDS_WITHOUT_WORKERS = 600.0
-LOW_MEMORY = "running low on memory"  # what Ray says when it ends a worker before the system does
+EVENT_SECONDS = 2.0  # how long an actor waits for events before it returns none
+JOIN_SECONDS = 20.0  # how long to wait for further workers after the first one has joined
+MAX_SECONDS_WITHOUT_WORKERS = 600.0
+LOW_MEMORY = "running low on memory"  # in Ray's error message when it kills a worker to free memory
 
 
 @dataclass
-class Seat:
-    """One worker as the driver sees it; its actor changes when one dies."""
+class RayWorkerHandle:
+    """One worker; when its actor dies, it is replaced by a new handle."""
 
     actor: Any
-    asked: Any  # reference to the answer that is due
-    joined: Joined | None = None
+    pending: Any  # reference to the reply that the actor owes; None if it owes none
+    info: WorkerInfo | None = None  # None: the actor has not joined yet
     stack: Stack | None = None
-    sizes: dict[Hashable, int] = field(default_factory=dict)
+    stack_sizes: dict[Hashable, int] = field(default_factory=dict)  # by memory_key
 
 
-class RayPool:
+class RayExecutor:
+    """Runs stacks on the workers of a Ray cluster.
+
+    Args:
+        ray: The connected ray module.
+        device: "cpu", "cuda" or None: GPUs if the cluster has any.
+        workers: Number of workers; None: one per GPU or CPU.
+        max_stack: Maximum number of trials in a stack; None: a default.
+        trials: The trials to run, to measure their memory.
+        assets: Models and data.
+        config: The configuration of workers, except for their device.
+        folder: Study folder; identifies the study's files on other machines.
+        on_event: Called with notes for the user.
+    """
+
     def __init__(
         self,
         ray: Any,
@@ -58,178 +83,199 @@ class RayPool:
         workers: int | None,
         max_stack: int | None,
         trials: Sequence[Trial],
-        subjects: Any,
-        setup: Setup,
+        assets: Any,
+        config: WorkerConfig,
         folder: Path,
         on_event: OnEvent,
     ) -> None:
-        """`setup` says all but the device; `folder` of the study, to know its traces on other machines."""
         self.ray, self.on_event = ray, on_event
         self.emit: Emit = lambda event: None
-        resources = ray.cluster_resources()
-        gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
+        cluster = ray.cluster_resources()
+        gpus, cpus = int(cluster.get("GPU", 0)), int(cluster.get("CPU", 0))
         self.on_gpu = device != "cpu" and (gpus > 0 or device is not None)
-        there = gpus if self.on_gpu else cpus
-        if not there:
-            raise WhichlayersError(f"the Ray cluster has no {'GPU' if self.on_gpu else 'CPU'} to give")
-        self.workers = min(workers or there, there)
-        self.max_stack = max_stack or (MOST_TRIALS["cuda"] if self.on_gpu else MOST_TRIALS_ELSEWHERE)
-        self.weights_bytes = subjects.weights_bytes
-        parcel: Parcel | None = None if subjects.catalogue is None else packed(subjects, ray.put)
+        available = gpus if self.on_gpu else cpus
+        if not available:
+            raise WhichlayersError(
+                f"the Ray cluster has no {'GPU' if self.on_gpu else 'CPU'}: check it with `ray status`"
+            )
+        self.workers = min(workers or available, available)
+        self.max_stack = max_stack or (MAX_STACK_CUDA if self.on_gpu else MAX_STACK_CPU)
+        self.weights_bytes = assets.weights_bytes
+        bundle: AssetBundle | None = None if assets.index is None else bundle_assets(assets, ray.put)
         run_key = hashlib.blake2b(
             f"{socket.gethostname()}:{folder.resolve()}".encode(), digest_size=8
         ).hexdigest()
-        asked = {"num_cpus": 1, "num_gpus": int(self.on_gpu), "max_restarts": 0}
-        actor, device = ray.remote(RayWorker).options(**asked), "cuda" if self.on_gpu else "cpu"
-        setup = Setup(
-            setup.engine, device, 1, None, setup.checkpoints, setup.checkpoint_seconds, setup.encoders
+        options = {"num_cpus": 1, "num_gpus": int(self.on_gpu), "max_restarts": 0}
+        actor_class, device = ray.remote(RayWorker).options(**options), "cuda" if self.on_gpu else "cpu"
+        config = WorkerConfig(
+            config.engine,
+            device,
+            1,
+            None,
+            config.checkpoints,
+            config.checkpoint_seconds,
+            config.finetuned_models,
         )
-        self.order = Measure(kinds_of(trials), (), self.max_stack)
-        self.make_actor = lambda: actor.remote(setup, parcel, run_key)
-        self.deaths_in_a_row = self.stillbirths_in_a_row = 0
-        self.last_sign = time.monotonic()  # of a worker that is there
-        self.seats = [self._new_seat() for _ in range(self.workers)]
+        self.request = MeasureMemory(representative_trials(trials), (), self.max_stack)
+        self.make_actor = lambda: actor_class.remote(config, bundle, run_key)
+        self.worker_deaths = self.start_failures = 0  # consecutive
+        self.last_joined = time.monotonic()  # the last time at which any worker was there
+        self.handles = [self._new_handle() for _ in range(self.workers)]
 
-    def _new_seat(self) -> Seat:
+    def _new_handle(self) -> RayWorkerHandle:
         actor = self.make_actor()
-        return Seat(actor, actor.join.remote(self.order))
+        return RayWorkerHandle(actor, actor.join.remote(self.request))
 
     # --- before the first stack ---
 
-    def means(self) -> Means:
-        """What the workers that have joined can do; others that join later are as welcome."""
+    def resources(self) -> Resources:
+        """Wait for workers and return their resources; workers that join later are used as well."""
         first: float | None = None
-        while not all(seat.joined for seat in self.seats):
-            self.pump()
-            if any(seat.joined for seat in self.seats):
+        while not all(handle.info for handle in self.handles):
+            self.poll()
+            if any(handle.info for handle in self.handles):
                 first = first or time.monotonic()
-                if time.monotonic() - first > GRACE:
+                if time.monotonic() - first > JOIN_SECONDS:
                     break
-        joined = [seat for seat in self.seats if seat.joined]
-        sizes = {kind: max(seat.sizes.get(kind, 0) for seat in joined) for s in joined for kind in s.sizes}
+        joined = [handle for handle in self.handles if handle.info]
+        stack_sizes = {
+            key: max(other.stack_sizes.get(key, 0) for other in joined)
+            for handle in joined
+            for key in handle.stack_sizes
+        }
         device = "cuda" if self.on_gpu else "cpu"
-        return Means((device,), self.workers, 1, self.max_stack, sizes)
+        return Resources((device,), self.workers, 1, self.max_stack, stack_sizes)
 
     def device_names(self) -> list[str]:
-        names = [seat.joined.device for seat in self.seats if seat.joined]
+        """The devices of the workers, such as "4 x cuda (NVIDIA A100) on Ray"."""
+        names = [handle.info.device for handle in self.handles if handle.info]
         return [f"{names.count(name)} x {name} on Ray" for name in dict.fromkeys(names)]
 
     # --- as an executor ---
 
-    def free(self) -> list[Place]:
+    def free_workers(self) -> list[FreeWorker]:
         return [
-            Place(number, self._size_for(seat))
-            for number, seat in enumerate(self.seats)
-            if seat.joined is not None and seat.stack is None
+            FreeWorker(number, self._stack_size_fn(handle))
+            for number, handle in enumerate(self.handles)
+            if handle.info is not None and handle.stack is None
         ]
 
-    def _size_for(self, seat: Seat) -> Any:
-        means = Means(("any",), self.workers, 1, self.max_stack, seat.sizes)
-        return means.size_for
+    def _stack_size_fn(self, handle: RayWorkerHandle) -> StackSizeFn:
+        return Resources(("any",), self.workers, 1, self.max_stack, handle.stack_sizes).stack_size
 
-    def start(self, stack: Stack, place: Place) -> None:
-        seat = self.seats[place.number]
-        seat.stack = stack
-        seat.actor.begin.remote(stack)
-        seat.asked = seat.actor.news.remote(NEWS_SECONDS)
+    def start(self, stack: Stack, worker: FreeWorker) -> None:
+        handle = self.handles[worker.number]
+        handle.stack = stack
+        handle.actor.start.remote(stack)
+        handle.pending = handle.actor.poll.remote(EVENT_SECONDS)
 
-    def pump(self) -> None:
-        due = {seat.asked: number for number, seat in enumerate(self.seats) if seat.asked is not None}
-        if not due:
-            time.sleep(PATIENCE)
+    def poll(self) -> None:
+        pending = {h.pending: number for number, h in enumerate(self.handles) if h.pending is not None}
+        if not pending:
+            time.sleep(POLL_SECONDS)
             return
-        ready, _ = self.ray.wait(list(due), num_returns=1, timeout=PATIENCE)
+        ready, _ = self.ray.wait(list(pending), num_returns=1, timeout=POLL_SECONDS)
         if ready:
-            ready, _ = self.ray.wait(list(due), num_returns=len(due), timeout=0)
+            ready, _ = self.ray.wait(list(pending), num_returns=len(pending), timeout=0)
         for reference in ready:
-            self._read(due[reference], reference)
-        if any(seat.joined for seat in self.seats):
-            self.last_sign = time.monotonic()
-        elif time.monotonic() - self.last_sign > SECONDS_WITHOUT_WORKERS:
+            self._read(pending[reference], reference)
+        if any(handle.info for handle in self.handles):
+            self.last_joined = time.monotonic()
+        elif time.monotonic() - self.last_joined > MAX_SECONDS_WITHOUT_WORKERS:
             raise WhichlayersError(
-                f"no worker could start on the Ray cluster for {SECONDS_WITHOUT_WORKERS:.0f} seconds: are its"
-                " nodes alive and free (ray status)? Nothing is lost; run the study again when they are"
+                f"no worker could start on the Ray cluster for {MAX_SECONDS_WITHOUT_WORKERS:.0f} seconds: check that"
+                " its nodes are alive and free (ray status), then run the study again; finished trials are kept"
             )
 
     def _read(self, number: int, reference: Any) -> None:
-        seat = self.seats[number]
+        handle = self.handles[number]
         try:
-            answer = self.ray.get(reference)
+            reply = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            self._bury(number, error)
+            self._handle_death(number, error)
         else:
-            if isinstance(answer, Joined):
-                self._welcome(seat, answer)
+            if isinstance(reply, WorkerInfo):
+                self._handle_joined(handle, reply)
                 return
-            for event in answer:
+            for event in reply:
                 if isinstance(event, StackDone | StackFailed):
-                    seat.stack, self.deaths_in_a_row = None, 0
+                    handle.stack, self.worker_deaths = None, 0
                 self.emit(event)
-            seat.asked = None if seat.stack is None else seat.actor.news.remote(NEWS_SECONDS)
+            handle.pending = None if handle.stack is None else handle.actor.poll.remote(EVENT_SECONDS)
 
-    def _welcome(self, seat: Seat, joined: Joined) -> None:
-        seat.joined, seat.asked, self.stillbirths_in_a_row = joined, None, 0
-        own = 0.0 if self.on_gpu else PROCESS_BYTES + self.weights_bytes
-        sharing = 1 if self.on_gpu else min(self.workers, self._cpus_of(joined.node))
-        for trial, need in zip(self.order.kinds, joined.room.needs, strict=True):
-            if need is not None and joined.room.free is not None:
-                seat.sizes[memory_key(trial)] = need.fits(joined.room.free / sharing - own, self.max_stack)
-        if joined.trouble:
-            first_line = joined.trouble.partition("\n")[0]
-            self.on_event(Note(f"the worker on {joined.host} could not measure its memory: {first_line}"))
-        here = machine.versions()
-        other = [f"{k} {v}" for k, v in joined.versions.items() if here.get(k) != v]
-        if other:
-            self.on_event(Note(f"the worker on {joined.host} has {', '.join(other)}, other than here"))
+    def _handle_joined(self, handle: RayWorkerHandle, info: WorkerInfo) -> None:
+        handle.info, handle.pending, self.start_failures = info, None, 0
+        process_bytes = 0.0 if self.on_gpu else PROCESS_BYTES + self.weights_bytes
+        sharing = 1 if self.on_gpu else min(self.workers, self._cpus_of(info.node))
+        for trial, cost in zip(self.request.trials, info.memory.costs, strict=True):
+            if cost is not None and info.memory.free is not None:
+                free = info.memory.free / sharing - process_bytes
+                handle.stack_sizes[memory_key(trial)] = cost.max_trials(free, self.max_stack)
+        if info.memory_error:
+            first_line = info.memory_error.partition("\n")[0]
+            self.on_event(Note(f"the worker on {info.host} could not measure its memory: {first_line}"))
+        own_versions = machine.versions()
+        different = [f"{k} {v}" for k, v in info.versions.items() if own_versions.get(k) != v]
+        if different:
+            self.on_event(
+                Note(
+                    f"the worker on {info.host} has other versions than this machine: {', '.join(different)}"
+                )
+            )
 
     def _cpus_of(self, node: str) -> int:
         found = [n["Resources"].get("CPU", 1) for n in self.ray.nodes() if n["NodeID"] == node]
         return max(1, int(found[0])) if found else 1
 
-    def _bury(self, number: int, error: BaseException) -> None:
-        seat = self.seats[number]
-        with contextlib.suppress(Exception):  # if it lives on somewhere, it shall not
-            self.ray.kill(seat.actor)
-        reason = f"the Ray worker{'' if seat.joined is None else f' on {seat.joined.host}'} died"
-        words = str(error).strip()
-        self.seats[number] = self._new_seat()
-        if seat.joined is None:
-            if "creation task" not in words:  # killed before it was there: not its own fault
+    def _handle_death(self, number: int, error: BaseException) -> None:
+        handle = self.handles[number]
+        with contextlib.suppress(Exception):  # in case the actor is still alive
+            self.ray.kill(handle.actor)
+        reason = f"the Ray worker{'' if handle.info is None else f' on {handle.info.host}'} died"
+        message = str(error).strip()
+        self.handles[number] = self._new_handle()
+        if handle.info is None:
+            if "creation task" not in message:  # it was killed before it started, not a failure of its own
                 return
-            self.stillbirths_in_a_row += 1
-            if self.stillbirths_in_a_row >= STILLBIRTHS_IN_A_ROW:
+            self.start_failures += 1
+            if self.start_failures >= MAX_START_FAILURES:
                 raise WhichlayersError(
-                    f"workers cannot start on the Ray cluster; is whichlayers installed on its nodes?\n{words}"
+                    "workers cannot start on the Ray cluster: check that whichlayers is installed on its"
+                    f" nodes\n{message}"
                 )
             return
-        self.deaths_in_a_row += 1
-        if self.deaths_in_a_row >= DEATHS_IN_A_ROW * self.workers:
+        self.worker_deaths += 1
+        if self.worker_deaths >= MAX_WORKER_DEATHS * self.workers:
             raise WhichlayersError(
-                f"{self.deaths_in_a_row} Ray workers in a row died and no stack came to its end between; the"
-                f" study is stopped and nothing is lost. The last one: {words}\nTry a smaller --max-stack"
+                f"{self.worker_deaths} Ray workers in a row died without finishing a stack; the run is stopped, and"
+                f" finished trials are kept. Last error: {message}\nTry a smaller --max-stack"
             )
-        if seat.stack is not None and LOW_MEMORY in words:
-            self.emit(StackFailed(seat.stack.number, f"{reason}\n{words}", out_of_memory=True))
-        elif seat.stack is not None:
-            self.emit(StackLost(seat.stack.number, reason, words))
+        if handle.stack is not None and LOW_MEMORY in message:
+            self.emit(StackFailed(handle.stack.number, f"{reason}\n{message}", out_of_memory=True))
+        elif handle.stack is not None:
+            self.emit(StackLost(handle.stack.number, reason, message))
 
-    def clean(self) -> None:
-        """The study is complete: its traces on the workers' disks go."""
-        nodes = {seat.joined.node: seat.actor for seat in self.seats if seat.joined}
+    def clean_up(self) -> None:
+        """Delete the study's files on the workers' disks; called when the study is complete."""
+        actors = {handle.info.node: handle.actor for handle in self.handles if handle.info}
         with contextlib.suppress(Exception):
-            self.ray.get([actor.clean.remote() for actor in nodes.values()], timeout=20)
+            self.ray.get([actor.clean_up.remote() for actor in actors.values()], timeout=20)
 
     def close(self) -> None:
-        for seat in self.seats:
+        for handle in self.handles:
             with contextlib.suppress(Exception):
-                self.ray.kill(seat.actor)
-        self.seats = []
+                self.ray.kill(handle.actor)
+        self.handles = []
 
 
-def checked_ray(on: str, device: str | None) -> str | None:
-    """The address that `--on` names: None for a Ray of this machine's own."""
+def parse_ray_address(on: str, device: str | None) -> str | None:
+    """The address of the cluster that `--on` names; None: start a local Ray instance.
+
+    Raises:
+        WhichlayersError: `on` or `device` is not allowed.
+    """
     if device is not None and device not in ("cpu", "cuda"):
-        raise WhichlayersError(f"--device {device}: on Ray give cpu or cuda; Ray chooses which")
+        raise WhichlayersError(f"--device {device}: on Ray, give cpu or cuda; Ray chooses the devices")
     if on == "ray":
         return os.environ.get("RAY_ADDRESS")
     if on.startswith("ray://") and len(on) > len("ray://"):
@@ -238,8 +284,8 @@ def checked_ray(on: str, device: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def ray_at(address: str | None) -> Iterator[Any]:
-    """Ray, connected; a connection that was there before stays."""
+def ray_session(address: str | None) -> Iterator[Any]:
+    """Connect to Ray and yield the ray module; an existing connection is used and stays open."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -251,25 +297,25 @@ def ray_at(address: str | None) -> Iterator[Any]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         options |= {"include_dashboard": False, "num_cpus": machine.usable_cores()}
-    stop = signal.getsignal(signal.SIGTERM)
+    sigterm_handler = signal.getsignal(signal.SIGTERM)
     try:
         try:
             ray.init(address or "local", **options)
-        except ConnectionError:  # a client server may take longer than Ray waits to make room for one more
+        except ConnectionError:  # a client server may take longer than Ray waits to accept another client
             ray.init(address or "local", **options)
-    except Exception as error:  # many kinds: no such host, other versions, no client server there
+    except Exception as error:  # many types: unknown host, different versions, no client server
         raise WhichlayersError(
-            f"Ray at {address or 'this machine'} cannot be reached ({error}): is it running (ray status), and"
-            " of the same versions of Ray and Python as here?"
+            f"cannot connect to Ray at {address or 'this machine'} ({error}): check that it is running (ray status)"
+            " with the same versions of Ray and Python as here"
         ) from error
     with contextlib.suppress(ValueError):  # not in the main thread
-        signal.signal(signal.SIGTERM, stop)  # Ray puts its own handler there
+        signal.signal(signal.SIGTERM, sigterm_handler)  # Ray installs its own handler
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def all_here(ray: Any) -> bool:
+def is_single_machine(ray: Any) -> bool:
     """Whether all nodes of the cluster are this machine, and so share its disk."""
     return {node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]} == {socket.gethostname()}

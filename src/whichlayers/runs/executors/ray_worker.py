@@ -1,4 +1,4 @@
-"""A worker on a Ray cluster: an actor that trains stacks in a thread and is asked for its news."""
+"""A worker on a Ray cluster: an actor that runs stacks in a thread and is polled for events."""
 
 from __future__ import annotations
 
@@ -16,85 +16,97 @@ from pathlib import Path
 from whichlayers.engine.results import EngineSettings, checkpoint_file
 from whichlayers.runs import machine
 from whichlayers.runs.events import StackDone, WorkerEvent
-from whichlayers.runs.executors.transfer import Parcel, SentSubjects
-from whichlayers.runs.executors.worker import Measure, Room, Setup, Workplace, error_text
+from whichlayers.runs.executors.transfer import AssetBundle, RemoteAssets
+from whichlayers.runs.executors.worker import (
+    MeasureMemory,
+    MemoryReport,
+    TrialRunner,
+    WorkerConfig,
+    error_text,
+)
 from whichlayers.runs.plan import Stack
 
 
 @dataclass(frozen=True)
-class Joined:
-    """An actor's first word: where it runs, and what its memory holds."""
+class WorkerInfo:
+    """Where an actor runs, its software versions, and its memory."""
 
     node: str
     host: str
     pid: int
-    device: str  # in words
+    device: str  # with its hardware name
     versions: dict[str, str]
-    room: Room
-    trouble: str | None = (
-        None  # why nothing could be measured; training will meet it again and tell whose it is
-    )
+    memory: MemoryReport
+    memory_error: str | None = None  # why memory could not be measured; the trials concerned will fail later
 
 
 def scratch_folder(run_key: str) -> Path:
-    """Of one study on this machine's own disk; the same when the study goes on later."""
+    """The folder of a study on this machine's own disk; the same when the study is resumed."""
     return Path(tempfile.gettempdir()) / f"whichlayers-{os.getuid()}" / run_key
 
 
 class RayWorker:
-    """`setup.checkpoints` None with `setup.checkpoint_seconds`: they go to this machine's own disk."""
+    """The actor.
 
-    def __init__(self, setup: Setup, parcel: Parcel | None, run_key: str) -> None:
+    Args:
+        config: If it has `checkpoint_seconds` but no folder for checkpoints, they are written to the local disk.
+        bundle: Models and data; None if the engine needs none.
+        run_key: Identifies the study folder.
+    """
+
+    def __init__(self, config: WorkerConfig, bundle: AssetBundle | None, run_key: str) -> None:
         import ray
 
         self.scratch = scratch_folder(run_key)
-        self.own_checkpoints = setup.checkpoints is None and setup.checkpoint_seconds > 0
-        if self.own_checkpoints:
-            setup = dataclasses.replace(
-                setup, checkpoints=self.scratch / "checkpoints", encoders=self.scratch / "encoders"
+        self.local_checkpoints = config.checkpoints is None and config.checkpoint_seconds > 0
+        if self.local_checkpoints:
+            config = dataclasses.replace(
+                config, checkpoints=self.scratch / "checkpoints", finetuned_models=self.scratch / "encoders"
             )
-        subjects = None if parcel is None else SentSubjects(parcel, ray.get, self.scratch)
-        self.workplace = Workplace(setup, subjects)
-        self.mail: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
-        self.done: Stack | None = None  # it came to its end, and its checkpoint is still there
+        assets = None if bundle is None else RemoteAssets(bundle, ray.get, self.scratch)
+        self.runner = TrialRunner(config, assets)
+        self.events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
+        self.finished: Stack | None = None  # the last finished stack, whose checkpoint is still there
         self.stack: Stack | None = None
 
-    def join(self, order: Measure) -> Joined:
+    def join(self, request: MeasureMemory) -> WorkerInfo:
+        """Measure memory and describe this worker."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
-        device = machine.device_name(self.workplace.setup.device)
-        room, trouble = Room([None] * len(order.kinds), None), None
+        device = machine.device_name(self.runner.config.device)
+        memory, memory_error = MemoryReport([None] * len(request.trials), None), None
         try:
-            room = self.workplace.measure(order)
+            memory = self.runner.measure_memory(request)
         except Exception as error:
-            trouble = error_text(error)
-        return Joined(node, socket.gethostname(), os.getpid(), device, machine.versions(), room, trouble)
+            memory_error = error_text(error)
+        versions = machine.versions()
+        return WorkerInfo(node, socket.gethostname(), os.getpid(), device, versions, memory, memory_error)
 
-    def begin(self, stack: Stack) -> None:
-        """A new stack is sent only when the outcomes of the one before are in results.db."""
-        self._forget()
+    def start(self, stack: Stack) -> None:
+        """Start a stack; called after the results of the previous one are in results.db."""
+        self._delete_checkpoint()
         self.stack = stack
-        threading.Thread(target=self.workplace.run, args=(stack, self.mail.put), daemon=True).start()
+        threading.Thread(target=self.runner.run, args=(stack, self.events.put), daemon=True).start()
 
-    def news(self, patience: float) -> list[WorkerEvent]:
-        """All there is, after waiting for the first."""
-        found: list[WorkerEvent] = []
+    def poll(self, timeout: float) -> list[WorkerEvent]:
+        """All pending events; waits up to `timeout` seconds for the first one."""
+        events: list[WorkerEvent] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self.mail.get(timeout=patience))
+            events.append(self.events.get(timeout=timeout))
             while True:
-                found.append(self.mail.get_nowait())
-        if any(isinstance(event, StackDone) for event in found):
-            self.done = self.stack
-        return found
+                events.append(self.events.get_nowait())
+        if any(isinstance(event, StackDone) for event in events):
+            self.finished = self.stack
+        return events
 
-    def _forget(self) -> None:
-        if self.own_checkpoints and self.done is not None:
-            settings = EngineSettings(checkpoint_folder=self.workplace.setup.checkpoints)
-            if (saved := checkpoint_file(settings, self.done.trials)) is not None:
-                saved.unlink(missing_ok=True)
-        self.done = None
+    def _delete_checkpoint(self) -> None:
+        if self.local_checkpoints and self.finished is not None:
+            settings = EngineSettings(checkpoint_folder=self.runner.config.checkpoints)
+            if (checkpoint := checkpoint_file(settings, self.finished.trials)) is not None:
+                checkpoint.unlink(missing_ok=True)
+        self.finished = None
 
-    def clean(self) -> None:
-        """The study is complete: nothing of it is needed here any more."""
+    def clean_up(self) -> None:
+        """Delete the local files of the study; called when it is complete."""
         shutil.rmtree(self.scratch, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""A study's models and data as values that can be sent to machines which share no disk with this one.
+"""Transfer of models and data to machines that do not share a disk with this one.
 
-Each is put into a store once (Ray's object store) and fetched once by each worker that needs it; a stack then
-travels as its trials alone.
+Each asset is put into an object store (Ray's) once and fetched once by each worker that needs it. A stack is then sent
+as its trials alone.
 """
 
 from __future__ import annotations
@@ -19,43 +19,47 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.runs.assets import Catalogue, Subjects
+from whichlayers.runs.assets import AssetIndex, Assets
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
     from whichlayers.data.corpora import Corpus
-    from whichlayers.data.tokenize import TokenisedTask
+    from whichlayers.data.tokenize import TokenizedTask
     from whichlayers.models.load import ModelFiles
 
-SENT = {".json", ".txt", ".safetensors", ".model", ".jinja"}  # suffixes of a model's files that are sent
-Reference = Any  # to something in the store
+SENT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".jinja"}  # of the files of a model
+Reference = Any  # to an object in the store
 Put = Callable[[Any], Reference]
 Get = Callable[[Reference], Any]
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """References, by what a trial says of its model, task and corpus."""
+class AssetBundle:
+    """References to all models and data of a study in the object store."""
 
-    files: dict[str, ModelFiles] = field(default_factory=dict)
-    models: dict[str, Reference] = field(default_factory=dict)  # to the bytes of each file, by name
+    files: dict[str, ModelFiles] = field(default_factory=dict)  # by model fingerprint
+    models: dict[str, Reference] = field(
+        default_factory=dict
+    )  # to file contents by name, by model fingerprint
+    # to tokenized tasks, by task fingerprint, model fingerprint and sequence length
     data: dict[tuple[str, str, int], Reference] = field(default_factory=dict)
-    corpora: dict[str, Reference] = field(default_factory=dict)
+    corpora: dict[str, Reference] = field(default_factory=dict)  # by corpus fingerprint
 
 
-def packed(subjects: Subjects, put: Put) -> Parcel:
-    """All that `subjects.check` has loaded. One model after another is in this process's memory."""
-    files = dict(subjects.catalogue.models)
-    return Parcel(
+def bundle_assets(assets: Assets, put: Put) -> AssetBundle:
+    """Put everything that `assets.check` has loaded into the object store, one model at a time to save memory."""
+    files = dict(assets.index.models)
+    return AssetBundle(
         files,
-        {fingerprint: put(_bytes_of(model)) for fingerprint, model in files.items()},
-        {key: put(tokens) for key, tokens in subjects.tokenised().items()},
-        {fingerprint: put(corpus) for fingerprint, corpus in subjects.corpora().items()},
+        {fingerprint: put(_read_files(model)) for fingerprint, model in files.items()},
+        {key: put(task) for key, task in assets.tokenized_tasks().items()},
+        {fingerprint: put(corpus) for fingerprint, corpus in assets.loaded_corpora().items()},
     )
 
 
-def _bytes_of(files: ModelFiles) -> dict[str, np.ndarray]:
-    suffixes = SENT | ({".bin"} if files.allow_pickle else set())
+def _read_files(files: ModelFiles) -> dict[str, np.ndarray]:
+    """The contents (uint8) of the files of a model by name."""
+    suffixes = SENT_SUFFIXES | ({".bin"} if files.allow_pickle else set())
     return {
         file.name: np.fromfile(file, np.uint8)
         for file in sorted(files.folder.iterdir())
@@ -63,59 +67,66 @@ def _bytes_of(files: ModelFiles) -> dict[str, np.ndarray]:
     }
 
 
-class SentSubjects(Subjects):
-    """Models and data out of a parcel, on a machine that has none of them on its disk."""
+class RemoteAssets(Assets):
+    """Assets from a bundle, on a machine without the original files.
 
-    def __init__(self, parcel: Parcel, get: Get, scratch: Path) -> None:
+    Args:
+        bundle: References to the models and data.
+        get: Fetches an object from the store.
+        scratch: Local folder for model files and the cache.
+    """
+
+    def __init__(self, bundle: AssetBundle, get: Get, scratch: Path) -> None:
         super().__init__(scratch / "cache")
-        self.catalogue = Catalogue(scratch / "cache", dict(parcel.files))
-        self.parcel, self.get, self.scratch = parcel, get, scratch
-        self.checked: set[str] = set()  # models whose files on this disk are those that were sent
+        self.index = AssetIndex(scratch / "cache", dict(bundle.files))
+        self.bundle, self.get, self.scratch = bundle, get, scratch
+        self.verified: set[str] = set()  # fingerprints of models whose local files are complete
 
-    def _files_of(self, trial: Trial) -> ModelFiles:
-        files = self.parcel.files[trial.model_fingerprint]
-        here = dataclasses.replace(files, folder=self.scratch / "models" / files.fingerprint)
-        if files.fingerprint not in self.checked:
-            if not _is_whole(here):
-                shutil.rmtree(here.folder, ignore_errors=True)
-                _write(self.get(self.parcel.models[files.fingerprint]), here.folder)
-            if not _is_whole(here):
+    def _model_files_of(self, trial: Trial) -> ModelFiles:
+        files = self.bundle.files[trial.model_fingerprint]
+        local = dataclasses.replace(files, folder=self.scratch / "models" / files.fingerprint)
+        if files.fingerprint not in self.verified:
+            if not _is_complete(local):
+                shutil.rmtree(local.folder, ignore_errors=True)
+                _write_files(self.get(self.bundle.models[files.fingerprint]), local.folder)
+            if not _is_complete(local):
                 raise WhichlayersError(
-                    f"the files of model {files.name} arrived damaged in {here.folder}: is that disk full?"
+                    f"the files of model {files.name} in {local.folder} are damaged: check the free disk space there"
                 )
-            self.checked.add(files.fingerprint)
-        return here
+            self.verified.add(files.fingerprint)
+        return local
 
-    def data(self, trial: Trial) -> TokenisedTask:
+    def data(self, trial: Trial) -> TokenizedTask:
         key = (trial.task_fingerprint, trial.model_fingerprint, trial.training.max_length)
         if key not in self._data:
-            self._data[key] = self.get(self.parcel.data[key])
+            self._data[key] = self.get(self.bundle.data[key])
         return self._data[key]
 
     def corpus(self, trial: Trial) -> Corpus:
         assert trial.word_probe is not None
-        wanted = trial.word_probe.fingerprint
-        if wanted not in self._corpora:
-            self._corpora[wanted] = self.get(self.parcel.corpora[wanted])
-        return self._corpora[wanted]
+        fingerprint = trial.word_probe.fingerprint
+        if fingerprint not in self._corpora:
+            self._corpora[fingerprint] = self.get(self.bundle.corpora[fingerprint])
+        return self._corpora[fingerprint]
 
 
-def _is_whole(files: ModelFiles) -> bool:
-    from whichlayers.models.find import fingerprint_of
+def _is_complete(files: ModelFiles) -> bool:
+    """Whether the files have the expected fingerprint."""
+    from whichlayers.models.find import hash_model_files
 
     try:
-        return fingerprint_of(files.folder, files.allow_pickle) == files.fingerprint
+        return hash_model_files(files.folder, files.allow_pickle) == files.fingerprint
     except (WhichlayersError, OSError):
         return False
 
 
-def _write(files: dict[str, np.ndarray], folder: Path) -> None:
-    """The folder is there whole or not at all; of two workers that write it at once, one does for both."""
+def _write_files(files: dict[str, np.ndarray], folder: Path) -> None:
+    """Write a folder atomically; if two workers write it at the same time, one of them succeeds."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".partial-") as partial:
         inner = Path(partial) / "model"
         inner.mkdir()
         for name, content in files.items():
             content.tofile(inner / name)
-        with contextlib.suppress(OSError):  # the other one was first
+        with contextlib.suppress(OSError):  # another worker was faster
             os.rename(inner, folder)

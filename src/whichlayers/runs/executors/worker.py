@@ -1,7 +1,7 @@
-"""Where stacks train: in this process, or in a worker process that takes orders through a socket.
+"""Runs stacks in the current process: the main process, or a worker process that receives requests over a socket.
 
-A worker's reading thread waits on that socket. When the driver is gone, however it went, the socket closes
-and the worker ends at once: nothing trains for nobody.
+A thread of a worker process reads from the socket. When the main process ends for any reason, the socket closes, and
+the worker process exits at once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whichlayers.engine.cost import Need, Pace, does_not_fit, is_out_of_memory, release
+from whichlayers.engine.cost import (
+    MemoryCost,
+    StackTiming,
+    is_out_of_memory,
+    out_of_memory_error,
+    release_memory,
+)
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.records import Epoch, Outcome
+from whichlayers.results.records import EpochLike, TrialResultLike
 from whichlayers.runs.events import (
     Emit,
     EpochDone,
@@ -38,188 +44,196 @@ from whichlayers.runs.plan import Stack
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
-    from whichlayers.runs.assets import Catalogue, Subjects
+    from whichlayers.runs.assets import AssetIndex, Assets
 
 TRACEBACK_LINES = 30
-SECONDS_BETWEEN_NEWS = 0.25
+PROGRESS_SECONDS = 0.25  # minimum time between two progress events of a stack
 DEFAULT_ENGINE = "whichlayers.runs.executors.worker:train_stack"
 
 log = logging.getLogger(__name__)
 
-OnEpoch = Callable[[str, Epoch], None]
-OnSteps = Callable[[int], None]  # how many more trial-steps are done
+OnEpoch = Callable[[str, EpochLike], None]
+OnSteps = Callable[[int], None]  # called with a number of finished steps, summed over trials
 
 
 @dataclass(frozen=True)
-class Setup:
-    """All a process needs to train stacks; small, and made of plain values, so that it can be sent to one."""
+class WorkerConfig:
+    """The configuration of a process that runs stacks; small and picklable, to be sent to a worker process."""
 
-    engine: str  # "module:function"; the tests put a stand-in here
+    engine: str  # "module:function"; tests replace it
     device: str
     threads: int
-    catalogue: Catalogue | None = None
-    checkpoints: Path | None = None  # where long stacks are saved while they train; None: nowhere
+    asset_index: AssetIndex | None = None
+    checkpoints: Path | None = None  # folder for checkpoints of running stacks; None: no checkpoints
     checkpoint_seconds: float = 300.0
-    encoders: Path | None = None  # where finetuned models wait for questions about words; None: in memory
+    finetuned_models: Path | None = None  # folder for models that word probes need; None: kept in memory
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A worker's first word: it has started and waits for stacks."""
+class WorkerReady:
+    """The first message of a worker: it has started."""
 
 
 @dataclass(frozen=True)
-class Measure:
-    """An order: what does a trial of each of these kinds take, and what is free?"""
+class MeasureMemory:
+    """A request: measure the memory cost of these trials, and the free memory. The reply is a `MemoryReport`."""
 
-    kinds: list[Trial]
-    devices: tuple[str, ...]  # none named: the worker's own
-    most: int  # trials that shall share a stack
-
-
-@dataclass(frozen=True)
-class Room:
-    """The answer: bytes; None where nothing is known."""
-
-    needs: list[Need | None]
-    free: int | None  # on the device that has the least
+    trials: list[Trial]
+    devices: tuple[str, ...]  # where free memory is measured; empty: the worker's own device
+    max_stack: int  # the largest stack size of interest
 
 
 @dataclass(frozen=True)
-class TimeStacks:
-    """An order: how long do stacks like these take?"""
+class MemoryReport:
+    """Memory cost of each trial, and free memory, in bytes; None where unknown."""
+
+    costs: list[MemoryCost | None]
+    free: int | None  # on the device with the least free memory
+
+
+@dataclass(frozen=True)
+class MeasureTime:
+    """A request: time a few steps of these stacks. The reply is a `TimeReport`."""
 
     stacks: list[Stack]
-    seconds: float  # to find it out, for all of them; the first of each model is timed in any case
+    seconds: float  # for all of them; the first stack of each model is timed in any case
 
 
 @dataclass(frozen=True)
-class Times:
-    """The answer; None for a stack that was not timed."""
+class TimeReport:
+    """The timing of each stack; None for a stack that was not timed."""
 
-    paces: list[Pace | None]
-    loading: float  # seconds that models and data took, once a process
-    device: str  # what kind it is, in words
+    timings: list[StackTiming | None]
+    loading: float  # seconds to load models and data, once per process
+    device: str  # hardware name
 
 
-class Workplace:
-    """One process's engine and subjects, loaded once and kept."""
+class TrialRunner:
+    """Runs stacks of trials in this process with an engine and assets that are loaded once.
 
-    def __init__(self, setup: Setup, subjects: Subjects | None = None) -> None:
-        module, _, function = setup.engine.partition(":")
-        home = importlib.import_module(module)
-        self.setup = setup
-        self.engine: Callable[..., list[Any]] = getattr(home, function)
-        self.room: Callable[..., Room] | None = getattr(home, f"{function}_room", None)
-        self.times: Callable[..., Times] | None = getattr(home, f"{function}_times", None)
-        self._subjects = subjects
-        self.hand_in: Callable[[list[Any]], None] = lambda outcomes: None  # outcomes of a stack that goes on
-        self.found_done: OnSteps = lambda steps: None  # trial-steps that an earlier run did
+    An engine is a function `engine(stack, runner, on_epoch=..., on_steps=...)` that returns the results of the trials.
+    Its module may also define `engine_memory` and `engine_time`, which answer `MeasureMemory` and `MeasureTime`.
+    """
+
+    def __init__(self, config: WorkerConfig, assets: Assets | None = None) -> None:
+        module_name, _, function = config.engine.partition(":")
+        module = importlib.import_module(module_name)
+        self.config = config
+        self.engine: Callable[..., list[Any]] = getattr(module, function)
+        self.memory_hook: Callable[..., MemoryReport] | None = getattr(module, f"{function}_memory", None)
+        self.time_hook: Callable[..., TimeReport] | None = getattr(module, f"{function}_time", None)
+        self._assets = assets
+        # set while a stack runs: report the results of trials that end before their stack, and restored steps
+        self.report_results: Callable[[list[Any]], None] = lambda results: None
+        self.report_restored: OnSteps = lambda steps: None
 
     @property
-    def subjects(self) -> Subjects:
-        if self._subjects is None:
-            from whichlayers.runs.assets import Subjects
+    def assets(self) -> Assets:
+        if self._assets is None:
+            from whichlayers.runs.assets import Assets
 
-            assert self.setup.catalogue is not None
-            self._subjects = Subjects.from_catalogue(self.setup.catalogue)
-        return self._subjects
+            assert self.config.asset_index is not None
+            self._assets = Assets.from_index(self.config.asset_index)
+        return self._assets
 
-    def measure(self, order: Measure) -> Room:
-        """WhichlayersError if a trial does not even fit alone."""
-        if self.room is None:
-            return Room([None] * len(order.kinds), None)
-        return self.room(order, self)
+    def measure_memory(self, request: MeasureMemory) -> MemoryReport:
+        """Measure memory costs. Raises WhichlayersError if a single trial does not fit."""
+        if self.memory_hook is None:
+            return MemoryReport([None] * len(request.trials), None)
+        return self.memory_hook(request, self)
 
-    def time(self, order: TimeStacks) -> Times:
-        if self.times is None:
-            return Times([None] * len(order.stacks), 0.0, self.setup.device)
-        return self.times(order, self)
+    def measure_time(self, request: MeasureTime) -> TimeReport:
+        """Time a few steps of some stacks."""
+        if self.time_hook is None:
+            return TimeReport([None] * len(request.stacks), 0.0, self.config.device)
+        return self.time_hook(request, self)
 
     def run(self, stack: Stack, emit: Emit) -> None:
-        """Train a stack; whatever goes wrong is news, not an exception."""
-        told, steps, restored = 0.0, 0, 0
-        notes = Notes(emit)
-        ended: list[str] = []
+        """Run a stack; exceptions are reported as `StackFailed` events."""
+        last_event, steps, restored = 0.0, 0, 0
+        handler = WarningHandler(emit)
+        reported: list[str] = []
 
-        def hand_in(outcomes: list[Outcome]) -> None:
-            ended.extend(outcome.trial_id for outcome in outcomes)
-            emit(TrialsDone(stack.number, outcomes))
+        def report_results(results: list[TrialResultLike]) -> None:
+            reported.extend(result.trial_id for result in results)
+            emit(TrialsDone(stack.number, results))
 
-        self.hand_in = hand_in
+        self.report_results = report_results
 
-        def on_epoch(trial_id: str, epoch: Epoch) -> None:
+        def on_epoch(trial_id: str, epoch: EpochLike) -> None:
             emit(EpochDone(trial_id, epoch))
 
         def on_steps(more: int) -> None:
-            nonlocal told, steps
+            nonlocal last_event, steps
             steps += more
-            if (now := time.monotonic()) - told >= SECONDS_BETWEEN_NEWS:
-                told = now
+            if (now := time.monotonic()) - last_event >= PROGRESS_SECONDS:
+                last_event = now
                 emit(StepsDone(stack.number, steps, restored))
 
-        def found_done(more: int) -> None:
-            nonlocal told, restored
+        def report_restored(more: int) -> None:
+            nonlocal last_event, restored
             restored += more
-            told = 0.0  # to be told at once
+            last_event = 0.0  # emit at once
             on_steps(more)
 
-        self.found_done = found_done
+        self.report_restored = report_restored
 
-        logging.getLogger("whichlayers").addHandler(notes)
+        logging.getLogger("whichlayers").addHandler(handler)
         try:
-            outcomes = self.engine(stack, self, on_epoch=on_epoch, on_steps=on_steps)
-            if sorted([*ended, *(o.trial_id for o in outcomes)]) != sorted(stack.trial_ids):
-                raise RuntimeError("the engine did not give one outcome for each trial of the stack")
+            results = self.engine(stack, self, on_epoch=on_epoch, on_steps=on_steps)
+            if sorted([*reported, *(result.trial_id for result in results)]) != sorted(stack.trial_ids):
+                raise RuntimeError("the engine did not return one result for each trial of the stack")
         except Exception as error:
             end: WorkerEvent = StackFailed(stack.number, error_text(error), is_out_of_memory(error))
         else:
-            end = StackDone(stack.number, outcomes)
+            end = StackDone(stack.number, results)
         finally:
-            logging.getLogger("whichlayers").removeHandler(notes)
-        release()  # not before, since an error holds the tensors of its stack
+            logging.getLogger("whichlayers").removeHandler(handler)
+        release_memory()  # after the except block: an exception keeps the tensors of its stack alive
         emit(end)
 
 
-class Notes(logging.Handler):
-    """Passes the engine's warnings on to the driver."""
+class WarningHandler(logging.Handler):
+    """Sends logged warnings to the scheduler as `WorkerNote` events."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, send: Emit) -> None:
         super().__init__(logging.WARNING)
-        self.pass_on = emit
+        self.send = send
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.pass_on(WorkerNote(record.getMessage()))
+        self.send(WorkerNote(record.getMessage()))
 
 
-def train_stack(stack: Stack, workplace: Workplace, on_epoch: OnEpoch, on_steps: OnSteps) -> list[Outcome]:
-    """The real engine: the stack's encoder and data, then finetuning, or probing of the frozen model."""
+def train_stack(
+    stack: Stack, runner: TrialRunner, on_epoch: OnEpoch, on_steps: OnSteps
+) -> list[TrialResultLike]:
+    """The default engine: finetunes the models of a stack, or runs its probes."""
     import torch
 
-    from whichlayers.engine.cuda_graphs import start_compiler
+    from whichlayers.engine.cuda_graphs import warm_up_compiler
     from whichlayers.engine.finetune import finetune
     from whichlayers.engine.results import EngineSettings
 
-    setup, trials = workplace.setup, stack.trials
-    torch.set_num_threads(setup.threads)
+    config, trials = runner.config, stack.trials
+    torch.set_num_threads(config.threads)
     if trials[0].word_probe is not None:
-        from whichlayers.runs.word_trials import answer_stack
+        from whichlayers.runs.word_trials import run_word_stack
 
-        return answer_stack(stack, workplace, on_steps)
-    if setup.device.startswith("cuda") and trials[0].probe is None:
-        start_compiler()  # while model and data are read
-    encoder = workplace.subjects.encoder(trials[0])
-    data = workplace.subjects.data(trials[0])
+        return run_word_stack(stack, runner, on_steps)
+    if config.device.startswith("cuda") and trials[0].probe is None:
+        warm_up_compiler()  # in the background while the model and the data are loaded
+    encoder = runner.assets.encoder(trials[0])
+    data = runner.assets.data(trials[0])
     if trials[0].probe is not None:
-        from whichlayers.probes.sentence_probe import run as run_probes
+        from whichlayers.probes.sentence_probe import run_probes
 
-        cache = workplace.subjects.catalogue.cache
+        cache = runner.assets.index.cache
         return list(
             run_probes(
                 trials,
                 encoder,
                 data,
-                device=setup.device,
+                device=config.device,
                 cache=cache and cache / "features",
                 on_epoch=on_epoch,
                 on_step=on_steps,
@@ -227,107 +241,109 @@ def train_stack(stack: Stack, workplace: Workplace, on_epoch: OnEpoch, on_steps:
         )
     settings = EngineSettings(
         slots=stack.slots,
-        alike=stack.alike,
-        checkpoint_folder=setup.checkpoints,
-        checkpoint_seconds=setup.checkpoint_seconds,
-        keep_checkpoint=True,  # the driver deletes it when the outcomes are in results.db
+        similar_stacks=stack.similar_stacks,
+        checkpoint_folder=config.checkpoints,
+        checkpoint_seconds=config.checkpoint_seconds,
+        keep_checkpoint=True,  # the scheduler deletes it when the results are in results.db
     )
     return list(
         finetune(
             trials,
             encoder,
             data,
-            device=setup.device,
+            device=config.device,
             on_epoch=on_epoch,
             on_step=on_steps,
-            on_restored=workplace.found_done,
+            on_restored=runner.report_restored,
             settings=settings,
         )
     )
 
 
-def train_stack_room(order: Measure, workplace: Workplace) -> Room:
-    """What the real engine takes: a step of one trial and of two, for each kind."""
+def train_stack_memory(request: MeasureMemory, runner: TrialRunner) -> MemoryReport:
+    """Memory costs of the default engine, from one step of a stack of one trial and of two trials."""
     import torch
 
-    from whichlayers.engine.memory import free_memory, measure
+    from whichlayers.engine.memory import free_memory, measure_memory
 
-    torch.set_num_threads(workplace.setup.threads)
-    device, needs = workplace.setup.device, list[Need | None]()
-    for trial in order.kinds:
+    torch.set_num_threads(runner.config.threads)
+    device, costs = runner.config.device, list[MemoryCost | None]()
+    for trial in request.trials:
         if trial.word_probe is not None:
             trial = dataclasses.replace(trial, word_probe=None)
-        if trial.probe is not None or not trial.train_size:  # the same few batches of states for all probes
-            needs.append(None)
+        if trial.probe is not None or not trial.train_size:  # probes: memory does not depend on their number
+            costs.append(None)
             continue
-        encoder, data = workplace.subjects.encoder(trial), workplace.subjects.data(trial)
+        encoder, data = runner.assets.encoder(trial), runner.assets.data(trial)
         encoder.to(device)  # type: ignore[arg-type]
         free = free_memory(device)
         try:
-            needs.append(measure([trial], encoder, data, device, free=free, most=order.most))
+            costs.append(measure_memory([trial], encoder, data, device, free=free, limit=request.max_stack))
         except WhichlayersError:
             raise
         except Exception as error:
             if is_out_of_memory(error):
-                raise does_not_fit(None, free or 0, trial, device) from None
-            # training will meet the same error and tell it of the trials concerned
-            log.warning("what %s on %s takes could not be measured: %s", trial.model, trial.task, error)
-            needs.append(None)
-    found = [free for name in order.devices or (device,) if (free := free_memory(name)) is not None]
-    return Room(needs, min(found, default=None))
+                raise out_of_memory_error(None, free or 0, trial, device) from None
+            # training will raise the same error for the trials concerned
+            log.warning("could not measure the memory of %s on %s: %s", trial.model, trial.task, error)
+            costs.append(None)
+    free_bytes = [free for name in request.devices or (device,) if (free := free_memory(name)) is not None]
+    return MemoryReport(costs, min(free_bytes, default=None))
 
 
-def train_stack_times(order: TimeStacks, workplace: Workplace) -> Times:
-    """How long the real engine takes, one stack after another while there is time."""
+def train_stack_time(request: MeasureTime, runner: TrialRunner) -> TimeReport:
+    """Timings of the default engine, one stack after another until the time is used up."""
     import torch
 
     from whichlayers.engine.results import EngineSettings
-    from whichlayers.engine.timing import measure_pace
-    from whichlayers.probes.timing import measure_pace as measure_probes
+    from whichlayers.engine.timing import measure_timing
+    from whichlayers.probes.timing import measure_probe_timing
 
-    setup, subjects = workplace.setup, workplace.subjects
-    torch.set_num_threads(setup.threads)
-    paces, loading, seen = list[Pace | None](), 0.0, set[tuple[str, bool]]()
-    deadline = time.monotonic() + order.seconds
-    for left, stack in zip(range(len(order.stacks), 0, -1), order.stacks, strict=True):
+    config, assets = runner.config, runner.assets
+    torch.set_num_threads(config.threads)
+    timings, loading, seen = list[StackTiming | None](), 0.0, set[tuple[str, bool]]()
+    deadline = time.monotonic() + request.seconds
+    for left, stack in zip(range(len(request.stacks), 0, -1), request.stacks, strict=True):
         trial, remaining = stack.trials[0], deadline - time.monotonic()
         if trial.word_probe is not None:
             try:
-                from whichlayers.runs.word_trials import pace_of_stack
+                from whichlayers.runs.word_trials import time_word_stack
 
-                paces.append(pace_of_stack(stack, workplace, max(0.0, remaining) / left))
+                timings.append(time_word_stack(stack, runner, max(0.0, remaining) / left))
             except Exception as error:
-                log.warning("questions about words could not be timed: %s", error)
-                paces.append(None)
-            release()
+                log.warning("could not time the word probes of %s: %s", trial.model, error)
+                timings.append(None)
+            release_memory()
             continue
-        sort = (trial.model_fingerprint, trial.probe is None)
-        if remaining < 0 and sort in seen:
-            paces.append(None)
+        kind = (trial.model_fingerprint, trial.probe is None)
+        if remaining < 0 and kind in seen:
+            timings.append(None)
             continue
-        seen.add(sort)
+        seen.add(kind)
         began = time.monotonic()
-        encoder, data = subjects.encoder(trial), subjects.data(trial)
+        encoder, data = assets.encoder(trial), assets.data(trial)
         loading += time.monotonic() - began
         try:
             if trial.probe is not None:
-                pace = measure_probes(stack.trials, encoder, data, setup.device)
+                timing = measure_probe_timing(stack.trials, encoder, data, config.device)
             else:
-                settings = EngineSettings(slots=stack.slots, alike=stack.alike)
-                pace = measure_pace(
-                    stack.trials, encoder, data, setup.device, settings, max(0.0, remaining) / left
+                settings = EngineSettings(slots=stack.slots, similar_stacks=stack.similar_stacks)
+                timing = measure_timing(
+                    stack.trials, encoder, data, config.device, settings, max(0.0, remaining) / left
                 )
-            paces.append(pace)
-        except Exception as error:  # training will meet it and tell it of the trials concerned
-            log.warning("%s on %s could not be timed: %s", trial.model, trial.task, error)
-            paces.append(None)
-        release()
-    on_cuda = setup.device.startswith("cuda")
-    return Times(paces, loading, torch.cuda.get_device_name(setup.device) if on_cuda else setup.device)
+            timings.append(timing)
+        except Exception as error:  # training will raise the same error for the trials concerned
+            log.warning("could not time %s on %s: %s", trial.model, trial.task, error)
+            timings.append(None)
+        release_memory()
+    on_cuda = config.device.startswith("cuda")
+    return TimeReport(
+        timings, loading, torch.cuda.get_device_name(config.device) if on_cuda else config.device
+    )
 
 
 def error_text(error: BaseException) -> str:
-    """First what it was, in one line, then the end of the traceback; an error meant for users needs none."""
+    """The error in one line, followed by the end of its traceback unless it is a WhichlayersError."""
     if isinstance(error, WhichlayersError):
         return str(error)
     first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
@@ -336,34 +352,44 @@ def error_text(error: BaseException) -> str:
 
 
 def main(descriptor: int) -> None:
-    """A worker process, from its first line to its last."""
+    """The main function of a worker process; `descriptor` is its end of the socket."""
     faulthandler.enable()
     serve(Connection(descriptor), leave=lambda: os._exit(0))
 
 
 def serve(connection: Connection, leave: Callable[[], Any]) -> None:
-    orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    """Process requests until the connection closes.
+
+    The first message is a `WorkerConfig`; each further one is a `Stack`, a `MeasureMemory` or a `MeasureTime`.
+
+    Args:
+        connection: To the main process.
+        leave: Called by the reading thread when the connection closes.
+    """
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def listen() -> None:
         try:
             while True:
-                orders.put(connection.recv())
+                requests.put(connection.recv())
         except (EOFError, OSError):
-            orders.put(None)
+            requests.put(None)
             leave()
 
     threading.Thread(target=listen, daemon=True).start()
-    setup = orders.get()
-    if setup is None:
+    config = requests.get()
+    if config is None:
         return
-    workplace = Workplace(setup)
-    connection.send(Ready())
-    while (order := orders.get()) is not None:
-        if isinstance(order, Measure | TimeStacks):
+    runner = TrialRunner(config)
+    connection.send(WorkerReady())
+    while (request := requests.get()) is not None:
+        if isinstance(request, MeasureMemory | MeasureTime):
             try:
-                known = workplace.measure(order) if isinstance(order, Measure) else workplace.time(order)
-                connection.send(known)
+                if isinstance(request, MeasureMemory):
+                    connection.send(runner.measure_memory(request))
+                else:
+                    connection.send(runner.measure_time(request))
             except WhichlayersError as error:
                 connection.send(error)
         else:
-            workplace.run(order, connection.send)
+            runner.run(request, connection.send)

@@ -5,7 +5,7 @@ from fake_facts import a_study
 
 from whichlayers.config.errors import StudyError
 from whichlayers.config.sections import ModelSpec, TaskSpec
-from whichlayers.study.file import Study, load_study
+from whichlayers.study.study_file import Study, load_study
 
 GOOD = """name = "x"
 train_sizes = [500, 0.1, "all"]
@@ -47,7 +47,7 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new, 1)
 
 
-def test_a_file_and_what_it_says():
+def test_a_file_is_parsed():
     study = Study.from_toml(GOOD, Path("/base"))
     assert study.train_sizes == (500, 0.1, "all")
     assert study.tasks[0].train == "/base/data/train.tsv"
@@ -57,7 +57,7 @@ def test_a_file_and_what_it_says():
     assert study.training.lr == 5e-5
 
 
-def test_the_record_says_the_same_and_every_default():
+def test_to_toml_is_complete_and_round_trips():
     study = Study.from_toml(GOOD, Path("/base"))
     record = study.to_toml()
     assert Study.from_toml(record, Path("/elsewhere")) == study
@@ -67,7 +67,7 @@ def test_the_record_says_the_same_and_every_default():
     assert a_study() != study
 
 
-def test_the_record_of_a_study_built_in_python_has_absolute_paths(tmp_path, monkeypatch):
+def test_to_toml_of_a_study_created_in_python_has_absolute_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     task = {"name": "own", "train": "a.tsv", "dev": "b.tsv", "text": "t", "label": "l"}
     record = a_study(models=["./m"], tasks=[task], description='say "hi"\n').to_toml()
@@ -77,7 +77,7 @@ def test_the_record_of_a_study_built_in_python_has_absolute_paths(tmp_path, monk
     assert study.description == 'say "hi"\n'
 
 
-def test_python_takes_names_tables_and_specs():
+def test_sections_may_be_names_tables_or_specs():
     by_name = a_study()
     by_table = a_study(models=[{"name": "some/model"}], experiments=[{"kind": "incremental", "keep": "all"}])
     by_spec = a_study(models=ModelSpec(name="some/model"), tasks=[TaskSpec(name="builtin:sentiment")])
@@ -85,34 +85,34 @@ def test_python_takes_names_tables_and_specs():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "said"),
+    ("old", "new", "line", "message"),
     [
-        ("train_sizes =", "train_size =", 2, "train_size: no such key here; did you mean `train_sizes`?"),
+        ("train_sizes =", "train_size =", 2, "train_size: unknown key; did you mean `train_sizes`?"),
         ("keep = [0, 6]", 'keep = "al"', 18, 'experiments[0].keep = "al": allowed: "all", or a list'),
         ("keep = [0, 6]", "keep = [0, -1]", 18, "experiments[0].keep = [0, -1]"),
         ('kind = "prune"', 'kind = "prun"', 21, 'experiments[1].kind = "prun"'),
         ('kind = "prune"', 'kind = "prun"', 21, 'did you mean `prune`? allowed: "incremental", "localized"'),
-        ('kind = "prune"', "", 20, "experiments[1].kind: a kind of experiment is needed"),
+        ('kind = "prune"', "", 20, "experiments[1].kind: must be a kind of experiment"),
         ("drop = [[2, 4], [1]]", "drop = [[2, 4], []]", 22, "experiments[1].drop"),
-        ("drop = [[2, 4], [1]]", "", 20, "needs at least one of top, bottom and drop"),
-        ("drop = [[2, 4], [1]]", 'recipe = "bert_init"', 22, "no such key for this kind of experiment"),
+        ("drop = [[2, 4], [1]]", "", 20, "requires at least one of top, bottom and drop"),
+        ("drop = [[2, 4], [1]]", 'recipe = "bert_init"', 22, "not a key of this kind of experiment"),
         ('"as_released"]', '"as_releasd"]', 4, 'recipe[1] = "as_releasd"'),
         ('"as_released"]', '"as_releasd"]', 4, "did you mean `as_released`?"),
-        ("lr = 5e-5", "lr = 0", 25, "training.lr = 0: must be more than 0"),
+        ("lr = 5e-5", "lr = 0", 25, "training.lr = 0: must be greater than 0"),
         ("lr = 5e-5", "lr = nan", 25, "training.lr = nan"),
         ("lr = 5e-5", "betas = [0.9]", 25, "training.betas"),
         ("lr = 5e-5", "head = 1", 25, "`head` belongs at the top of the file"),
-        ('name = "x"', 'name = "x"\nlr = 1', 2, "lr: no such key here; `lr` belongs in [training]"),
-        ('name = "x"', "name = 3", 1, "name = 3: text in quotes is needed"),
-        ('name = "x"', 'name = "x"\nseed = true', 2, "seed = true: a whole number is needed"),
+        ('name = "x"', 'name = "x"\nlr = 1', 2, "lr: unknown key; `lr` belongs in [training]"),
+        ('name = "x"', "name = 3", 1, "name = 3: must be a string in quotes"),
+        ('name = "x"', 'name = "x"\nseed = true', 2, "seed = true: must be an integer"),
         ('name = "own"', 'name = "CoLA"', 14, "tasks[1].name: CoLA is listed twice"),
-        ('name = "package:some-model"', "", 5, "models[0].name: this key is needed"),
+        ('name = "package:some-model"', "", 5, "models[0].name: this key is required"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_file_line_and_key(old, new, line, said):
+def test_problems_are_reported_with_file_line_and_key(old, new, line, message):
     (problem,) = problems_in(changed(old, new))
     assert problem.startswith(f"s.toml:{line}: ")
-    assert said in problem
+    assert message in problem
 
 
 def test_all_problems_are_listed_at_once():
@@ -122,16 +122,16 @@ def test_all_problems_are_listed_at_once():
     assert [line.split(": ")[0].strip() for line in lines[1:]] == ["s.toml:15", "s.toml:18", "s.toml:25"]
 
 
-def test_what_is_not_toml_is_said_with_its_line():
-    assert problems_in('name = "x"\nseed = = 1\n')[0].startswith("s.toml:2:8: not TOML: ")
-    assert problems_in('name = "x"\na = [1,\n')[0].startswith("s.toml:2: not TOML: ")
+def test_invalid_toml_is_reported_with_its_line():
+    assert problems_in('name = "x"\nseed = = 1\n')[0].startswith("s.toml:2:8: invalid TOML: ")
+    assert problems_in('name = "x"\na = [1,\n')[0].startswith("s.toml:2: invalid TOML: ")
 
 
-def test_a_study_built_in_python_fails_in_the_same_words():
+def test_a_study_created_in_python_has_the_same_messages():
     with pytest.raises(StudyError, match=r"^recipe = \"x\": allowed: ") as caught:
         a_study(recipe="x")
     assert caught.value.__cause__ is None
-    with pytest.raises(StudyError, match=r"^models = \[\]: at least one is needed$"):
+    with pytest.raises(StudyError, match=r"^models = \[\]: at least one is required$"):
         a_study(models=[])
     with pytest.raises(StudyError, match=r"the study has 3 problems"):
         Study()
@@ -143,9 +143,9 @@ def test_loading(tmp_path):
     with pytest.raises(StudyError, match="folder"):
         load_study(tmp_path)
     (tmp_path / "latin.toml").write_bytes(b'name = "x"\n# caf\xe9\n')
-    with pytest.raises(StudyError, match=r"latin\.toml:2: not UTF-8"):
+    with pytest.raises(StudyError, match=r"latin\.toml:2: the file is not UTF-8"):
         load_study(tmp_path / "latin.toml")
-    (tmp_path / "s.toml").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())  # with the mark some editors write
+    (tmp_path / "s.toml").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())  # with a byte order mark
     assert load_study(tmp_path / "s.toml").tasks[0].dev == str(tmp_path / "data/dev.tsv")
 
 

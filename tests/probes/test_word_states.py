@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
 
-from whichlayers.probes import word_table
+from whichlayers.probes import word_states
 from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, accuracies, fit_probes
-from whichlayers.probes.word_table import WordStates
+from whichlayers.probes.word_states import WordStates
 
 LAYERS, HIDDEN = 3, 5
 
@@ -24,7 +24,7 @@ def made_up(n=70, seed=0, dtype=np.float32):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_neurons_are_standardized_as_in_scikit_learn(dtype, monkeypatch):
-    monkeypatch.setattr(word_table, "CHUNK_BYTES", 400)  # a few rows at once
+    monkeypatch.setattr(word_states, "CHUNK_BYTES", 400)  # a few rows at once
     train, test = made_up(dtype=dtype), made_up(20, seed=1, dtype=dtype)
     scale = WordStates(train).compute_scale()
     found = WordStates(test).standardize(scale).rows(slice(None))

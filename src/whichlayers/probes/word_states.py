@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from whichlayers.errors import WhichlayersError
+from whichlayers.text import counted
 
 MAX_DEVICE_FRACTION = 0.5  # of a GPU's free memory, for one matrix
 CHUNK_BYTES = 1 << 26  # read at once when some columns of all rows are copied
@@ -26,12 +27,12 @@ class NeuronScale:
     """Mean and standard deviation of every neuron, (neurons,) float32."""
 
     mean: Tensor
-    deviation: Tensor  # 1 for a neuron that is constant
+    std: Tensor  # 1 for a neuron that is constant
 
     def select(self, neurons: Tensor) -> NeuronScale:
         """The scale of these neurons, in this order."""
         index = neurons.to(self.mean.device)
-        return NeuronScale(self.mean[index], self.deviation[index])
+        return NeuronScale(self.mean[index], self.std[index])
 
 
 class WordStates:
@@ -40,7 +41,7 @@ class WordStates:
     Args:
         states: (n, layers, H) as `extract_words` returns them, or (n, D) for features without layers.
         device: Where rows are returned.
-        scale: If given, rows are standardized with it when they are read; the stored values are not changed.
+        scale: Standardizes rows when they are read, unless None; the stored values are not changed.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class WordStates:
 
     @property
     def n_neurons(self) -> int:
+        """Number of neurons: layers * H."""
         return self.n_layers * self.hidden_size
 
     def all_neurons(self) -> np.ndarray:
@@ -86,8 +88,8 @@ class WordStates:
         if found.min() < 0 or found.max() >= self.n_neurons:
             wrong = found.min() if found.min() < 0 else found.max()
             raise WhichlayersError(
-                f"there is no neuron {wrong}: this model has neurons 0 to {self.n_neurons - 1} ({self.n_layers} layers "
-                f"of hidden size {self.hidden_size}, including the embeddings)"
+                f"there is no neuron {wrong}: this model has neurons 0 to {self.n_neurons - 1} "
+                f"({counted(self.n_layers, 'layer')} of hidden size {self.hidden_size}, including the embeddings)"
             )
         if len(np.unique(found)) < len(found):
             raise WhichlayersError("a set of neurons contains the same neuron twice")
@@ -103,12 +105,12 @@ class WordStates:
             total += block.sum(0)
             squares += block.square().sum(0)
         shift = total / self.n_words
-        mean, deviation = first + shift, (squares / self.n_words - shift.square()).clamp_min(0).sqrt()
-        constant = deviation <= 1e-6 * mean.abs()
-        return NeuronScale(mean.float(), torch.where(constant, 1.0, deviation).float())
+        mean, std = first + shift, (squares / self.n_words - shift.square()).clamp_min(0).sqrt()
+        constant = std <= 1e-6 * mean.abs()
+        return NeuronScale(mean.float(), torch.where(constant, 1.0, std).float())
 
     def standardize(self, scale: NeuronScale) -> WordStates:
-        """A view of the same words whose rows are standardized: (x - mean) / deviation."""
+        """A view of the same words whose rows are standardized: (x - mean) / std."""
         return WordStates(self.flat.view(-1, self.n_layers, self.hidden_size), self.device, scale)
 
     @property
@@ -125,7 +127,7 @@ class WordStates:
         if self.device.type == "cuda" and not found.is_cuda:
             found = found.pin_memory()
         found = found.to(self.device, non_blocking=True)
-        return found if self.scale is None else (found.float() - self.scale.mean) / self.scale.deviation
+        return found if self.scale is None else (found.float() - self.scale.mean) / self.scale.std
 
     def slice_rows(self, rows: slice) -> WordStates:
         """A view of some rows."""

