@@ -90,7 +90,7 @@ def test_t1_holds_if_more_data_need_fewer_layers(study):
     assert fraction_with_verdict(HOLDS, t1, points, early_with_more_data, 0.01) == 1
     claim = t1(with_values(points, early_with_more_data, 0.01), THRESHOLDS)
     assert len(claim.tests) == 4
-    early = next(test for test in claim.tests if "share" in test.about)
+    early = next(test for test in claim.tests if "fraction" in test.about)
     truth = np.mean([(k / 6) ** 0.4 - (k / 6) ** 2.5 for k in (1, 2)])
     assert early.effect == pytest.approx(truth, abs=0.05)
     assert early.low < truth < early.high
@@ -120,13 +120,13 @@ def test_t1_is_undecided_with_few_trials_and_not_tested_with_one_size(study):
 
 
 def with_probing(trials):
-    made = incremental(("SST-2",), (500, 5000), trials, DEPTH)
+    study_points = incremental(("SST-2",), (500, 5000), trials, DEPTH)
     probes = [
         Point("probing", "", k, trial(size=9000, seed=s, training=Training(epochs=40 + k)))
         for k in range(1, 7)
         for s in range(trials)
     ]
-    return made + probes
+    return study_points + probes
 
 
 PROBE = {1: 0.5, 2: 0.52, 3: 0.5, 4: 0.7, 5: 0.8, 6: 0.65}
@@ -190,8 +190,8 @@ def test_t3_holds_if_tasks_need_different_blocks_and_not_if_one_task_just_loses_
 
 
 def orders(trials):
-    made = permutation(("SST-2", "CoLA"), permutations=10, trials=1, depth=DEPTH)
-    return made + [
+    study_points = permutation(("SST-2", "CoLA"), permutations=10, trials=1, depth=DEPTH)
+    return study_points + [
         b for task in ("SST-2", "CoLA") for b in baselines("permutation", task, 5000, range(1, trials), DEPTH)
     ]
 
@@ -333,7 +333,7 @@ def test_s1_and_s2_on_simulated_weight_change(study):
 # --- all of them ---
 
 
-def test_a_small_study_is_told_what_to_run(tmp_path):
+def test_untested_claims_of_a_small_study_say_what_to_run(tmp_path):
     folder = write_results(tmp_path, incremental(depth=2, trials=1), lambda p: 0.5 + 0.1 * p.x, depth=2)
     found = study_claims(folder)
     assert [claim.id for claim in found] == [

@@ -64,7 +64,7 @@ def test_differences_are_those_of_scipys_paired_t_test(folders):
     assert list(found.curves["task"]) == ["SST-2", "SST-2", "CoLA", "CoLA"]  # in the order of the study
 
 
-def test_trials_without_a_partner_are_counted_and_differing_settings_listed(folders):
+def test_unpaired_trials_are_counted_and_differing_settings_listed(folders):
     found = compare_studies(*folders)
     unpaired = dict(found.unpaired)
     assert (

@@ -37,9 +37,9 @@ def browser():
 def folder(tmp_path_factory):
     from whichlayers.report.build import page
 
-    made = incremental(("SST-2", "CoLA"), (500, 5000), 4, recipes=("as_described", "as_released"))
-    made += localized(("SST-2", "CoLA")) + permutation(permutations=5, trials=2) + single_layer()
-    folder = write_results(tmp_path_factory.mktemp("page"), made, lifelike(6), name="a study")
+    study_points = incremental(("SST-2", "CoLA"), (500, 5000), 4, recipes=("as_described", "as_released"))
+    study_points += localized(("SST-2", "CoLA")) + permutation(permutations=5, trials=2) + single_layer()
+    folder = write_results(tmp_path_factory.mktemp("page"), study_points, lifelike(6), name="a study")
     (folder / "report.html").write_text(page(folder), encoding="utf-8")
     return folder
 
@@ -117,7 +117,7 @@ def test_keyboard_navigation_along_a_curve(opened):
     assert figure.locator(".tooltip").is_hidden()
 
 
-def test_switches_take_away_tasks_sizes_recipes_and_trials(opened):
+def test_switches_hide_tasks_sizes_recipes_and_trials(opened):
     figure = chart(opened, "incremental")
 
     def switch(name):
@@ -215,16 +215,20 @@ def deep(tmp_path_factory):
     """24 layers, small distances, a long name of a file: what is too wide for a phone and for paper."""
     from whichlayers.report.build import page
 
-    made = incremental(("SST-2", "UD-EWT:xpos"), (500, 5000), 4, depth=24) + permutation(depth=24)
+    study_points = incremental(("SST-2", "UD-EWT:xpos"), (500, 5000), 4, depth=24) + permutation(depth=24)
     folder = write_results(
-        tmp_path_factory.mktemp("deep"), made, lifelike(24), depth=24, moved=lambda p, n: 0.02 + 1e-4 * n
+        tmp_path_factory.mktemp("deep"),
+        study_points,
+        lifelike(24),
+        depth=24,
+        moved=lambda p, n: 0.02 + 1e-4 * n,
     )
     (folder / "study.toml").write_text(f'description = "deep"\n# {"x" * 300}\n')
     (folder / "report.html").write_text(page(folder), encoding="utf-8")
     return folder
 
 
-def test_the_name_of_an_axis_stands_beside_its_ticks(browser, deep):
+def test_axis_labels_do_not_overlap_tick_labels(browser, deep):
     with opening(browser, deep / "report.html") as page:
         found = page.locator("figure svg[role=img]:has(text[transform])").evaluate_all(
             """nodes => nodes.filter(node => node.closest("figure").dataset.chart !== "layers").map(node => {
@@ -239,7 +243,7 @@ def test_the_name_of_an_axis_stands_beside_its_ticks(browser, deep):
             assert left - 0.5 <= name_left < name_right <= ticks
 
 
-def test_tables_fit_a_phone_and_break_no_word(browser, deep):
+def test_tables_fit_a_phone_without_breaking_words(browser, deep):
     with opening(browser, deep / "report.html", 390, has_touch=True) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         rows = page.locator("table").first.locator("tbody tr")
@@ -256,7 +260,7 @@ def test_tables_fit_a_phone_and_break_no_word(browser, deep):
             assert lines <= len(text.replace("-", " ").split()), text
 
 
-def test_paper_is_not_made_wider_by_a_table(browser, deep):
+def test_tables_do_not_widen_the_printed_page(browser, deep):
     with opening(browser, deep / "report.html", 700) as page:
         page.emulate_media(media="print")
         page.wait_for_timeout(100)
@@ -279,7 +283,7 @@ def test_a_phone_scrolls_down_and_not_sideways(browser, folder, width):
         assert "mean" in chart(page, "incremental").locator(".tooltip").inner_text()
 
 
-def test_on_paper_it_is_light_and_without_switches(browser, folder):
+def test_the_printed_page_is_light_and_has_no_switches(browser, folder):
     with opening(browser, folder / "report.html", color_scheme="dark") as page:
         page.emulate_media(media="print")
         page.wait_for_timeout(100)
@@ -294,8 +298,10 @@ def test_on_paper_it_is_light_and_without_switches(browser, folder):
 def test_markup_in_names_is_not_executed(browser, tmp_path):
     from whichlayers.report.build import page as made_page
 
-    made = incremental((MARKUP, "=1+1"), (500, 900), models=(MARKUP, "other"))
-    folder = write_results(tmp_path, made, lambda p: MARKUP if p.x == 2 else lifelike(6)(p), name=MARKUP)
+    study_points = incremental((MARKUP, "=1+1"), (500, 900), models=(MARKUP, "other"))
+    folder = write_results(
+        tmp_path, study_points, lambda p: MARKUP if p.x == 2 else lifelike(6)(p), name=MARKUP
+    )
     (folder / "report.html").write_text(made_page(folder), encoding="utf-8")
     with opening(browser, folder / "report.html") as page:
         figure = chart(page, "incremental")

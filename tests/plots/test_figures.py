@@ -22,8 +22,8 @@ from whichlayers.plots.style import DARK, LIGHT
 from whichlayers.results.frames import finished, load_points
 
 
-def read(folder, made, score=None, depth=6):
-    return finished(load_points(write_results(folder, made, score or lifelike(depth), depth=depth)))
+def read(folder, study_points, score=None, depth=6):
+    return finished(load_points(write_results(folder, study_points, score or lifelike(depth), depth=depth)))
 
 
 def lines_with(axes, marker):
@@ -72,10 +72,10 @@ def test_up_to_twelve_tasks_fill_their_rows_well(tasks):
 
 
 def test_legend_and_panels_do_not_overlap(tmp_path):
-    made = incremental(
+    study_points = incremental(
         [f"task {i}" for i in range(5)], (500, 5000), 2, recipes=("as_described", "as_released")
     )
-    figure = draw(read(tmp_path, made), "incremental")
+    figure = draw(read(tmp_path, study_points), "incremental")
     renderer = figure.canvas.get_renderer() if hasattr(figure.canvas, "get_renderer") else None
     (legend,) = figure.legends
     covered = legend.get_window_extent(renderer)
@@ -85,8 +85,10 @@ def test_legend_and_panels_do_not_overlap(tmp_path):
 
 
 def test_variants_differ_by_line_and_marker_and_models_have_rows(tmp_path):
-    made = incremental(sizes=(500, 5000), recipes=("as_described", "bert_init"), models=("one", "two"))
-    figure = draw(read(tmp_path, made), "incremental")
+    study_points = incremental(
+        sizes=(500, 5000), recipes=("as_described", "bert_init"), models=("one", "two")
+    )
+    figure = draw(read(tmp_path, study_points), "incremental")
     assert len(figure.axes) == 2
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
     curves = lines_with(figure.axes[0], "o") + lines_with(figure.axes[0], "s")
@@ -121,7 +123,7 @@ def test_sizes_go_from_light_to_dark_and_the_other_way_on_a_dark_page(n):
     ("make", "experiment", "curves"),
     [(localized, "localized", 2), (single_layer, "single_layer", 1), (prune, "prune", 2)],
 )
-def test_conditions_stand_between_their_baselines(tmp_path, make, experiment, curves):
+def test_conditions_are_drawn_between_their_baselines(tmp_path, make, experiment, curves):
     points = read(tmp_path, make(("SST-2", "CoLA")))
     figure = draw(points, experiment)
     assert len(figure.axes) == 2
@@ -156,8 +158,10 @@ def test_permutations_are_circles_with_the_mean_over_permutations(tmp_path):
     ],
 )
 def test_few_or_equal_permutations_have_no_density(tmp_path, values, shape):
-    made = permutation(permutations=len(values))
-    points = read(tmp_path, made, lambda p: values[int(p.x) - 1] if p.condition == "permuted" else 0.9)
+    study_points = permutation(permutations=len(values))
+    points = read(
+        tmp_path, study_points, lambda p: values[int(p.x) - 1] if p.condition == "permuted" else 0.9
+    )
     (panel,) = draw(points, "permutation").panels
     (strip,) = [mark for mark in panel.marks if mark.kind == "strip"]
     assert bool(strip.outline) == shape
@@ -168,7 +172,7 @@ def test_few_or_equal_permutations_have_no_density(tmp_path, values, shape):
     assert ("permutations with the same score" in text) == (len(set(values)) < len(values))
 
 
-def test_single_trials_stand_beside_their_own_bar_however_few_the_places(tmp_path):
+def test_single_trials_are_next_to_their_own_bar_however_few_x_there_are(tmp_path):
     (panel,) = draw(read(tmp_path, prune(counts=(3,))), "prune").panels
     low, high = panel.axes.get_xlim()
     means = [line.get_xdata()[0] for line in lines_with(panel.axes, "o") + lines_with(panel.axes, "s")]
@@ -191,10 +195,10 @@ def test_listed_drops_of_the_same_size_stay_apart(tmp_path):
 
     from whichlayers.trial import Point, Surgery
 
-    made = [Point("prune", "all pretrained", 0, trial())]
+    study_points = [Point("prune", "all pretrained", 0, trial())]
     kept = {"listed 3,4": (1, 2), "listed 1,2": (3, 4)}
-    made += [Point("prune", name, 2, trial(surgery=Surgery(order=o))) for name, o in kept.items()]
-    points = read(tmp_path, made, lambda p: 0.5, depth=4)
+    study_points += [Point("prune", name, 2, trial(surgery=Surgery(order=o))) for name, o in kept.items()]
+    points = read(tmp_path, study_points, lambda p: 0.5, depth=4)
     assert set(points.condition) == {"all pretrained", "without 3, 4", "without 1, 2"}
     assert len(lines_with(draw(points, "prune").axes[0], "o")) == 1
 

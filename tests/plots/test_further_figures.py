@@ -56,8 +56,8 @@ def in_settings(depth=6, trials=2):
     return points
 
 
-def everything(folder, made, score=None, **options):
-    write_results(folder, made, score or lifelike(6), **options)
+def everything(folder, study_points, score=None, **options):
+    write_results(folder, study_points, score or lifelike(6), **options)
     points = finished(load_points(folder))
     return points, further_figures(points, load_epochs(folder), load_weight_change(folder), overlay=True)
 
@@ -70,8 +70,8 @@ def lines(figure, marker=None):
 @pytest.mark.parametrize(("tasks", "trials"), [(1, 1), (2, 2), (3, 1), (4, 1), (5, 1)])
 def test_all_figures_render_for_one_to_five_tasks_with_holes(tmp_path, tasks, trials):
     names, rng = TASKS[:tasks], np.random.default_rng(tasks)
-    made = incremental(names, (500,), trials, ks=(0, 3, 5, 6)) + localized(names, trials=trials)
-    made += (
+    study_points = incremental(names, (500,), trials, ks=(0, 3, 5, 6)) + localized(names, trials=trials)
+    study_points += (
         single_layer(names[:1], trials=trials)
         + permutation(names, trials=trials, permutations=3)
         + probing(names[:1], trials)
@@ -80,7 +80,7 @@ def test_all_figures_render_for_one_to_five_tasks_with_holes(tmp_path, tasks, tr
     def score(p):
         return None if rng.random() < 0.15 else lifelike(6)(p)
 
-    points, further = everything(tmp_path, made, score, epochs=5, moved=lambda p, layer: float(layer))
+    points, further = everything(tmp_path, study_points, score, epochs=5, moved=lambda p, layer: float(layer))
     for experiment in sort_experiments(points["experiment"]):
         figure = draw(points, experiment, overlay=True)
         assert len(figure.axes) >= points.loc[points.experiment == experiment, "task"].nunique()
@@ -231,8 +231,8 @@ def test_percentages_are_those_of_the_study_file(share, whole):
 
 
 def test_the_sizes_of_a_weight_change_are_in_the_pages_legend_where_each_task_has_its_own(tmp_path):
-    made = prune(("SST-2",), size=500) + prune(("CoLA",), size=900)
-    _, further = everything(tmp_path, made, moved=lambda p, layer: layer + p.trial.seed)
+    study_points = prune(("SST-2",), size=500) + prune(("CoLA",), size=900)
+    _, further = everything(tmp_path, study_points, moved=lambda p, layer: layer + p.trial.seed)
     figure_spec = next(figure_spec for figure_spec in further if figure_spec.key == "weight_change")
     chart = chart_of(figure_spec.draw(), figure_spec.key, "", "")
     assert {mark["label"] for mark in chart["marks"]} == {"500 examples", "900 examples"}

@@ -21,9 +21,9 @@ from whichlayers.results.frames import finished, load_points
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    made = incremental(("SST-2", "CoLA"), (500, 5000), 8) + localized()
+    study_points = incremental(("SST-2", "CoLA"), (500, 5000), 8) + localized()
     return layer_diagrams(
-        finished(load_points(write_results(tmp_path_factory.mktemp("layers"), made, lifelike(6))))
+        finished(load_points(write_results(tmp_path_factory.mktemp("layers"), study_points, lifelike(6))))
     )
 
 
@@ -62,8 +62,8 @@ def test_the_drawing_has_all_numbers_and_hatches_what_is_not_significant(found):
 
 def test_the_data_for_the_page_are_the_same_in_points(found):
     data = diagram_data(found)[0]
-    box, shown = found[0].columns[0].boxes[2], data["columns"][0]["boxes"][2]
-    assert shown == [3, 3, round(100 * box.mean, 3), round(100 * box.half, 3), 8, box.significant]
+    box, box_data = found[0].columns[0].boxes[2], data["columns"][0]["boxes"][2]
+    assert box_data == [3, 3, round(100 * box.mean, 3), round(100 * box.half, 3), 8, box.significant]
     assert data["maxEffect"] == pytest.approx(
         100 * max(abs(b.mean) for s in found[0].columns for b in s.boxes)
     )
@@ -71,7 +71,7 @@ def test_the_data_for_the_page_are_the_same_in_points(found):
     assert all(f"{b.first} ({format_points(b.mean)})" in data["alt"] for b in clear[:4])
 
 
-def test_shades_keep_their_order_in_grey_and_text_stands_out():
+def test_shades_keep_their_order_in_grayscale_and_text_is_readable():
     def luminance(color):
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -86,8 +86,8 @@ def test_shades_keep_their_order_in_grey_and_text_stands_out():
 
 
 def test_many_columns_wrap_into_rows_and_one_trial_has_no_interval(tmp_path):
-    made = incremental([f"task {i}" for i in range(5)], (500, 900, 5000), 1)
-    (diagram,) = layer_diagrams(finished(load_points(write_results(tmp_path, made, lifelike(6)))))
+    study_points = incremental([f"task {i}" for i in range(5)], (500, 900, 5000), 1)
+    (diagram,) = layer_diagrams(finished(load_points(write_results(tmp_path, study_points, lifelike(6)))))
     figure = draw_layers(diagram)
     assert len(figure.axes) == 2
     assert not any("±" in text.get_text() for axes in figure.axes for text in axes.texts)

@@ -81,8 +81,10 @@ def one_share_each(tmp_path_factory):
         {"kind": "neurons", "corpora": [corpus], "shares": [share], "rankings": ["lca", "probeless"]}
         for corpus, share in (("UD-EWT:xpos", 0.05), ("CoNLL-2000:chunk", 0.1))
     ]
-    given = word_points(("bert-base-uncased",), (), ("UD-EWT:xpos", "CoNLL-2000:chunk"), kinds, depth=DEPTH)
-    study = write_results(tmp_path_factory.mktemp("shares"), given, forgetting(DEPTH), depth=DEPTH)
+    study_points = word_points(
+        ("bert-base-uncased",), (), ("UD-EWT:xpos", "CoNLL-2000:chunk"), kinds, depth=DEPTH
+    )
+    study = write_results(tmp_path_factory.mktemp("shares"), study_points, forgetting(DEPTH), depth=DEPTH)
     return finished(load_points(study))
 
 
@@ -99,10 +101,10 @@ def test_corpora_with_one_fraction_each_share_a_row(one_share_each, experiment):
 
 @pytest.mark.parametrize("experiment", ["neurons", "smallest_set", "selectivity"])
 def test_no_two_sets_look_the_same(points, one_share_each, experiment):
-    for given in (points, one_share_each):
-        if experiment not in set(given["experiment"]):
+    for study in (points, one_share_each):
+        if experiment not in set(study["experiment"]):
             continue
-        for panel in draw(given, experiment).panels:
+        for panel in draw(study, experiment).panels:
             styles = [
                 (m.style["color"], m.style["marker"], m.style["markerfacecolor"])
                 for m in panel.marks
@@ -141,14 +143,14 @@ def test_no_published_values_of_whole_training_sets_for_a_study_with_few_example
     assert all(mark.kind != "published" for panel in figure.panels for mark in panel.marks)
     assert crosses_caption(figure, points, "prune") == ""
     (table,) = paper_tables(points, "prune")
-    assert not any(name.startswith("published") for name in table.heads)
+    assert not any(name.startswith("published") for name in table.headers)
     assert "Published" not in table.note
 
 
 def test_many_curves_have_bars_on_the_first_alone(tmp_path):
     tasks = ("SST-2", "RTE", "CoLA", "QNLI")
-    made = word_points(("bert-base-uncased",), tasks, ("UD-EWT:xpos",), depth=DEPTH)
-    many = finished(load_points(write_results(tmp_path, made, forgetting(DEPTH), depth=DEPTH)))
+    study_points = word_points(("bert-base-uncased",), tasks, ("UD-EWT:xpos",), depth=DEPTH)
+    many = finished(load_points(write_results(tmp_path, study_points, forgetting(DEPTH), depth=DEPTH)))
     for experiment in ("word_probing", "neuron_spread"):
         figure = draw(many, experiment)
         for panel in figure.panels:
@@ -161,8 +163,8 @@ def test_single_trials_are_shown_in_all_panels_of_a_figure_or_in_none(tmp_path):
     usual = {"kind": "neurons", "shares": [0.05]}
     kinds = [usual, usual | {"rankings": ["probeless"], "finetuned_on": []}]
     setup = ("bert-base-uncased",), ("SST-2", "RTE", "CoLA"), ("UD-EWT:xpos",)
-    made = word_points(*setup, kinds, depth=DEPTH)
-    mixed = finished(load_points(write_results(tmp_path, made, forgetting(DEPTH), depth=DEPTH)))
+    study_points = word_points(*setup, kinds, depth=DEPTH)
+    mixed = finished(load_points(write_results(tmp_path, study_points, forgetting(DEPTH), depth=DEPTH)))
     figure = draw(mixed, "neuron_spread")
     assert [len(panel.marks) for panel in figure.panels] == [4, 1]
     assert figure.show_trials is False
@@ -177,8 +179,8 @@ def test_x_axis_is_finetuned_on_only_if_some_models_were_finetuned(points, one_s
 
 def test_set_size_is_in_the_subtitle_if_all_sets_have_the_same(tmp_path):
     kinds = [{"kind": "neurons", "shares": [0.05]}, {"kind": "selectivity", "shares": [0.05]}]
-    made = word_points(("bert-base-uncased",), (), ("UD-EWT:xpos", "PMB:sem"), kinds, depth=DEPTH)
-    same_size = finished(load_points(write_results(tmp_path, made, forgetting(DEPTH), depth=DEPTH)))
+    study_points = word_points(("bert-base-uncased",), (), ("UD-EWT:xpos", "PMB:sem"), kinds, depth=DEPTH)
+    same_size = finished(load_points(write_results(tmp_path, study_points, forgetting(DEPTH), depth=DEPTH)))
     subtitles = {e: {p.subtitle for p in draw(same_size, e).panels} for e in set(same_size["experiment"])}
     assert subtitles == {
         "neurons": {"sets of 5% of the neurons"},
@@ -210,7 +212,7 @@ def test_labels_of_corpora_sets_and_rankings(one_share_each):
         "corpus": ["UD-EWT:xpos", "CoNLL-2000:chunk"],
         "ranking": ["LCA", "probeless"],
     }
-    assert summary_grid(one_share_each, "neurons").heads[0] == "corpus"
+    assert summary_grid(one_share_each, "neurons").label_columns[0] == "corpus"
     assert summary_grid(one_share_each, "neurons").columns == ("5", "10", "all")
     assert summary_grid(one_share_each, "neurons").x_label == "set (% of neurons)"
 
@@ -227,7 +229,7 @@ def test_alt_text_names_the_models_and_crosses_belong_to_their_sets(points):
     assert owners == {"all neurons", "top 5%", "bottom 5%", "top 10%", "bottom 10%"}
 
 
-def test_crosses_are_of_the_papers_own_ranking_and_their_caption_says_whose(one_share_each):
+def test_crosses_are_of_the_papers_own_ranking_and_their_caption_names_it(one_share_each):
     figure = draw(one_share_each, "neurons", overlay=True)
     sets = {m.attributes["condition"] for p in figure.panels for m in p.marks if m.kind == "published"}
     assert sets == {"all neurons", "top", "bottom"}
@@ -256,7 +258,7 @@ def test_published_numbers_of_the_tables():
     assert published_pruning("mpnet", "QNLI") == {}
 
 
-def test_tables_in_the_papers_form(points):
+def test_tables_in_the_format_of_the_paper(points):
     tables = {table.label: table for table in paper_tables(points, "neurons")}
     chosen = tables["CoNLL-2000:chunk, roberta-base: accuracy with sets of neurons"]
     assert [row["finetuned on"] for row in chosen.rows] == ["pretrained", "SST-2", "RTE"]
@@ -271,20 +273,20 @@ def test_tables_in_the_papers_form(points):
     own = [float(row[name].split()[0]) for name in ("accuracy", "selectivity")]
     assert own[0] - own[1] == pytest.approx(50, abs=0.11)
     assert row["compression"].startswith(("4.0", "3.9"))
-    assert len(seven.heads) <= 10
+    assert len(seven.headers) <= 10
     assert "Compression: how many times shorter" in seven.note
     assert seven.note.endswith("for BERT and RoBERTa.")
 
 
-def test_the_pretrained_model_alone_keeps_its_name_as_the_rows_head(one_share_each):
+def test_the_pretrained_model_alone_keeps_its_name_as_the_row_label(one_share_each):
     for table in paper_tables(one_share_each, "neurons"):
-        assert next(iter(table.heads)) == "finetuned on"
+        assert next(iter(table.headers)) == "finetuned on"
         assert [row["finetuned on"] for row in table.rows] == ["pretrained"]
 
 
 def test_pruning_is_table_2(tmp_path):
     (table,) = paper_tables(pruned(tmp_path, ("SST-2", "QNLI"), 5000), "prune")
-    assert next(iter(table.heads)) == "task"
+    assert next(iter(table.headers)) == "task"
     assert table.note.endswith("Tables 2 and 6, for BERT.")
     assert [row["task"] for row in table.rows] == ["SST-2", "QNLI"]
     row = table.rows[1]

@@ -88,7 +88,7 @@ def test_the_folder_holds_only_the_files_of_the_current_corpus(tmp_path):
 
 def test_models_with_the_same_tokenizer_share_alignments(monkeypatch):
     calls, original = [], activations.align
-    monkeypatch.setattr(activations, "align", lambda *given: calls.append(given) or original(*given))
+    monkeypatch.setattr(activations, "align", lambda *args: calls.append(args) or original(*args))
     tokenizer, aligned = word_tokenizer_of("bert"), {}
     for _ in range(3):
         ActivationStore("cpu", alignments=aligned).hidden_states(
@@ -97,7 +97,7 @@ def test_models_with_the_same_tokenizer_share_alignments(monkeypatch):
     assert len(calls) == len(SPLITS)
 
 
-def test_states_too_large_for_sixteen_bits_are_kept_in_32(large_device):
+def test_states_too_large_for_float16_are_stored_in_float32(large_device):
     encoder = word_encoder_of("bert", positions=200)
     with torch.no_grad():
         encoder.embeddings.LayerNorm.weight.mul_(1e6)
@@ -114,7 +114,7 @@ def test_states_that_are_not_finite(large_device):
 
 
 def test_warnings_about_a_corpus_are_logged_once(caplog):
-    corpus = corpus_of("the \u200b mat", "a shelf test of its own")
+    corpus = corpus_of("the \u200b mat", "a sentence of this test")
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
     with caplog.at_level(logging.WARNING, "whichlayers"):
         for _ in range(2):

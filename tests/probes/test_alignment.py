@@ -57,7 +57,7 @@ def test_byte_level_bpe_reads_words_as_words():
     assert not tokenizer.backend_tokenizer.pre_tokenizer.add_prefix_space  # the user's own stays as it is
 
 
-def test_the_users_truncation_and_padding_play_no_part():
+def test_the_users_truncation_and_padding_are_ignored():
     tokenizer = word_tokenizer_of("bert")
     tokenizer(["the cat sat on the mat", "the"], padding=True, truncation=True, max_length=4)
     aligned = align(corpus_of("the cat sat on the mat", "the"), tokenizer)
@@ -66,7 +66,7 @@ def test_the_users_truncation_and_padding_play_no_part():
 
 
 @pytest.mark.parametrize("family", WORD_FAMILIES)
-def test_a_long_sentence_is_split_at_word_borders(family):
+def test_a_long_sentence_is_split_at_word_boundaries(family):
     tokenizer = word_tokenizer_of(family)
     corpus = corpus_of("the cat", " ".join(["unreadable cat"] * 20), "on the mat")
     unsplit, aligned = align(corpus, tokenizer), align(corpus, tokenizer, max_length=20)

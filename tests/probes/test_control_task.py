@@ -41,7 +41,7 @@ def test_types_have_the_real_frequencies():
     np.testing.assert_allclose(fractions, FREQUENCIES, atol=0.03)
 
 
-def test_seeds_and_words_decide():
+def test_tags_depend_on_seed_and_word():
     first = control_labels(many_types(), FREQUENCIES, seed=0)
     assert (first == control_labels(many_types(), FREQUENCIES, seed=0)).all()
     chance = (FREQUENCIES**2).sum()
@@ -67,10 +67,10 @@ def test_selectivity():
 
 
 def tagged(*sentences):
-    made = [
+    tagged_sentences = [
         TaggedSentence(tuple(w for w, _ in s), tuple(t for _, t in s), n) for n, s in enumerate(sentences)
     ]
-    return TaggedCorpus("made-up", made)
+    return TaggedCorpus("made-up", tagged_sentences)
 
 
 def test_tags_as_labels():

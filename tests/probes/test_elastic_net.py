@@ -23,7 +23,7 @@ from whichlayers.probes.word_states import WordStates
 N, LAYERS, HIDDEN, TAGS = 300, 3, 8, 4
 
 
-def made_up(n=N, seed=0):
+def synthetic_data(n=N, seed=0):
     """States (n, layers, H) whose tags depend on some neurons, with noise; labels (2, n), the second task random."""
     rng = np.random.default_rng(seed)
     states = rng.normal(size=(n, LAYERS, HIDDEN)).astype(np.float32)
@@ -70,8 +70,8 @@ def all_kinds():
 
 
 @pytest.mark.parametrize("norm", ["squared", "plain"])
-def test_together_as_one_by_one(norm):
-    states, labels = made_up()
+def test_batched_probes_equal_single_ones(norm):
+    states, labels = synthetic_data()
     training = ProbeTraining(epochs=4, batch_size=64, lr=0.01, norm=norm)
     reported = []
     fitted = fit_probes(WordStates(states), labels, TAGS, all_kinds(), training, reported.append)
@@ -84,7 +84,7 @@ def test_together_as_one_by_one(norm):
 
 
 def test_a_subset_of_rows():
-    states, labels = made_up()
+    states, labels = synthetic_data()
     rows = np.arange(0, N, 3)
     training = ProbeTraining(epochs=3, batch_size=16, lr=0.01)
     [probe] = fit_probes(
@@ -95,7 +95,7 @@ def test_a_subset_of_rows():
 
 
 def test_each_seed_may_have_rows_of_its_own():
-    states, labels = made_up()
+    states, labels = synthetic_data()
     rows = {seed: np.arange(seed, N - N % 2, 2) for seed in (0, 1)}
     training = ProbeTraining(epochs=3, batch_size=16, lr=0.01)
     specs = [ProbeSpec(np.arange(6), 1e-3, seed=seed) for seed in (0, 1)]
@@ -107,10 +107,10 @@ def test_each_seed_may_have_rows_of_its_own():
 
 @pytest.mark.parametrize("limit", ["groups", "blocks"])
 def test_small_memory_changes_nothing(monkeypatch, limit):
-    states, labels = made_up()
+    states, labels = synthetic_data()
     training = ProbeTraining(epochs=2, batch_size=64)
-    table = WordStates(states)
-    expected = fit_probes(table, labels, TAGS, all_kinds(), training)
+    inputs = WordStates(states)
+    expected = fit_probes(inputs, labels, TAGS, all_kinds(), training)
     if limit == "groups":
         monkeypatch.setattr(probe_batching, "MAX_BYTES", 1)
         each = list(probe_batching.group_probes(all_kinds(), TAGS, 64, torch.device("cpu"), by_seed=True))
@@ -118,12 +118,12 @@ def test_small_memory_changes_nothing(monkeypatch, limit):
     else:
         monkeypatch.setattr(elastic_net, "BLOCK_BYTES", {"cpu": 1})
         monkeypatch.setattr(word_states, "CHUNK_BYTES", 100)
-    for one, other in zip(expected, fit_probes(table, labels, TAGS, all_kinds(), training), strict=True):
+    for one, other in zip(expected, fit_probes(inputs, labels, TAGS, all_kinds(), training), strict=True):
         torch.testing.assert_close(one.weight, other.weight, atol=1e-6, rtol=1e-5)
 
 
-def test_half_precision_tables():
-    states, labels = made_up()
+def test_half_precision_states():
+    states, labels = synthetic_data()
     training = ProbeTraining(epochs=2, batch_size=64)
     rounded = states.astype(np.float16)
     one = fit_probes(WordStates(rounded), labels, TAGS, all_kinds(), training)
@@ -137,7 +137,7 @@ def test_converges_to_scikit_learns_elastic_net(l1, l2):
     """saga minimizes C * sum(loss) + ratio * |W| + (1 - ratio) / 2 * |W|^2: the same, once divided by C * n."""
     from sklearn.linear_model import LogisticRegression
 
-    states, labels = made_up()
+    states, labels = synthetic_data()
     x, y = states[:, 0], labels[0]
     strength = N * (l1 + 2 * l2)
     saga = LogisticRegression(
@@ -161,8 +161,8 @@ def test_converges_to_scikit_learns_elastic_net(l1, l2):
 
 
 def test_layer_specs():
-    table = WordStates(made_up()[0])
-    found = layer_specs(table, seeds=(0, 1), l1=(0.0, 0.1), l2=(0.2,), tasks=(0, 1))
+    inputs = WordStates(synthetic_data()[0])
+    found = layer_specs(inputs, seeds=(0, 1), l1=(0.0, 0.1), l2=(0.2,), tasks=(0, 1))
     assert len(found) == LAYERS * 2 * 2 * 2
     assert [(p.l1, p.l2, p.seed, p.task) for p in found[:4]] == [
         (0.0, 0.2, 0, 0),
@@ -177,10 +177,10 @@ def test_layer_specs():
 
 
 def test_scores_against_a_loop():
-    states, labels = made_up()
-    table = WordStates(states)
-    probes = fit_probes(table, labels, TAGS, all_kinds(), ProbeTraining(epochs=10, batch_size=64, lr=0.03))
-    test, test_labels = made_up(n=150, seed=1)
+    states, labels = synthetic_data()
+    inputs = WordStates(states)
+    probes = fit_probes(inputs, labels, TAGS, all_kinds(), ProbeTraining(epochs=10, batch_size=64, lr=0.03))
+    test, test_labels = synthetic_data(n=150, seed=1)
     test_labels[:, :10] = -1  # unseen tags
     flat = torch.from_numpy(test.reshape(150, -1))
     rows = np.arange(5, 150, 2)
@@ -204,23 +204,23 @@ def test_scores_against_a_loop():
 
 
 def test_a_tag_that_does_not_occur_has_no_accuracy():
-    states, labels = made_up()
-    table = WordStates(states)
-    probes = fit_probes(table, labels, TAGS, [ProbeSpec(np.arange(4))], ProbeTraining(epochs=1))
-    found = tag_accuracies(table, np.where(labels[0] == 2, 1, labels[0]), probes, TAGS)
+    states, labels = synthetic_data()
+    inputs = WordStates(states)
+    probes = fit_probes(inputs, labels, TAGS, [ProbeSpec(np.arange(4))], ProbeTraining(epochs=1))
+    found = tag_accuracies(inputs, np.where(labels[0] == 2, 1, labels[0]), probes, TAGS)
     assert np.isnan(found[0]).tolist() == [False, False, True, False]
 
 
 def test_states_that_are_not_finite():
-    states, labels = made_up()
+    states, labels = synthetic_data()
     states[3, 1, 2] = np.nan
-    table = WordStates(states)
+    inputs = WordStates(states)
     good, bad = fit_probes(
-        table, labels[0], TAGS, [ProbeSpec(table.layer_neurons(0)), ProbeSpec(table.layer_neurons(1))]
+        inputs, labels[0], TAGS, [ProbeSpec(inputs.layer_neurons(0)), ProbeSpec(inputs.layer_neurons(1))]
     )
     assert good.error is None
     assert "not a finite number" in bad.error
-    assert np.isnan(accuracies(table, labels[0], [good, bad])).tolist() == [False, True]
+    assert np.isnan(accuracies(inputs, labels[0], [good, bad])).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_states_that_are_not_finite():
     ],
 )
 def test_neurons_the_model_does_not_have(neurons, message):
-    states, labels = made_up()
+    states, labels = synthetic_data()
     spec = ProbeSpec(np.array(neurons, np.int64))
     with pytest.raises(WhichlayersError, match=message):
         fit_probes(WordStates(states), labels[0], TAGS, [spec])
@@ -244,7 +244,7 @@ def test_neurons_the_model_does_not_have(neurons, message):
 
 def test_layers_the_model_does_not_have():
     with pytest.raises(WhichlayersError, match=r"layer = 3 cannot be probed: the layers are 1 to 2"):
-        WordStates(made_up()[0]).layer_neurons(3)
+        WordStates(synthetic_data()[0]).layer_neurons(3)
 
 
 @pytest.mark.parametrize(
@@ -256,14 +256,14 @@ def test_layers_the_model_does_not_have():
         (lambda labels: labels[:1], "there is no task 1: the labels have 1 task,"),
     ],
 )
-def test_labels_that_do_not_fit(change, message):
-    states, labels = made_up()
+def test_invalid_labels(change, message):
+    states, labels = synthetic_data()
     with pytest.raises(WhichlayersError, match=message):
         fit_probes(WordStates(states), change(labels), TAGS, all_kinds())
 
 
 def test_nothing_to_train():
-    states, labels = made_up()
+    states, labels = synthetic_data()
     with pytest.raises(WhichlayersError, match="at least one probe"):
         fit_probes(WordStates(states), labels, TAGS, [])
     with pytest.raises(WhichlayersError, match="rows to train on"):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 LAYERS, HIDDEN, TAGS = 3, 64, 20
 
 
-def made_up(n, seed):
+def synthetic_data(n, seed):
     rng = np.random.default_rng(seed)
     states = rng.normal(size=(n, LAYERS, HIDDEN)).astype(np.float32) * rng.gamma(1, 2, HIDDEN).astype(
         np.float32
@@ -51,7 +51,7 @@ def test_probes(monkeypatch, fits, batch):
     assert (3 * (2000 // batch) >= MIN_STEPS_TO_CAPTURE) == (batch == 16)
     if not fits:
         monkeypatch.setattr(word_states, "MAX_DEVICE_FRACTION", 0.0)
-    states, labels = made_up(2000, 0)
+    states, labels = synthetic_data(2000, 0)
     on_cpu, on_gpu = WordStates(states), WordStates(states, "cuda")
     assert on_gpu.flat.is_cuda == fits
     specs = [
@@ -59,7 +59,7 @@ def test_probes(monkeypatch, fits, batch):
         ProbeSpec(np.array([100, 3, 50])),
     ]
     training = ProbeTraining(epochs=3, batch_size=batch, precision="float32")
-    one, other = (fit_probes(table, labels, TAGS, specs, training) for table in (on_cpu, on_gpu))
+    one, other = (fit_probes(inputs, labels, TAGS, specs, training) for inputs in (on_cpu, on_gpu))
     for a, b in zip(one, other, strict=True):
         torch.testing.assert_close(a.weight, b.weight, atol=1e-3, rtol=1e-2)
     np.testing.assert_allclose(accuracies(on_cpu, labels, one), accuracies(on_gpu, labels, other), atol=0.005)
@@ -73,26 +73,27 @@ def test_probes(monkeypatch, fits, batch):
 def test_standardized_neurons(monkeypatch, fits):
     if not fits:
         monkeypatch.setattr(word_states, "MAX_DEVICE_FRACTION", 0.0)
-    states, labels = made_up(2000, 0)
+    states, labels = synthetic_data(2000, 0)
     on_cpu, on_gpu = (
-        table.standardize(table.compute_scale()) for table in (WordStates(states), WordStates(states, "cuda"))
+        inputs.standardize(inputs.compute_scale())
+        for inputs in (WordStates(states), WordStates(states, "cuda"))
     )
     torch.testing.assert_close(on_gpu.rows(slice(50)).cpu(), on_cpu.rows(slice(50)), atol=1e-4, rtol=1e-4)
     specs = [ProbeSpec(on_cpu.all_neurons(), 1e-4, 1e-4), ProbeSpec(np.array([100, 3, 50]))]
     training = ProbeTraining(epochs=2, batch_size=64, precision="float32")
-    one, other = (fit_probes(table, labels, TAGS, specs, training) for table in (on_cpu, on_gpu))
+    one, other = (fit_probes(inputs, labels, TAGS, specs, training) for inputs in (on_cpu, on_gpu))
     np.testing.assert_allclose(accuracies(on_cpu, labels, one), accuracies(on_gpu, labels, other), atol=0.005)
 
 
 def test_mixed_precision_never_costs_a_tenth_of_a_point():
-    train, test = made_up(30_000, 0), made_up(20_000, 1)
-    table, other = WordStates(train[0], "cuda"), WordStates(test[0], "cuda")
+    train, test = synthetic_data(30_000, 0), synthetic_data(20_000, 1)
+    inputs, other = WordStates(train[0], "cuda"), WordStates(test[0], "cuda")
     specs = [
-        *layer_specs(table, seeds=(0, 1), l1=(0.0, 1e-5, 1e-3), l2=(0.0, 1e-4)),
-        *(ProbeSpec(table.all_neurons(), l1, 1e-4, seed) for l1 in (0.0, 1e-4) for seed in (0, 1)),
+        *layer_specs(inputs, seeds=(0, 1), l1=(0.0, 1e-5, 1e-3), l2=(0.0, 1e-4)),
+        *(ProbeSpec(inputs.all_neurons(), l1, 1e-4, seed) for l1 in (0.0, 1e-4) for seed in (0, 1)),
     ]
     found = [
-        accuracies(other, test[1], fit_probes(table, train[1], TAGS, specs, ProbeTraining(precision=p)))
+        accuracies(other, test[1], fit_probes(inputs, train[1], TAGS, specs, ProbeTraining(precision=p)))
         for p in ("float32", "tf32")
     ]
     assert found[0].max() > 0.3

@@ -31,7 +31,7 @@ def one_at_a_time(encoder, split, pooling):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_pass_gives_what_single_examples_give(family, pooling):
     encoder, split = tiny_encoder(family), tiny_task(n_train=17).train
-    encoder.train()  # dropout is on in the given model: it must be off during extraction and on again afterwards
+    encoder.train()  # dropout must be off during extraction and on again afterwards
     found = extract(encoder, split, 0, pooling=pooling, tokens_per_batch=50)
     assert encoder.training
     assert found.shape == (17, 4, 32)
@@ -41,7 +41,7 @@ def test_one_pass_gives_what_single_examples_give(family, pooling):
 def test_only_the_top_of_modernbert_is_normalized():
     encoder, split = tiny_encoder("modernbert"), tiny_task(n_train=6).train
     top = []
-    handle = encoder.layers[-1].register_forward_hook(lambda module, given, output: top.append(output))
+    handle = encoder.layers[-1].register_forward_hook(lambda module, inputs, output: top.append(output))
     found = extract(encoder, split, 0, pooling="summary", tokens_per_batch=1000)
     handle.remove()
     order = np.concatenate(list(batches_by_length(np.diff(split.offsets), 1000)))
@@ -83,7 +83,7 @@ def test_the_second_time_nothing_is_computed(tmp_path, passes):
 
 
 @pytest.mark.parametrize("harm", ["cut", "flipped", "other array", "no array", "no checksum"])
-def test_a_damaged_file_is_made_again(tmp_path, passes, harm):
+def test_a_damaged_file_is_computed_again(tmp_path, passes, harm):
     encoder, split = tiny_encoder("bert"), tiny_task().train
     whole = np.array(extract(encoder, split, 0, cache=tmp_path, key="k"))
     file = tmp_path / "k.npy"
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_made_again(tmp_path, passes, harm):
     assert sum(passes) == 120
 
 
-def test_an_interrupted_pass_leaves_nothing(tmp_path, monkeypatch):
+def test_an_interrupted_pass_leaves_no_file(tmp_path, monkeypatch):
     encoder, split = tiny_encoder("bert"), tiny_task().train
     states = extract_sentences._batches(encoder, split, 0, "mean", torch.device("cpu"), 50)
 
@@ -144,7 +144,7 @@ def test_a_full_disk_is_found_before_the_pass(tmp_path, monkeypatch):
         extract(tiny_encoder("bert"), tiny_task().train, 0, cache=tmp_path, key="k")
 
 
-def test_the_key_tells_apart_what_differs():
+def test_the_cache_key_covers_everything_that_affects_the_states():
     plain = ("model", "task", 128, "mean", "float32")
     others = [("m", *plain[1:]), ("model", "t", *plain[2:]), ("model", "task", 64, "mean", "float32")]
     others += [(*plain[:3], "summary", "float32"), (*plain[:4], "float16")]

@@ -35,9 +35,9 @@ HARD = corpus_of(
 def test_one_pass_gives_what_single_sentences_give(family, pooling):
     encoder = word_encoder_of(family, positions=200)
     encoder.train()  # dropout must be off during extraction and on again afterwards
-    given = word_tokenizer_of(family)
-    assert given.padding_side == ("left" if family == "xlnet" else "right")
-    found = extract_words(encoder, given, HARD, pooling=pooling, precision="float32", tokens_per_batch=60)
+    tokenizer = word_tokenizer_of(family)
+    assert tokenizer.padding_side == ("left" if family == "xlnet" else "right")
+    found = extract_words(encoder, tokenizer, HARD, pooling=pooling, precision="float32", tokens_per_batch=60)
     assert encoder.training
     expected = one_sentence_a_pass(
         encoder.eval(), word_tokenizer_of(family, prefix_space=family == "roberta"), HARD, pooling
@@ -46,7 +46,7 @@ def test_one_pass_gives_what_single_sentences_give(family, pooling):
     np.testing.assert_allclose(found.states, expected, atol=3e-5, rtol=1e-4)
 
 
-def test_left_padding_is_the_same_to_xlnet():
+def test_left_padding_does_not_change_xlnet():
     """A batch as transformers pads it for XLNet, all padding before the words."""
     encoder, tokenizer = word_encoder_of("xlnet"), word_tokenizer_of("xlnet")
     corpus = corpus_of("the cat", "she sat on the mat", "dogs")
@@ -129,7 +129,7 @@ def test_the_second_time_nothing_is_computed(tmp_path, passes):
     assert [p.suffix for p in sorted(tmp_path.iterdir())] == [".lock", ".npy"]
 
 
-def test_a_damaged_file_is_made_again(tmp_path, passes):
+def test_a_damaged_file_is_computed_again(tmp_path, passes):
     encoder, tokenizer = word_encoder_of("bert", positions=200), word_tokenizer_of("bert")
     whole = np.array(extract_words(encoder, tokenizer, HARD, cache=tmp_path, key="k").states)
     file = tmp_path / "k.npy"
@@ -141,7 +141,7 @@ def test_a_damaged_file_is_made_again(tmp_path, passes):
     assert sum(passes) == 2 * HARD.n_words
 
 
-def test_keys_tell_apart_what_differs():
+def test_the_cache_key_covers_everything_that_affects_the_states():
     other = corpus_of("the cat")
     keys = {
         word_cache_key("a", HARD),

@@ -23,7 +23,7 @@ from whichlayers.trial import Probe
 N, LAYERS, HIDDEN, CLASSES = 150, 3, 10, 3
 
 
-def made_up(kind="classification", seed=0, n=N):
+def synthetic_data(kind="classification", seed=0, n=N):
     """States (n, layers, H) that are more informative the higher the layer; classes overlap."""
     rng = np.random.default_rng(seed)
     states = rng.normal(size=(n, LAYERS, HIDDEN)).astype(np.float32)
@@ -43,9 +43,9 @@ def jobs_of(probes, seeds, size=120):
 def plain_loop(states, labels, job, kind, outputs):
     """One probe with torch.nn, torch.optim and autograd; it shares only the random numbers with `fit`."""
     probe, size = job.probe, len(job.rows)
-    held = round(probe.held_out * size)
+    n_held_out = round(probe.held_out * size)
     order = rng.permutation(job.seed, "held out", size)
-    kept_out, rows = job.rows[order[:held]], job.rows[np.sort(order[held:])]
+    held_out, rows = job.rows[order[:n_held_out]], job.rows[np.sort(order[n_held_out:])]
     x, y = torch.from_numpy(states[:, probe.layer]), torch.from_numpy(labels)
     if probe.standardize:
         x = (x - x[rows].mean(0)) / x[rows].std(0, correction=0)
@@ -61,12 +61,12 @@ def plain_loop(states, labels, job, kind, outputs):
     )
 
     def loss_on(batch):
-        given = model(x[batch])
+        outputs_of_batch = model(x[batch])
         if kind == "regression":
-            return torch.nn.functional.mse_loss(given[:, 0], y[batch])
-        return torch.nn.functional.cross_entropy(given, y[batch])
+            return torch.nn.functional.mse_loss(outputs_of_batch[:, 0], y[batch])
+        return torch.nn.functional.cross_entropy(outputs_of_batch, y[batch])
 
-    best, best_epoch, kept = float("inf"), 0, None
+    best, best_epoch, best_outputs = float("inf"), 0, None
     for epoch in range(1, probe.max_epochs + 1):
         for batch in np.array_split(
             rows[epoch_order(len(rows), job.seed, epoch - 1)],
@@ -76,17 +76,17 @@ def plain_loop(states, labels, job, kind, outputs):
             loss_on(batch).backward()
             optimizer.step()
         with torch.no_grad():
-            now = float(loss_on(kept_out)) if held else -epoch
+            now = float(loss_on(held_out)) if n_held_out else -epoch
         if now < best:
-            best, best_epoch, kept = now, epoch, model(x).detach()
+            best, best_epoch, best_outputs = now, epoch, model(x).detach()
         elif epoch - best_epoch >= probe.patience:
             break
-    return best_epoch, kept
+    return best_epoch, best_outputs
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_each_probe_equals_a_plain_loop(kind):
-    states, labels = made_up(kind)
+    states, labels = synthetic_data(kind)
     outputs = 1 if kind == "regression" else CLASSES
     plain = Probe(2, lr=0.05, max_epochs=12, patience=2, batch_size=16)
     probes = [
@@ -97,9 +97,9 @@ def test_each_probe_equals_a_plain_loop(kind):
         dataclasses.replace(plain, layer=1, patience=5, max_epochs=7),
     ]
     jobs = jobs_of(probes, [0, 0, 1, 2, 3])
-    table = SentenceStates(states)
-    fitted = fit(table, labels, jobs, outputs, kind)
-    found = predict(table, fitted, [p.layer for p in probes])
+    inputs = SentenceStates(states)
+    fitted = fit(inputs, labels, jobs, outputs, kind)
+    found = predict(inputs, fitted, [p.layer for p in probes])
     epochs = []
     for job, logits, probe in zip(jobs, found, fitted, strict=True):
         epoch, expected = plain_loop(states, labels, job, kind, outputs)
@@ -111,7 +111,7 @@ def test_each_probe_equals_a_plain_loop(kind):
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_alone_and_together(kind):
-    states, labels = made_up(kind)
+    states, labels = synthetic_data(kind)
     outputs = 1 if kind == "regression" else CLASSES
     plain = Probe(0, lr=0.05, max_epochs=15, patience=2)
     probes = [
@@ -130,14 +130,14 @@ def test_alone_and_together(kind):
 
 
 def converged(kind, outputs, standardize):
-    states, labels = made_up(kind)
+    states, labels = synthetic_data(kind)
     rows = np.arange(N)
     probes = [
         Probe(layer, held_out=0, max_epochs=1200, batch_size=N, lr=2e-2, standardize=standardize)
         for layer in range(LAYERS)
     ]
     fitted = fit(SentenceStates(states), labels, [ProbeJob(p, 0, rows) for p in probes], outputs, kind)
-    assert {f.epoch for f in fitted} == {1200}  # nothing held out: the last epoch is kept
+    assert {f.epoch for f in fitted} == {1200}  # nothing held out: the last epoch is used
     return states, labels, fitted
 
 
@@ -146,7 +146,7 @@ def test_at_convergence_it_is_logistic_regression(standardize):
     from sklearn.linear_model import LogisticRegression
 
     states, labels, fitted = converged("classification", CLASSES, standardize)
-    fresh, fresh_labels = made_up(seed=1, n=400)
+    fresh, fresh_labels = synthetic_data(seed=1, n=400)
     probabilities = predict(SentenceStates(fresh), fitted, range(LAYERS)).softmax(-1).numpy()
     for layer, probe in enumerate(fitted):
         reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=2000).fit(states[:, layer], labels)
@@ -167,11 +167,11 @@ def test_at_convergence_it_is_least_squares():
         np.testing.assert_allclose(probe.bias, reference.intercept_, atol=2e-3)
 
 
-def test_two_classes_on_real_looking_features_reach_logistic_regression():
+def test_two_classes_on_realistic_features_reach_logistic_regression():
     """Features of unequal scale, as hidden states are: standardized, the probe converges all the same."""
     from sklearn.linear_model import LogisticRegression
 
-    states, labels = made_up()
+    states, labels = synthetic_data()
     labels = (labels > 0).astype(np.int64)
     scaled = states * np.geomspace(1e-3, 1e3, HIDDEN, dtype=np.float32) + 3
     probe = Probe(2, held_out=0, max_epochs=1200, batch_size=N, lr=2e-2, standardize=True)
@@ -181,8 +181,8 @@ def test_two_classes_on_real_looking_features_reach_logistic_regression():
     np.testing.assert_allclose(probabilities, reference.predict_proba(states[:, 2])[:, 1], atol=5e-3)
 
 
-def test_the_kept_epoch_has_the_lowest_loss_on_what_was_held_out():
-    states, labels = made_up()
+def test_the_selected_epoch_has_the_lowest_held_out_loss():
+    states, labels = synthetic_data()
     probe = Probe(2, lr=0.1, max_epochs=30, patience=4)
     (job,) = jobs_of([probe], [5])
     (fitted,) = fit(SentenceStates(states), labels, [job], CLASSES)
@@ -203,8 +203,8 @@ def test_the_kept_epoch_has_the_lowest_loss_on_what_was_held_out():
     assert min(f.held_out_loss for (f,) in by_hand) == pytest.approx(fitted.held_out_loss)
 
 
-def test_what_is_held_out_is_never_trained_on():
-    states, labels = made_up()
+def test_held_out_examples_are_never_trained_on():
+    states, labels = synthetic_data()
     (job,) = jobs_of([Probe(1, max_epochs=1)], [7])
     (fitted,) = fit(SentenceStates(states), labels, [job], CLASSES)
     held = job.rows[rng.permutation(7, "held out", 120)[:12]]
@@ -220,7 +220,7 @@ def test_what_is_held_out_is_never_trained_on():
 
 
 def test_a_probe_that_diverges_fails_alone():
-    states, labels = made_up("regression")
+    states, labels = synthetic_data("regression")
     jobs = jobs_of([Probe(2, max_epochs=5), Probe(2, lr=1e30, max_epochs=5)], [0, 0])
     good, bad = fit(SentenceStates(states), labels, jobs, 1, "regression")
     assert good.error is None
@@ -229,15 +229,15 @@ def test_a_probe_that_diverges_fails_alone():
 
 
 def test_progress_adds_up_to_every_epoch_of_every_probe():
-    states, labels = made_up()
+    states, labels = synthetic_data()
     jobs = jobs_of([Probe(2, lr=0.2, max_epochs=20, patience=1), Probe(0, max_epochs=9)], [0, 1])
     reported = []
     fit(SentenceStates(states), labels, jobs, CLASSES, on_progress=reported.append)
     assert sum(reported) == 29
 
 
-def test_large_tables_are_evaluated_in_parts(monkeypatch):
-    states, labels = made_up()
+def test_large_states_are_evaluated_in_blocks(monkeypatch):
+    states, labels = synthetic_data()
     jobs = jobs_of([Probe(2, max_epochs=3, standardize=True), Probe(1, max_epochs=3)], [0, 1])
     whole = fit(SentenceStates(states), labels, jobs, CLASSES)
     monkeypatch.setattr(linear_probe, "BLOCK_BYTES", 4 * HIDDEN * 2 * 5)
@@ -251,7 +251,7 @@ def test_large_tables_are_evaluated_in_parts(monkeypatch):
 
 
 def test_a_constant_feature_and_half_precision():
-    states, labels = made_up()
+    states, labels = synthetic_data()
     states[:, :, 0] = 4.0
     (job,) = jobs_of([Probe(2, max_epochs=3, standardize=True)], [0])
     (fitted,) = fit(SentenceStates(states), labels, [job], CLASSES)
@@ -270,8 +270,8 @@ def test_a_constant_feature_and_half_precision():
         ([Probe(0)], [1], "held_out = 0"),
     ],
 )
-def test_what_cannot_be_trained(probes, sizes, message):
-    states, labels = made_up()
+def test_invalid_jobs(probes, sizes, message):
+    states, labels = synthetic_data()
     jobs = [ProbeJob(p, 0, subset(N, size, 0)) for p, size in zip(probes, sizes, strict=True)]
     with pytest.raises(WhichlayersError, match=message):
         fit(SentenceStates(states), labels, jobs, CLASSES)

@@ -63,7 +63,7 @@ def test_signs_and_a_tags_scale_do_not_matter():
     assert rank_by_weight(weight).order.tolist() == rank_by_weight(other).order.tolist()
 
 
-def test_ties_go_by_number():
+def test_ties_are_broken_by_index():
     assert rank_by_weight(np.ones((6, 3))).order.tolist() == list(range(6))
     assert rank_by_weight_per_tag(np.array([[1.0], [2.0], [-2.0], [1.0]])).tolist() == [[1, 2, 0, 3]]
 

@@ -20,7 +20,7 @@ SALIENT = np.array([11, 13, 15, 17])  # in layer 1, one neuron per tag
 TRAINING = ProbeTraining(epochs=25, batch_size=64, lr=0.02)
 
 
-def made_up(n, seed):
+def synthetic_data(n, seed):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, TAGS, n)
     states = rng.normal(size=(n, LAYERS * HIDDEN)).astype(np.float32)
@@ -30,7 +30,7 @@ def made_up(n, seed):
 
 @pytest.fixture(scope="module")
 def data():
-    return (*made_up(500, 0), *made_up(300, 1), TAGS)
+    return (*synthetic_data(500, 0), *synthetic_data(300, 1), TAGS)
 
 
 def test_the_search_finds_the_salient_neurons(data):
@@ -78,9 +78,9 @@ def test_a_pair_that_costs_the_whole_probe_its_accuracy_is_not_chosen():
 
 def test_a_diverging_probe_is_not_chosen(data):
     states = data[0].flat.clone()
-    table = WordStates(states.view(-1, LAYERS, HIDDEN))
+    inputs = WordStates(states.view(-1, LAYERS, HIDDEN))
     [grid] = search_lambdas(
-        table, *data[1:], l1=(0.0, float("inf")), l2=(0.0,), training=ProbeTraining(epochs=2)
+        inputs, *data[1:], l1=(0.0, float("inf")), l2=(0.0,), training=ProbeTraining(epochs=2)
     )
     assert grid.best.l1 == 0
     assert np.isnan(grid.points[1].top_accuracy)

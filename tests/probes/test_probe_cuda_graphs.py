@@ -45,9 +45,9 @@ def test_steps_by_offset_and_number_equal_plain_ones(monkeypatch, kind):
     calls = []
     real = GraphedStep.run
     monkeypatch.setattr(GraphedStep, "run", lambda self, steps: (calls.append(steps), real(self, steps)))
-    table = SentenceStates(states)
-    table.flat = table.flat.as_subclass(OnDevice)
-    replayed = fit(table, labels, jobs, outputs, kind)
+    inputs = SentenceStates(states)
+    inputs.flat = inputs.flat.as_subclass(OnDevice)
+    replayed = fit(inputs, labels, jobs, outputs, kind)
     assert calls == [91 // 8] * 4, "full batches are replayed, the rest of an epoch is not"
     for one, other in zip(plain, replayed, strict=True):
         assert one.epoch == other.epoch
@@ -58,19 +58,19 @@ def test_steps_by_offset_and_number_equal_plain_ones(monkeypatch, kind):
 def test_word_probes_by_offset_equal_plain_ones(monkeypatch, block):
     """Whether all rows are loaded at once or some batches at a time; the rest of an epoch is a step of its own."""
     rng = np.random.default_rng(2)
-    table, labels = WordStates(rng.normal(size=(101, 2, 8)).astype(np.float32)), rng.integers(0, 3, (2, 101))
+    inputs, labels = WordStates(rng.normal(size=(101, 2, 8)).astype(np.float32)), rng.integers(0, 3, (2, 101))
     specs = [
-        *(ProbeSpec(table.layer_neurons(layer), 1e-3, 1e-3, seed) for layer in (0, 1) for seed in (0, 1)),
+        *(ProbeSpec(inputs.layer_neurons(layer), 1e-3, 1e-3, seed) for layer in (0, 1) for seed in (0, 1)),
         ProbeSpec(np.array([3, 9]), seed=1, task=1),
     ]
     training = ProbeTraining(epochs=3, batch_size=16, lr=1e-2)
     monkeypatch.setitem(elastic_net.BLOCK_BYTES, "cpu", block)
-    plain = fit_probes(table, labels, 3, specs, training)
+    plain = fit_probes(inputs, labels, 3, specs, training)
     monkeypatch.setattr(elastic_net, "GRAPHED_DEVICES", {"cpu"})
     taken = []
     real = GraphedStep.run
     monkeypatch.setattr(GraphedStep, "run", lambda self, steps: (taken.append(steps), real(self, steps)))
-    by_offset = fit_probes(table, labels, 3, specs, training)
+    by_offset = fit_probes(inputs, labels, 3, specs, training)
     assert sum(taken) == 2 * 3 * (101 // 16), "two groups, three epochs"
     for one, other in zip(plain, by_offset, strict=True):
         torch.testing.assert_close(other.weight, one.weight)

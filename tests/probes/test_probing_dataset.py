@@ -28,13 +28,13 @@ def tagged(sentences: int) -> TaggedCorpus:
     """Sentences of different length, each with two different tags."""
     cut = [WORDS[: 4 + i % 5] for i in range(sentences)]
     return TaggedCorpus(
-        "mine", [TaggedSentence(w, tuple("XY"[len(x) > 2] for x in w), i) for i, w in enumerate(cut)]
+        "custom", [TaggedSentence(w, tuple("XY"[len(x) > 2] for x in w), i) for i, w in enumerate(cut)]
     )
 
 
 def trial_of(**settings) -> Trial:
-    words = WordProbe("mine", "c", epochs=1, **settings)
-    return Trial("m", "f", "", "", 0, 0, word_probe=words)
+    word_probe = WordProbe("custom", "c", epochs=1, **settings)
+    return Trial("m", "f", "", "", 0, 0, word_probe=word_probe)
 
 
 def dataset_of(corpus: Corpus, tmp_path) -> ProbingDataset:
@@ -45,17 +45,17 @@ def dataset_of(corpus: Corpus, tmp_path) -> ProbingDataset:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "settings",
     [
         {"neurons": "layer", "layer": 1, "lambdas": (0.0, 0.0)},
         {"neurons": "top", "share": 0.5, "lambdas": (0.01, 0.01)},
         {"measure": "selectivity", "lambdas": (0.01, 0.01)},
     ],
 )
-def test_one_sentence_is_enough_if_nothing_is_selected(words, tmp_path):
-    corpus = Corpus("mine", tagged(1), tagged(2))
+def test_one_sentence_is_enough_if_nothing_is_selected(settings, tmp_path):
+    corpus = Corpus("custom", tagged(1), tagged(2))
     (result,) = word_probe_results(
-        [trial_of(**words)],
+        [trial_of(**settings)],
         *(word_encoder_of("bert"), word_tokenizer_of("bert"), corpus, ActivationStore("cpu", tmp_path)),
     )
     assert result.error is None
@@ -65,11 +65,11 @@ def test_one_sentence_is_too_few_for_selection(tmp_path):
     with pytest.raises(
         WhichlayersError, match="cannot hold out a dev split of a corpus with fewer than 2 sentences"
     ):
-        _ = dataset_of(Corpus("mine", tagged(1), tagged(2)), tmp_path).selection_splits
+        _ = dataset_of(Corpus("custom", tagged(1), tagged(2)), tmp_path).selection_splits
 
 
 def test_the_last_tenth_of_the_sentences_is_held_out(tmp_path):
-    corpus = Corpus("mine", tagged(20), tagged(3))
+    corpus = Corpus("custom", tagged(20), tagged(3))
     dataset = dataset_of(corpus, tmp_path)
     fit, fit_labels, dev, dev_labels = dataset.selection_splits
     first = sum(len(s.words) for s in corpus.train.sentences[:18])
@@ -80,7 +80,7 @@ def test_the_last_tenth_of_the_sentences_is_held_out(tmp_path):
 
 
 def test_with_dev_sentences_nothing_is_held_out(tmp_path):
-    dataset = dataset_of(Corpus("mine", tagged(20), tagged(3), tagged(4)), tmp_path)
+    dataset = dataset_of(Corpus("custom", tagged(20), tagged(3), tagged(4)), tmp_path)
     fit, fit_labels, dev, dev_labels = dataset.selection_splits
     assert fit is dataset.train
     assert fit_labels is dataset.labels["train"]
@@ -98,7 +98,7 @@ def test_a_slice_of_rows_shares_memory():
 
 
 def test_seeds_run_together_as_one_by_one(tmp_path, monkeypatch):
-    corpus = Corpus("mine", tagged(20), tagged(5), tagged(6))
+    corpus = Corpus("custom", tagged(20), tagged(5), tagged(6))
     kinds = [
         {"neurons": "layer", "layer": 1},
         {"neurons": "all"},
@@ -137,7 +137,7 @@ def test_seeds_run_together_as_one_by_one(tmp_path, monkeypatch):
 
 def test_standardized_neurons_are_those_of_the_training_words(tmp_path):
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
-    corpus = Corpus("mine", tagged(20), tagged(3), tagged(4))
+    corpus = Corpus("custom", tagged(20), tagged(3), tagged(4))
     plain, scaled = (
         ProbingDataset.from_encoder(
             *(encoder, tokenizer, corpus, WordProbe("", "", standardize=standardize)),
@@ -146,19 +146,19 @@ def test_standardized_neurons_are_those_of_the_training_words(tmp_path):
         for standardize in (False, True)
     )
     raw = plain.train.rows(slice(None)).double()
-    mean, deviation = raw.mean(0), raw.std(0, correction=0)
+    mean, std = raw.mean(0), raw.std(0, correction=0)
     for name in ("train", "test", "dev"):
-        expected = (getattr(plain, name).rows(slice(None)).double() - mean) / deviation
+        expected = (getattr(plain, name).rows(slice(None)).double() - mean) / std
         torch.testing.assert_close(
             getattr(scaled, name).rows(slice(None)).double(), expected, rtol=1e-3, atol=1e-3
         )
-    for table in scaled.selection_splits[0], scaled.selection_splits[2]:
-        assert table.scale is not None
+    for inputs in scaled.selection_splits[0], scaled.selection_splits[2]:
+        assert inputs.scale is not None
 
 
 def test_raw_and_standardized_neurons_are_probed_separately(tmp_path):
     trials = [trial_of(neurons="layer", layer=2, standardize=s, lr=0.01) for s in (False, True)]
-    corpus = Corpus("mine", tagged(30), tagged(6))
+    corpus = Corpus("custom", tagged(30), tagged(6))
     encoder, tokenizer = word_encoder_of("bert"), word_tokenizer_of("bert")
     both = word_probe_results(trials, encoder, tokenizer, corpus, ActivationStore("cpu", tmp_path / "both"))
     for trial, found in zip(trials, both, strict=True):
@@ -170,7 +170,7 @@ def test_raw_and_standardized_neurons_are_probed_separately(tmp_path):
 
 
 def test_probes_are_trained_with_the_configured_norm(tmp_path):
-    corpus = Corpus("mine", tagged(30), tagged(6))
+    corpus = Corpus("custom", tagged(30), tagged(6))
     dataset = dataset_of(corpus, tmp_path / "dataset")
     trials = [trial_of(neurons="layer", layer=1, lambdas=(0.0, 0.5), norm=n) for n in ("squared", "plain")]
     probes = []
@@ -191,8 +191,8 @@ def test_probes_are_trained_with_the_configured_norm(tmp_path):
 def test_a_search_reports_progress(tmp_path):
     reported: list[int] = []
     trials = [trial_of(neurons="layer", layer=1)]
-    trials.append(Trial("m", "f", "", "", 0, 0, word_probe=WordProbe("mine", "c", lambdas=None)))
-    corpus = Corpus("mine", tagged(20), tagged(3), tagged(4))
+    trials.append(Trial("m", "f", "", "", 0, 0, word_probe=WordProbe("custom", "c", lambdas=None)))
+    corpus = Corpus("custom", tagged(20), tagged(3), tagged(4))
     word_probe_results(
         *(
             trials,
@@ -205,13 +205,12 @@ def test_a_search_reports_progress(tmp_path):
     )
     steps = len(trials) * WORD_PROBE_STEPS
     after = np.cumsum(reported)
-    first_done = round(
-        (ENCODER_FRACTION + (1 - ENCODER_FRACTION) / 2) * steps
-    )  # the pass, and the first trial
-    found = round((first_done / steps + 1) / 2 * steps)
+    # after the forward pass and the first trial
+    first_done = round((ENCODER_FRACTION + (1 - ENCODER_FRACTION) / 2) * steps)
+    search_done = round((first_done / steps + 1) / 2 * steps)
     assert after[-1] == steps
-    assert {first_done, found} <= set(after)
-    assert ((after > first_done) & (after < found)).sum() >= 3
+    assert {first_done, search_done} <= set(after)
+    assert ((after > first_done) & (after < search_done)).sum() >= 3
 
 
 def test_results_are_yielded_as_they_are_known(tmp_path):
@@ -222,7 +221,7 @@ def test_results_are_yielded_as_they_are_known(tmp_path):
         for kind in kinds
         for seed in (0, 1)
     ]
-    corpus = Corpus("mine", tagged(20), tagged(3))
+    corpus = Corpus("custom", tagged(20), tagged(3))
     parts = list(
         run_word_probes(
             trials,

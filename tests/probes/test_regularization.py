@@ -17,9 +17,10 @@ from whichlayers.probes.neuron_selection import GridPoint, search_lambdas
 from whichlayers.probes.regularization import LambdaSearch, save_lambdas, search_key
 
 
-def searched(**words):
+def searched(**settings):
+    """A trial whose L1 and L2 are searched for."""
     trial = trial_of(lambdas=None)
-    return dataclasses.replace(trial, word_probe=dataclasses.replace(trial.word_probe, **words))
+    return dataclasses.replace(trial, word_probe=dataclasses.replace(trial.word_probe, **settings))
 
 
 def by_length(corpus):
@@ -28,25 +29,25 @@ def by_length(corpus):
         dataclasses.replace(s, tags=tuple("ABCD"[min(len(word) // 2, 3)] for word in s.words))
         for s in corpus.sentences
     ]
-    return TaggedCorpus("mine", sentences)
+    return TaggedCorpus("custom", sentences)
 
 
 @pytest.fixture
 def dataset(tmp_path):
-    return dataset_of(Corpus("mine", tagged(20), tagged(3), tagged(4)), tmp_path)
+    return dataset_of(Corpus("custom", tagged(20), tagged(3), tagged(4)), tmp_path)
 
 
 @pytest.fixture
 def searches(monkeypatch):
-    """The seeds of every search that is made."""
-    made = []
+    """The seeds of every search."""
+    seeds_of_searches = []
 
     def counted(*args, **options):
-        made.append(options["seeds"])
+        seeds_of_searches.append(options["seeds"])
         return search_lambdas(*args, **options)
 
     monkeypatch.setattr(regularization, "search_lambdas", counted)
-    return made
+    return seeds_of_searches
 
 
 def test_one_search_for_all_seeds_and_finetuned_models(dataset, searches):
@@ -63,7 +64,7 @@ def test_one_search_for_all_seeds_and_finetuned_models(dataset, searches):
 
 
 def test_the_pair_with_the_best_mean_over_the_seeds(tmp_path):
-    dataset = dataset_of(Corpus("mine", *(by_length(random_words(n, n)) for n in (400, 50))), tmp_path)
+    dataset = dataset_of(Corpus("custom", *(by_length(random_words(n, n)) for n in (400, 50))), tmp_path)
     training = ProbeTraining(epochs=20, batch_size=16, lr=0.05)
     found = LambdaSearch().lambdas(searched(epochs=20, batch_size=16, lr=0.05), dataset)
     alone: dict = {}
@@ -80,12 +81,12 @@ def test_the_pair_with_the_best_mean_over_the_seeds(tmp_path):
 
 
 def test_a_pair_that_diverged_for_one_seed_is_not_selected(dataset, monkeypatch):
-    def made_up(*args, seeds, **options):
+    def synthetic_data(*args, seeds, **options):
         scores = {0: [0.1, 0.9, 0.2], 1: [0.1, float("nan"), 0.3], 2: [0.1, 0.9, 0.2]}
         points = {s: [GridPoint(0.1, i, 0.5, score) for i, score in enumerate(scores[s])] for s in seeds}
         return [SimpleNamespace(points=points[seed]) for seed in seeds]
 
-    monkeypatch.setattr(regularization, "search_lambdas", made_up)
+    monkeypatch.setattr(regularization, "search_lambdas", synthetic_data)
     assert LambdaSearch().lambdas(searched(), dataset) == (0.1, 2)
 
 

@@ -139,7 +139,7 @@ def test_the_encoder_is_left_as_it_was():
     assert all(p.requires_grad and p.grad is None for p in encoder.parameters())
 
 
-def test_what_may_share_a_stack():
+def test_stack_key():
     assert len({stack_key(trial) for trial in trials_of()}) == 1
     others = [
         dataclasses.replace(TRIAL, train_size=40),
@@ -160,7 +160,7 @@ def test_what_may_share_a_stack():
         ({"train_size": 61}, "60 training rows"),
     ],
 )
-def test_what_cannot_be_probed(change, message):
+def test_invalid_trials(change, message):
     with pytest.raises(WhichlayersError, match=message):
         run_probes([dataclasses.replace(TRIAL, **change)], tiny_encoder("bert"), tiny_task())
     with pytest.raises(WhichlayersError, match="at least one"):

@@ -43,17 +43,19 @@ def test_a_model_finetuned_and_probed_on_a_gpu_matches_the_cpu(tmp_path):
         word_probes.append(WordProbe("c", corpus.fingerprint, **settings, **LAMBDAS))
     weights, measures = {}, {}
     for device in ("cpu", "cuda"):
-        kept = {}
+        trained_weights = {}
         settings = EngineSettings(precision="float32", compiled=False)
         finetune(
             finetuning,
             encoder,
             data,
             device=device,
-            on_trained=lambda result, values, kept=kept: kept.update({result.trial_id: values}),
+            on_trained=lambda result, values, trained_weights=trained_weights: trained_weights.update(
+                {result.trial_id: values}
+            ),
             settings=settings,
         )
-        weights[device] = kept[finetuning[0].id]
+        weights[device] = trained_weights[finetuning[0].id]
         trials = [Trial("m", "m", "t", "t", 64, 0, training=training, word_probe=w) for w in word_probes]
         finetuned = with_weights(encoder.cpu(), weights["cpu"])
         results = word_probe_results(trials, finetuned, tokenizer, corpus, ActivationStore(device, tmp_path))

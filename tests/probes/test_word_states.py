@@ -14,7 +14,7 @@ from whichlayers.probes.word_states import WordStates
 LAYERS, HIDDEN = 3, 5
 
 
-def made_up(n=70, seed=0, dtype=np.float32):
+def synthetic_data(n=70, seed=0, dtype=np.float32):
     """Neurons with large means and very different scales; the third is constant."""
     rng = np.random.default_rng(seed)
     states = rng.normal(size=(n, LAYERS * HIDDEN)) * np.logspace(-2, 2, LAYERS * HIDDEN) + 30
@@ -25,7 +25,7 @@ def made_up(n=70, seed=0, dtype=np.float32):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_neurons_are_standardized_as_in_scikit_learn(dtype, monkeypatch):
     monkeypatch.setattr(word_states, "CHUNK_BYTES", 400)  # a few rows at once
-    train, test = made_up(dtype=dtype), made_up(20, seed=1, dtype=dtype)
+    train, test = synthetic_data(dtype=dtype), synthetic_data(20, seed=1, dtype=dtype)
     scale = WordStates(train).compute_scale()
     found = WordStates(test).standardize(scale).rows(slice(None))
     flat = [states.reshape(len(states), -1).astype(np.float64) for states in (train, test)]
@@ -37,7 +37,7 @@ def test_neurons_are_standardized_as_in_scikit_learn(dtype, monkeypatch):
 
 
 def test_a_scale_applies_to_slices_of_rows_and_neurons():
-    raw = WordStates(made_up())
+    raw = WordStates(synthetic_data())
     scaled = raw.standardize(raw.compute_scale())
     everything = scaled.rows(slice(None))
     chosen = np.array([4, 11, 7])
@@ -45,7 +45,7 @@ def test_a_scale_applies_to_slices_of_rows_and_neurons():
     assert torch.equal(
         scaled.select_neurons(chosen).rows(torch.tensor([3, 1])), everything[[3, 1]][:, chosen]
     )
-    assert torch.equal(raw.rows(slice(None)), torch.from_numpy(made_up().reshape(70, -1)))  # untouched
+    assert torch.equal(raw.rows(slice(None)), torch.from_numpy(synthetic_data().reshape(70, -1)))  # untouched
 
 
 def test_probes_of_standardized_neurons_do_not_depend_on_scale():
@@ -56,10 +56,10 @@ def test_probes_of_standardized_neurons_do_not_depend_on_scale():
     training = ProbeTraining(epochs=3, batch_size=32, lr=0.01)
 
     def accuracy(states, standardized):
-        table = WordStates(states)
-        table = table.standardize(table.compute_scale()) if standardized else table
-        probes = fit_probes(table, labels, 3, [ProbeSpec(table.layer_neurons(1))], training)
-        return accuracies(table, labels, probes)[0]
+        inputs = WordStates(states)
+        inputs = inputs.standardize(inputs.compute_scale()) if standardized else inputs
+        probes = fit_probes(inputs, labels, 3, [ProbeSpec(inputs.layer_neurons(1))], training)
+        return accuracies(inputs, labels, probes)[0]
 
     small = states * 0.01 + 5
     assert accuracy(small, True) == pytest.approx(accuracy(states, True), abs=0.01)

@@ -52,9 +52,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
-    made = incremental(("SST-2", "CoLA"), (500, 5000), 4) + localized()
-    made += permutation(("SST-2", "CoLA"), permutations=5, trials=2)
-    folder = write_results(tmp_path_factory.mktemp("full"), made, lifelike(6), name="a full study")
+    study_points = incremental(("SST-2", "CoLA"), (500, 5000), 4) + localized()
+    study_points += permutation(("SST-2", "CoLA"), permutations=5, trials=2)
+    folder = write_results(tmp_path_factory.mktemp("full"), study_points, lifelike(6), name="a full study")
     (folder / "study.toml").write_text('name = "a full study"\ndescription = "what layers are for"\n')
     with sqlite3.connect(folder / "results.db") as db:
         note = ["SST-2: train has 10,000 rows, the official one 67,349"]
@@ -72,7 +72,7 @@ def test_everything_is_written_and_nothing_is_left_over(full):
     assert not list(folder.glob("*.part"))
 
 
-def test_figures_of_an_earlier_report_do_not_outlive_it(tmp_path):
+def test_figures_of_an_earlier_report_are_deleted(tmp_path):
     folder = write_results(tmp_path, incremental(("SST-2",), (500,), 2), lifelike(6))
     write_report(folder)
     figures = folder / "figures"
@@ -95,7 +95,7 @@ def test_the_page_is_self_contained(full):
     assert (folder / "report.html").stat().st_size < 500_000
 
 
-def test_the_policy_lets_in_the_pages_own_style_and_script_alone(full):
+def test_the_policy_allows_only_the_pages_own_style_and_script(full):
     folder, page = full
     text = (folder / "report.html").read_text(encoding="utf-8")
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1].replace("&#39;", "'")
@@ -249,7 +249,7 @@ def test_an_unfinished_study_states_its_progress_and_failures(tmp_path):
     assert "Trials per point 3" in page.text  # as planned, independent of what has finished
 
 
-def test_data_cannot_end_the_element_they_stand_in():
+def test_data_cannot_end_their_script_element():
     wild = {"</script><script>alert(1)</script>": ["<!--", "&amp;", "\u2028"], "n": [1.5, None]}
     text = json_for_html(wild)
     assert json.loads(text) == wild
@@ -258,7 +258,7 @@ def test_data_cannot_end_the_element_they_stand_in():
         json_for_html(float("nan"))
 
 
-def test_names_from_data_are_nowhere_markup(tmp_path):
+def test_names_from_data_are_never_markup(tmp_path):
     name = "<script>alert(1)</script></script><img src=x onerror=alert(1)>"
     folder = write_results(
         tmp_path, incremental((name,), (500, 900), models=(name, "other")), lifelike(6), name=name
@@ -286,7 +286,7 @@ def test_equal_values_everywhere_are_no_finding(tmp_path, value):
     )
 
 
-def test_single_trials_make_no_claim(tmp_path):
+def test_single_trials_give_no_findings(tmp_path):
     folder = write_results(tmp_path, incremental(trials=1) + localized(trials=1), lifelike(6))
     text = Page(write_report(folder).read_text(encoding="utf-8")).text
     assert "in a single pair of trials, hence no interval" in text
@@ -294,7 +294,7 @@ def test_single_trials_make_no_claim(tmp_path):
     assert "95% interval +" not in text
 
 
-def test_nothing_finished_is_refused_and_nothing_is_written(tmp_path):
+def test_a_study_without_finished_trials_is_an_error_and_writes_nothing(tmp_path):
     folder = write_results(tmp_path, incremental(), lambda p: None)
     with pytest.raises(WhichlayersError, match="no trial has finished"):
         write_report(folder)
@@ -328,13 +328,13 @@ def test_reads_what_the_real_store_writes(tmp_path):
     from whichlayers.results.db import ResultsDB
     from whichlayers.results.records import ModelRow, RunRow, TaskRow
 
-    made = incremental(depth=2, recipes=("as_described", "as_released"))
+    study_points = incremental(depth=2, recipes=("as_described", "as_released"))
     with ResultsDB.open(tmp_path / "results.db", "from the store") as db:
         tasks = [TaskRow("SST-2-fp", "SST-2", "classification", "accuracy", ("accuracy",), 67349)]
         models = [ModelRow("bert-base-uncased-fp", "bert-base-uncased", None, "bert", 2)]
-        db.set_points(made, tasks, models)
+        db.set_points(study_points, tasks, models)
         run = db.begin_run(RunRow("host", 1, "cpu", 2, {"torch": "2.13.0"}, None, "whichlayers run"))
-        values = {p.trial.id: lifelike(2)(p) for p in made}
+        values = {p.trial.id: lifelike(2)(p) for p in study_points}
         db.start(list(values), run)
         db.finish(
             TrialResult(
@@ -361,8 +361,8 @@ def test_the_page_has_the_tested_claims_and_table_1(full):
 
 
 def test_further_figures_are_in_the_section_they_belong_to(tmp_path):
-    made = incremental(ks=(0, 6))
-    folder = write_results(tmp_path, made, lifelike(6), moved=lambda p, layer: float(layer))
+    study_points = incremental(ks=(0, 6))
+    folder = write_results(tmp_path, study_points, lifelike(6), moved=lambda p, layer: float(layer))
     page = Page(write_report(folder).read_text(encoding="utf-8"))
     assert (folder / "figures" / "weight_change.png").is_file()
     assert "Weight change" in page.text

@@ -17,12 +17,12 @@ from whichlayers.report.claim_table import claim_rows, claims_table
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = incremental(("SST-2", "[bold]CoLA"), (500, 5000), 4)
-    return write_results(tmp_path_factory.mktemp("claims"), made, lifelike(6))
+    study_points = incremental(("SST-2", "[bold]CoLA"), (500, 5000), 4)
+    return write_results(tmp_path_factory.mktemp("claims"), study_points, lifelike(6))
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_fits_the_width_and_cuts_nothing(folder, width):
+def test_fits_the_width_and_truncates_nothing(folder, width):
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(claims_table(study_claims(folder), with_tests=True))
     text = console.export_text()
@@ -34,7 +34,7 @@ def test_fits_the_width_and_cuts_nothing(folder, width):
     assert "95% interval" in " ".join(text.split())
 
 
-def test_the_row_has_the_numbers_of_the_deciding_test(folder):
+def test_the_row_has_the_numbers_of_the_decisive_test(folder):
     claim = study_claims(folder)[0]
     row = claim_rows([claim])[0]
     assert f"{abs(claim.effect):.3f}" in row.effect
@@ -46,7 +46,7 @@ def test_the_row_has_the_numbers_of_the_deciding_test(folder):
 @pytest.mark.parametrize(
     ("about", "expected"), [("at 5,000", "r = 0.984"), ("500 against 5,000", "difference in r: +0.984")]
 )
-def test_a_coefficient_goes_by_its_name(about, expected):
+def test_a_coefficient_is_named(about, expected):
     claim = Claim("T4", "", 0.984, 0.9, 0.99, 0.01, "holds", None, "", unit="r", about=about)
     (row,) = claim_rows([claim])
     assert row.effect == expected

@@ -19,9 +19,11 @@ NAME = "<b>second</b>"
 
 @pytest.fixture
 def two(tmp_path, monkeypatch):
-    made = incremental(("SST-2", "CoLA"), (500, 5000), 4) + permutation(trials=3) + localized()
-    write_results(tmp_path / "one", made, lifelike(6), name="first")
-    write_results(tmp_path / "two", made[: len(made) - 3], lambda p: lifelike(6)(p) + 0.01, name=NAME)
+    study_points = incremental(("SST-2", "CoLA"), (500, 5000), 4) + permutation(trials=3) + localized()
+    write_results(tmp_path / "one", study_points, lifelike(6), name="first")
+    write_results(
+        tmp_path / "two", study_points[: len(study_points) - 3], lambda p: lifelike(6)(p) + 0.01, name=NAME
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -65,9 +67,9 @@ def test_permutations_are_numbered_and_not_joined(two):
 
 
 def test_sets_of_neurons_are_drawn_over_the_models(tmp_path):
-    made = word_points(("bert-base-uncased",), ("SST-2",), ("UD-EWT:xpos",), depth=6)
+    study_points = word_points(("bert-base-uncased",), ("SST-2",), ("UD-EWT:xpos",), depth=6)
     for name in ("one", "two"):
-        write_results(tmp_path / name, made, forgetting(6), name=name, depth=6)
+        write_results(tmp_path / name, study_points, forgetting(6), name=name, depth=6)
     charts = charts_of(tmp_path / "one", tmp_path / "two", tmp_path / "page.html")
     for what in ("difference", "both"):
         chart = charts[f"neurons_{what}"]

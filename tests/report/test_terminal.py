@@ -11,7 +11,7 @@ from synthetic_results import incremental, lifelike, localized, write_results
 
 from whichlayers.analysis.intervals import t_interval
 from whichlayers.report.tables import GridCell, summary, summary_grid
-from whichlayers.report.terminal import _spread, summary_table
+from whichlayers.report.terminal import _format_half_width, summary_table
 from whichlayers.results.frames import finished, load_points
 
 
@@ -32,7 +32,7 @@ def test_the_metric_is_named(tmp_path):
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("depth", [6, 12, 24])
-def test_folds_to_the_width_and_cuts_nothing(tmp_path, depth, width):
+def test_folds_to_the_width_and_truncates_nothing(tmp_path, depth, width):
     tasks = ("builtin:question-answer", "CoLA")
     folder = write_results(tmp_path, incremental(tasks, (500, 50000), 3, depth), lifelike(depth), depth=depth)
     text = show(folder, width)
@@ -53,10 +53,10 @@ def test_folds_to_the_width_and_cuts_nothing(tmp_path, depth, width):
     assert sorted(re.findall(r"(-?\d+\.\d) ±", text)) == expected
 
 
-def test_many_long_heads_become_narrow_before_a_number_is_cut(tmp_path):
+def test_long_label_columns_become_narrow_before_a_number_is_truncated(tmp_path):
     tasks = ("a-task-with-a-name-that-never-ends", "CoLA")
-    made = incremental(tasks, (500,), 3, recipes=("as_described", "bert_init")) + localized()
-    folder = write_results(tmp_path, made, lifelike(6))
+    study_points = incremental(tasks, (500,), 3, recipes=("as_described", "bert_init")) + localized()
+    folder = write_results(tmp_path, study_points, lifelike(6))
     for width in (40, 60, 80):
         text = show(folder, width)
         assert max(map(len, text.splitlines())) <= width
@@ -82,8 +82,8 @@ def test_cells_are_mean_and_half_width_times_100(tmp_path):
 def test_compression_is_not_a_fraction_and_corpora_are_not_tasks(tmp_path):
     from synthetic_words import forgetting, word_points
 
-    made = word_points(("bert-base-uncased",), ("SST-2",), ("UD-EWT:xpos",), depth=6)
-    folder = write_results(tmp_path, made, forgetting(6), depth=6)
+    study_points = word_points(("bert-base-uncased",), ("SST-2",), ("UD-EWT:xpos",), depth=6)
+    folder = write_results(tmp_path, study_points, forgetting(6), depth=6)
     points = finished(load_points(folder))
     _, _, text = show(folder).partition("Description length")
     means = points[points["experiment"] == "description_length"].groupby(["condition", "x"])["value"].mean()
@@ -95,12 +95,12 @@ def test_compression_is_not_a_fraction_and_corpora_are_not_tasks(tmp_path):
     assert "task" not in text
     assert not summary_grid(points, "description_length").fractions
     assert summary_grid(points, "neurons").fractions
-    pretrained = [r for r in summary_grid(points, "word_probing").rows if r.heads[-1] == "pretrained"]
-    assert [row.heads[1] for row in pretrained] == ["–"]
+    pretrained = [r for r in summary_grid(points, "word_probing").rows if r.labels[-1] == "pretrained"]
+    assert [row.labels[1] for row in pretrained] == ["–"]
 
 
-def test_half_widths_stay_short_at_the_turn():
-    assert [_spread(GridCell(0.5, half, 2)) for half in (0.0994, 0.0996, 0.56, float("nan"))] == [
+def test_wide_half_widths_have_no_decimals():
+    assert [_format_half_width(GridCell(0.5, half, 2)) for half in (0.0994, 0.0996, 0.56, float("nan"))] == [
         " ±9.9",
         " ±10",
         " ±56",
@@ -112,14 +112,14 @@ def test_baselines_come_first_and_conditions_have_rows(tmp_path):
     points = finished(load_points(write_results(tmp_path, localized(), lifelike(6))))
     table = summary_grid(points, "localized")
     assert table.columns == ("all", "none", "1", "2", "3", "4")
-    assert table.heads == ("task", "examples", "condition")
-    assert [row.heads[2] for row in table.rows] == ["block re-initialized", "block preserved"]
+    assert table.label_columns == ("task", "examples", "condition")
+    assert [row.labels[2] for row in table.rows] == ["block re-initialized", "block preserved"]
     assert table.rows[0].cells[0] == table.rows[1].cells[0]
 
 
 def test_grid_and_summary_agree(tmp_path):
-    made = incremental(("SST-2", "CoLA"), recipes=("as_described", "bert_init"))
-    points = finished(load_points(write_results(tmp_path, made, lifelike(6))))
+    study_points = incremental(("SST-2", "CoLA"), recipes=("as_described", "bert_init"))
+    points = finished(load_points(write_results(tmp_path, study_points, lifelike(6))))
     rows = summary(points)
     cells = [cell for row in summary_grid(points, "incremental").rows for cell in row.cells]
     assert len(cells) == len(rows) == 2 * 2 * 7

@@ -16,13 +16,15 @@ DEPTH = 6
 
 @pytest.fixture(scope="module")
 def points(tmp_path_factory):
-    made = word_points(models=("bert-base-uncased",), corpora=("UD-EWT:xpos",), depth=DEPTH)
+    study_points = word_points(models=("bert-base-uncased",), corpora=("UD-EWT:xpos",), depth=DEPTH)
     return finished(
-        load_points(write_results(tmp_path_factory.mktemp("words"), made, forgetting(DEPTH, drop=0.3)))
+        load_points(
+            write_results(tmp_path_factory.mktemp("words"), study_points, forgetting(DEPTH, drop=0.3))
+        )
     )
 
 
-def test_the_best_layer_and_what_finetuning_costs_the_top(points):
+def test_the_best_layer_and_the_effect_of_finetuning_on_the_last(points):
     [found] = findings(points, "word_probing")
     probed = points[points["experiment"] == "word_probing"]
     before = probed[probed["finetuned_on"] == ""]
@@ -46,7 +48,7 @@ def test_the_best_layer_and_what_finetuning_costs_the_top(points):
     assert "3 trials" in top
 
 
-def test_the_best_neurons_against_the_worst(points):
+def test_top_against_bottom_neurons(points):
     [found] = findings(points, "neurons")
     [sentence] = found.sentences
     assert sentence.startswith(
@@ -55,7 +57,7 @@ def test_the_best_neurons_against_the_worst(points):
     )
 
 
-def test_the_whole_study_in_a_sentence_each(points):
+def test_headlines_have_one_sentence_per_experiment(points):
     sentences = headlines(points, [])
     assert (
         "Finetuning significantly lowers the word-level probing score of the last layer in 2 of 2 cases and raises it "
@@ -69,7 +71,7 @@ def test_the_whole_study_in_a_sentence_each(points):
     assert not any("cases" in sentence for sentence in single)
 
 
-def test_what_the_interval_denies_is_not_stated(points):
+def test_differences_that_are_not_significant_are_reported_as_such(points):
     rng = np.random.default_rng(0)
     noise = points.assign(value=0.6 + 0.02 * rng.standard_normal(len(points)))
     for experiment in ("word_probing", "neurons"):
@@ -94,14 +96,14 @@ def test_no_sign_before_a_rounded_zero(value, signed, expected):
     assert format_number(value, signed) == expected
 
 
-def test_one_comparison_a_condition_is_not_called_several(tmp_path):
+def test_a_single_comparison_per_condition_is_not_called_several(tmp_path):
     rng = np.random.default_rng(0)
 
     def score(p):
         return 0.9 - 0.2 * (p.condition == "bottom") + 0.01 * rng.standard_normal()
 
-    made = prune(("SST-2",), trials=4, counts=(2,))
-    [found] = findings(finished(load_points(write_results(tmp_path, made, score))), "prune")
+    study_points = prune(("SST-2",), trials=4, counts=(2,))
+    [found] = findings(finished(load_points(write_results(tmp_path, study_points, score))), "prune")
     assert len(found.sentences) == 2
     for sentence in found.sentences:
         assert "largest" not in sentence

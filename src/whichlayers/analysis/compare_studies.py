@@ -1,9 +1,9 @@
 """Comparison of two studies point by point: scores of B minus scores of A, paired by seed.
 
-A pair is one trial of each study with the same experiment, condition, x, task, training size and seed, and thus the same
-examples in the same order. Settings (model, recipe, learning rate ...) of which each study has a single value are what
-is compared, and may differ; where a study has several values, the trials of a pair must have the same one. Unpaired
-trials are counted, with the reason, and left out.
+A pair is one trial of each study with the same experiment, condition, x, task, training size and seed, and thus the
+same examples in the same order. Settings (model, recipe, learning rate ...) of which each study has a single value are
+what is compared, and may differ; where a study has several values, the trials of a pair must have the same one.
+Unpaired trials are counted, with the reason, and left out.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ class Comparison:
     a: ComparedStudy
     b: ComparedStudy
     differs: list[SettingDifference]  # settings, models and versions that differ
-    curves: (
-        pd.DataFrame
-    )  # COMPARED_CURVE, metric, points (number of x), STATISTICS of each seed's mean difference over x
+    # COMPARED_CURVE, metric, points (number of x), STATISTICS of the seeds' means over x
+    curves: pd.DataFrame
     points: pd.DataFrame  # COMPARED_CURVE, x, metric, mean_a, mean_b, STATISTICS
     unpaired: list[tuple[str, int]]  # reason, number of unpaired results
     pairs: pd.DataFrame  # COMPARED_CURVE, x, seed, metric, a, b

@@ -1,8 +1,8 @@
 """Equivalence tests: whether a mean difference is smaller than an equivalence margin.
 
-A difference that is not significantly different from zero may still be large if there are few trials. Two one-sided tests (TOST,
-Schuirmann 1987) show that a difference is small: at significance level alpha, TOST is significant exactly if the
-1 - 2·alpha confidence interval (90% at 5%) lies within ±margin.
+A difference that is not significantly different from zero may still be large if there are few trials. Two one-sided
+tests (TOST, Schuirmann 1987) show that a difference is small: at significance level alpha, TOST is significant exactly
+if the 1 - 2·alpha confidence interval (90% at 5%) is within ±margin.
 """
 
 from __future__ import annotations

@@ -119,9 +119,8 @@ def _smallest_n(power: Callable[[int], float], least: int) -> int | None:
 class PowerEstimate:
     """How many trials the paired comparison of two points of a curve needs to detect a difference of a certain size."""
 
-    curve: tuple[
-        object, ...
-    ]  # values of CURVE: experiment, model, its fingerprint, task, train_size, variant
+    # values of CURVE: experiment, model, its fingerprint, task, train_size, variant
+    curve: tuple[object, ...]
     about: str  # the two points, e.g. "k = 2 against 1"
     mean: float  # of the paired differences observed so far
     sd: float  # of the paired differences; NaN with fewer than two pairs

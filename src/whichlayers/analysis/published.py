@@ -1,7 +1,8 @@
 """Published results of the reproduced papers, as frames, and the lookup of those that match a curve of a study.
 
 Tamkin et al. 2020 and Singh & Giovanardi 2020 used BERT-Base (12 layers). A published curve matches a curve of a study
-if task, metric and training size are the same; for models of other depths, x is mapped to the same fraction of the depth.
+if task, metric and training size are the same; for models of other depths, x is mapped to the same fraction of the
+depth.
 """
 
 from __future__ import annotations

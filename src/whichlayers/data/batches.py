@@ -41,7 +41,7 @@ def epoch_order(size: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def pad(split: TokenizedSplit, rows: np.ndarray, pad_id: int, length: int | None = None) -> Batch:
-    """The given rows as one batch, padded on the right to the longest of them, or to `length`.
+    """Rows of a split as one batch, padded on the right to the longest of them, or to `length` tokens.
 
     The tokenizer's padding side is ignored. XLNet pads on the left, but its attention is relative and masked, so
     the side only changes the position of the [CLS] token.

@@ -55,9 +55,9 @@ def read_tagged(
     """Read a tagged corpus.
 
     Args:
-        path: the file.
+        path: The file.
         format: "conll", "conllu" or "pmb".
-        column: which tag to read. For conll a column number from 0 (default: the last column), for conllu
+        column: Which tag to read. For conll a column number from 0 (default: the last column), for conllu
             "upos" (default) or "xpos", for pmb a layer such as "sem" (default).
     """
     if format == "conll":
@@ -81,8 +81,10 @@ def read_conll(path: str | Path, word_column: int = 0, tag_column: int = -1) -> 
 
 
 def read_conllu(path: str | Path, tag: str = "upos") -> TaggedCorpus:
-    """Read a CoNLL-U file (Universal Dependencies). Multiword tokens (3-4) and empty nodes (8.1) are skipped; the
-    syntactic words 3 and 4 follow with their own tags."""
+    """Read a CoNLL-U file (Universal Dependencies).
+
+    Multiword tokens (3-4) and empty nodes (8.1) are skipped; the syntactic words 3 and 4 follow with their own tags.
+    """
     column = _column_of(tag, CONLLU_COLUMNS, "a CoNLL-U file")
     path = Path(path)
     blocks = (

@@ -104,11 +104,11 @@ def load_corpus(
     """Load a tagged corpus.
 
     Args:
-        name: a built-in corpus, a supported corpus such as "UD-EWT:xpos", or any name for custom files.
-        source: folder of a supported corpus.
-        train, test, dev: custom files; dev is optional.
-        format, column: format of custom files and the column of the tags (see `read_tagged`).
-        train_words, test_words: maximum number of words of the training split, and of the dev and test splits.
+        name: A built-in corpus, a supported corpus such as "UD-EWT:xpos", or any name for custom files.
+        source: Folder of a supported corpus.
+        train, test, dev: Custom files; dev is optional.
+        format, column: Format of custom files and the column of the tags (see `read_tagged`).
+        train_words, test_words: Maximum number of words of the training split, and of the dev and test splits.
     """
     if name in BUILTIN_CORPORA:
         splits = load_builtin_corpus(name)

@@ -55,11 +55,11 @@ def load_file_task(
     """Load a task from a training file and a dev file.
 
     Args:
-        name: name of the task, for messages and results.
-        train, dev: data files with the same columns.
-        text, label, pair: column names; `pair` is the second text of a sentence-pair task.
+        name: Name of the task, for messages and results.
+        train, dev: Data files with the same columns.
+        text, label, pair: Column names; `pair` is the second text of a sentence-pair task.
         kind: None infers it from the labels: regression if all are numbers and not all are integers.
-        metric: primary metric; None selects the default for the kind.
+        metric: Primary metric; None selects the default for the kind.
     """
     if dev is None:
         raise WhichlayersError(
@@ -123,11 +123,11 @@ def read_examples(
     """Read texts and raw labels from a file.
 
     Args:
-        path: data file.
-        text, label, pair: column names.
-        header: column names of a file without a header line.
-        malformed: collects rows with a wrong number of columns; None collects them in the result's `bad`.
-        empty_ok: accept empty texts.
+        path: Data file.
+        text, label, pair: Column names.
+        header: Column names of a file without a header line.
+        malformed: Collects rows with a wrong number of columns; None collects them in the result's `bad`.
+        empty_ok: Accept empty texts.
 
     Returns:
         The valid rows; all other invalid rows are collected in its `bad`, to be raised later.

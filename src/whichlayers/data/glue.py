@@ -39,12 +39,9 @@ class GlueSpec:
     header: tuple[str, ...] | None = None  # column names of files without a header line
     evals: tuple[tuple[str, str, str], ...] = (("", "dev", "validation"),)  # (name, file, split on the hub)
     official_rows: tuple[int, ...] = ()  # train, then each evaluation split
-    unlabeled: str | None = (
-        None  # label of rows without a gold label, which are skipped as in the official scripts
-    )
-    known_flaws: bool = (
-        False  # official files have malformed lines (skipped, as on the hub) and empty texts (kept)
-    )
+    unlabeled: str | None = None  # label of rows without a gold label, skipped as in the official scripts
+    # official files have malformed lines (skipped, as on the hub) and empty texts (kept)
+    known_flaws: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -152,9 +149,9 @@ def load_glue(
     """Load a GLUE task.
 
     Args:
-        name: name of the task.
+        name: Name of the task.
         folder: glue_data folder, or the folder of the task itself; None loads from the hub.
-        train, dev: other files in the task's folder, such as train_subset.tsv or dev.tsv.gz.
+        train, dev: Other files in the task's folder, such as train_subset.tsv or dev.tsv.gz.
     """
     task = glue_name(name)
     if task is None:
@@ -227,13 +224,13 @@ def _read_split(path: Path, spec: GlueSpec, notes: list[str]) -> Split:
 
 def _skip_label(examples: RawExamples, label: str) -> int:
     """Remove all rows with this label; returns their number."""
-    kept = [i for i, raw in enumerate(examples.labels) if raw != label]
-    skipped = len(examples.labels) - len(kept)
-    examples.texts = [examples.texts[i] for i in kept]
-    examples.labels = [examples.labels[i] for i in kept]
-    examples.lines = [examples.lines[i] for i in kept]
+    remaining = [i for i, raw in enumerate(examples.labels) if raw != label]
+    skipped = len(examples.labels) - len(remaining)
+    examples.texts = [examples.texts[i] for i in remaining]
+    examples.labels = [examples.labels[i] for i in remaining]
+    examples.lines = [examples.lines[i] for i in remaining]
     if examples.pairs is not None:
-        examples.pairs = [examples.pairs[i] for i in kept]
+        examples.pairs = [examples.pairs[i] for i in remaining]
     return skipped
 
 
@@ -257,7 +254,7 @@ def _task_folder(task: str, folder: Path) -> Path:
 
 
 def _find_file(folder: Path, stem: str, override: str | None, setting: str) -> Path:
-    """Path of a split's file: `override` if given, otherwise the stem with .tsv or .tsv.gz."""
+    """Path of a split's file: `override` unless it is None, otherwise the stem with .tsv or .tsv.gz."""
     names = [override] if override else [f"{stem}.tsv", f"{stem}.tsv.gz"]
     for name in names:
         if (folder / name).is_file():

@@ -39,10 +39,10 @@ def load_task(
         name: builtin:NAME, the name of a GLUE task, or any name for a custom task. A GLUE name with text and
             label columns is treated as a custom task.
         source: None or "hub", or a folder: that of the GLUE data, or the one that train and dev are relative to.
-        train, dev: data files of a custom task, or other files in the folder of a GLUE task.
-        text, pair, label: column names of a custom task.
+        train, dev: Data files of a custom task, or other files in the folder of a GLUE task.
+        text, pair, label: Column names of a custom task.
         kind: "classification" or "regression"; None infers it from the labels.
-        metric: primary metric; None selects the task's default.
+        metric: Primary metric; None selects the task's default.
     """
     folder = None if source in (None, "", "hub") else Path(cast(str | Path, source))
     columns: dict[str, object] = {"text": text, "pair": pair, "label": label, "kind": kind}
@@ -81,7 +81,7 @@ def _builtin(name: str) -> Task:
 
 
 def _with_metric(task: Task, metric: str | None) -> Task:
-    """The task with another primary metric, if one is given."""
+    """The task with `metric` as its primary metric; unchanged if it is None."""
     if metric is None or metric == task.metric:
         return task
     if metric not in task.metrics:
@@ -92,12 +92,12 @@ def _with_metric(task: Task, metric: str | None) -> Task:
 
 
 def _check_not_set(name: str, source: str, settings: dict[str, object]) -> None:
-    """Raise if a setting is given that this source of tasks does not use."""
-    given = [key for key, value in settings.items() if value is not None]
-    if given:
+    """Raise if a setting is set that this source of tasks does not use."""
+    unused = [key for key, value in settings.items() if value is not None]
+    if unused:
         raise WhichlayersError(
-            f"task {name!r} is {source}, so {', '.join(given)} cannot be set; remove "
-            f"{'it' if len(given) == 1 else 'them'}"
+            f"task {name!r} is {source}, so {', '.join(unused)} cannot be set; remove "
+            f"{'it' if len(unused) == 1 else 'them'}"
         )
 
 

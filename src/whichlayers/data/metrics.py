@@ -71,7 +71,7 @@ def score(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -
     """Compute metrics by name.
 
     Args:
-        metrics: names of the metrics.
+        metrics: Names of the metrics.
         predictions: (n,) class indices for classification, or values for regression. If values are not finite
             (a diverged run), all metrics are NaN.
         labels: (n,) class indices or targets.

@@ -29,14 +29,14 @@ Record = tuple[int, list[Any]]  # (line in the file, values of the requested col
 def read_records(
     path: Path, columns: list[str], bad: BadRows, header: Sequence[str] | None, malformed: BadRows
 ) -> Iterator[Record]:
-    """Yield the line number and the values of the given columns of every valid row.
+    """Yield the line number and the values of `columns` of every valid row.
 
     Args:
-        path: data file.
-        columns: names of the columns to read.
-        bad: collects rows that cannot be parsed.
-        header: column names of a file without a header line.
-        malformed: collects rows with a wrong number of columns.
+        path: Data file.
+        columns: Names of the columns to read.
+        bad: Collects rows that cannot be parsed.
+        header: Column names of a file without a header line.
+        malformed: Collects rows with a wrong number of columns.
     """
     extension = _format(path)
     if not path.is_file():

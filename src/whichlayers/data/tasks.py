@@ -18,7 +18,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
 
 Kind = Literal["classification", "regression"]
-BAD_ROWS_SHOWN = 5
+MAX_LISTED_ROWS = 5  # invalid rows that an error lists
 
 
 class BadData(WhichlayersError):
@@ -37,7 +37,7 @@ class BadRows:
         """Record an invalid row."""
         self.count += 1
         bisect.insort(self.first, (line, message))
-        del self.first[BAD_ROWS_SHOWN:]
+        del self.first[MAX_LISTED_ROWS:]
 
     def raise_if_any(self, advice: str = "Fix or remove these rows, then run again.") -> None:
         """Raise `BadData` if any row was recorded."""

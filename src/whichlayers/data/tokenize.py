@@ -66,11 +66,11 @@ def tokenize(
     """Tokenize all splits, truncating rows to max_length (of a pair, the longer text first).
 
     Args:
-        task: the task.
-        tokenizer: a Hugging Face tokenizer.
-        max_length: maximum number of tokens of a row, special tokens included.
-        cache: folder of the cache; None does not cache.
-        tokenizer_fingerprint: identifies the tokenizer in the cache key; computed if empty.
+        task: The task.
+        tokenizer: A Hugging Face tokenizer.
+        max_length: Maximum number of tokens of a row, special tokens included.
+        cache: Folder of the cache; None does not cache.
+        tokenizer_fingerprint: Identifies the tokenizer in the cache key; computed if empty.
     """
     _check_length(task, tokenizer, max_length)
     file = cache and Path(cache) / (

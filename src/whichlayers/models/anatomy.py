@@ -27,9 +27,8 @@ class Family:
     layers: str  # path of the ModuleList that holds the layers
     embeddings: tuple[str, ...]  # modules and parameters that count as layer 0
     pooler: str | None = None  # path of the pooler; None if the family has none
-    cls_position: Literal["first", "last"] = (
-        "first"  # where the [CLS] token is among the tokens of a sequence
-    )
+    # position of the [CLS] token among the tokens of a sequence
+    cls_position: Literal["first", "last"] = "first"
     dropout: str = "hidden_dropout_prob"  # config key of the dropout on hidden states
     positions_after_padding: bool = False  # position ids start at pad_token_id + 1
     first_layer_fixed: str | None = None  # the reason why layer 1 must stay first; None if it may move
@@ -159,5 +158,5 @@ class Anatomy:
 
 
 def _under(name: str, *paths: str) -> bool:
-    """Whether a parameter name is one of the paths or lies inside one of these modules."""
+    """Whether a parameter name is one of the paths or is inside one of these modules."""
     return any(name == path or name.startswith(path + ".") for path in paths)

@@ -45,7 +45,7 @@ NAMING_HINT = "Give a hub id (org/name), a folder (./my-model) or package:NAME."
 class ModelFiles:
     """The files of a model on this machine."""
 
-    name: str  # as the user gave it
+    name: str  # as specified by the user
     folder: Path
     revision: str | None  # commit of a model from the hub; None for folders and packages
     fingerprint: str  # 16 hex digits over config, weights and tokenizer
@@ -56,9 +56,9 @@ def resolve(name: str, revision: str | None = None, allow_pickle: bool = False) 
     """Locate a model's files, downloading them from the hub if they are not in its cache.
 
     Args:
-        name: hub id (org/name), folder, or package:NAME.
-        revision: branch, tag or commit; only for hub ids.
-        allow_pickle: accept weights in pytorch_model.bin if there are no safetensors.
+        name: Hub id (org/name), folder, or package:NAME.
+        revision: Branch, tag or commit; only for hub ids.
+        allow_pickle: Accept weights in pytorch_model.bin if there are no safetensors.
     """
     path = Path(name).expanduser()
     if name.startswith(PACKAGE_PREFIX):

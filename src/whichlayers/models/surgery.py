@@ -40,15 +40,15 @@ def initial_values(
     """New values of one parameter of a re-initialized layer.
 
     Args:
-        name: full name of the parameter in the resulting encoder, after any reordering. Name and seed alone
+        name: Full name of the parameter in the resulting encoder, after any reordering. Name and seed alone
             determine the random values, independent of the device and of other parameters.
-        shape: shape of the parameter.
-        is_layer_norm: whether it belongs to a layer norm.
-        is_bias: whether it is a bias.
-        recipe: recipe of re-initialization.
-        seed: seed of the trial.
-        device: device of the result.
-        keep_layer_norm: keep the pretrained layer norms.
+        shape: Shape of the parameter.
+        is_layer_norm: Whether it belongs to a layer norm.
+        is_bias: Whether it is a bias.
+        recipe: Recipe of re-initialization.
+        seed: Seed of the trial.
+        device: Device of the result.
+        keep_layer_norm: Keep the pretrained layer norms.
 
     Returns:
         A float32 tensor, or None if the recipe keeps the pretrained values.
@@ -75,7 +75,7 @@ def reinitialize(
     seed: int = 0,
     keep_layer_norm: bool = False,
 ) -> Model:
-    """Re-initialize the given layers; everything else (embeddings, pooler, other layers) stays bit for bit."""
+    """Re-initialize these layers; everything else (embeddings, pooler, other layers) is unchanged."""
     result = copy.deepcopy(model)
     _reinitialize_in_place(result, layers, recipe, seed, keep_layer_norm)
     return result
@@ -98,7 +98,7 @@ def preserve(
     seed: int = 0,
     keep_layer_norm: bool = False,
 ) -> Model:
-    """Keep the given layers pretrained and re-initialize all others."""
+    """Keep these layers pretrained and re-initialize all others."""
     depth = Anatomy(model).depth
     _check_layers(layers, depth)
     others = [n for n in range(1, depth + 1) if n not in layers]

@@ -72,9 +72,8 @@ def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigur
 
     Corresponds to Figures 1 to 4 of Durrani et al. 2021.
     """
-    detail = condition_detail(points).str.partition(
-        ", "
-    )  # "top 5%", and the ranking unless it is the default
+    # "top 5%", and the ranking unless it is the default
+    detail = condition_detail(points).str.partition(", ")
     ranking = detail[2].where(detail[2] != "", LCA) if (detail[2] != "").any() else detail[2]
     points = points.assign(selected=detail[0], variant=ranking, condition=model_labels(points))
     groups, always = ["model", "selected", "variant"], ["selected"] if (detail[0] != "").any() else []

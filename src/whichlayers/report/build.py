@@ -79,7 +79,7 @@ def write_report(folder: Path, overlay: bool = False, description: str = "") -> 
 
 
 def _write_figures(folder: Path, content: ReportContent) -> None:
-    """Write all figures, and delete those that only the previous report had; other files are kept."""
+    """Write all figures, and delete those that only the previous report had; other files are not touched."""
     written: list[Path] = []
     for section in content.sections:
         for figure in section.figures:
@@ -114,6 +114,7 @@ def page(folder: Path, live: str | None = None, description: str = "", overlay: 
 
 
 def _build_content(folder: Path, done: pd.DataFrame, overlay: bool, files: bool) -> ReportContent:
+    """Build sections, claims and layer diagrams from the finished points `done`."""
     weights = load_baseline_weight_change(folder)
     further = further_figures(done, load_epochs(folder), weights, overlay)
     experiments = sort_experiments(done["experiment"])
@@ -124,15 +125,16 @@ def _build_content(folder: Path, done: pd.DataFrame, overlay: bool, files: bool)
 def _render_page(
     folder: Path, points: pd.DataFrame, content: ReportContent, description: str, live: str | None = None
 ) -> str:
-    facts, runs = load_study_summary(folder), load_runs(folder)
+    """The HTML page; `points` are all points of the study, finished or not."""
+    study, runs = load_study_summary(folder), load_runs(folder)
     figures = [figure for section in content.sections for figure in section.figures]
     charts = {figure.key: figure.chart for figure in figures if figure.chart is not None}
     return render(
         "report.html",
         {"charts": charts, "layers": diagram_data(content.diagrams)},
         live,
-        facts=facts,
-        progress=metadata.progress(facts),
+        study=study,
+        progress=metadata.progress(study),
         description=metadata.shorten_names(description, points),
         author_description=metadata.author_description(folder),
         setup=metadata.study_setup(points, content.points),
@@ -151,6 +153,7 @@ def _render_page(
 
 
 def _layer_figure(diagrams: list[LayerDiagram], files: bool) -> ReportFigure | None:
+    """The figure of the first layer diagram, which the page redraws for the others."""
     if not diagrams:
         return None
     title = "Effect of each layer's pretrained weights"

@@ -43,7 +43,7 @@ from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.text import counted
 
 SIGNIFICANT = 0.05
-HEADS = (
+HEADERS = (
     "experiment",
     "task",
     "examples",
@@ -56,7 +56,7 @@ HEADS = (
     "p (Holm)",
 )
 
-TERMINAL_COLUMNS = (1, 2, 3, 5, 6, 7, 9)  # indices into HEADS
+TERMINAL_COLUMNS = (1, 2, 3, 5, 6, 7, 9)  # indices into HEADERS
 
 
 def write_comparison(comparison: Comparison, target: Path) -> Path:
@@ -124,15 +124,15 @@ def comparison_table(comparison: Comparison) -> Group:
     parts: list[RenderableType] = []
     for experiment in dict.fromkeys(row[0] for row in whole.rows):
         rows = [row for row in whole.rows if row[0] == experiment]
-        kept = [i for i in TERMINAL_COLUMNS if HEADS[i] != "curve" or any(row[i] for row in rows)]
+        included = [i for i in TERMINAL_COLUMNS if HEADERS[i] != "curve" or any(row[i] for row in rows)]
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
-        for i in kept:
-            is_text = HEADS[i] in ("task", "curve")
+        for i in included:
+            is_text = HEADERS[i] in ("task", "curve")
             table.add_column(
-                HEADS[i], justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold"
+                HEADERS[i], justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold"
             )
         for row in rows:
-            table.add_row(*(escape(row[i]) for i in kept))
+            table.add_row(*(escape(row[i]) for i in included))
         parts += [Text(experiment, style="bold"), table]
     return Group(*parts)
 
@@ -157,9 +157,8 @@ def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT)
                 i = conditions.index(condition)
                 color = ramp[size] if len(conditions) == 1 else theme.conditions[i % len(theme.conditions)]
                 dash = sizes.index(size) if len(conditions) > 1 else 0
-                marker = MARKERS[
-                    (i + i // len(theme.conditions)) % len(MARKERS)
-                ]  # a different marker when colors repeat
+                # a different marker when colors repeat
+                marker = MARKERS[(i + i // len(theme.conditions)) % len(MARKERS)]
                 style = _unjoin(line_style(theme, color, dash, marker), experiment)
                 draw_line(
                     panel, _rows(panel.points, size, condition), (index, len(present)), style, drawn_values
@@ -270,14 +269,14 @@ def _curves_table(comparison: Comparison) -> TextTable:
         for row in each_row(comparison.curves)
     )
     nouns = dict.fromkeys(task_noun(experiment) for experiment in comparison.curves["experiment"])
-    heads = (HEADS[0], " or ".join(nouns), *HEADS[2:])
-    return TextTable("Curves", heads, rows, (0, 1, 3))
+    headers = (HEADERS[0], " or ".join(nouns), *HEADERS[2:])
+    return TextTable("Curves", headers, rows, (0, 1, 3))
 
 
 def _points_table(points: pd.DataFrame, title: str) -> TextTable:
     tasks = short_names(points["task"])
     experiment = str(points["experiment"].iloc[0])
-    heads = (task_noun(experiment), "examples", "curve", x_column_label(experiment), "A", "B", *HEADS[5:])
+    headers = (task_noun(experiment), "examples", "curve", x_column_label(experiment), "A", "B", *HEADERS[5:])
     rows = []
     for _, curve in each_group(points, ["condition", "task", "train_size", "setting"]):
         for row in each_row(curve):
@@ -289,7 +288,7 @@ def _points_table(points: pd.DataFrame, title: str) -> TextTable:
             rows.append(
                 (tasks[row.task], size_name(row.train_size), _curve_name(row), *scores, *_numbers(row))
             )
-    return TextTable(f"All points: {title}", heads, tuple(rows), (0, 2))
+    return TextTable(f"All points: {title}", headers, tuple(rows), (0, 2))
 
 
 def _numbers(row: Any) -> tuple[str, ...]:

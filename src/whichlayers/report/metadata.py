@@ -23,13 +23,13 @@ from whichlayers.text import counted
 MAX_FAILURES = 50
 
 
-def progress(facts: StudySummary) -> dict[str, Any]:
+def progress(study: StudySummary) -> dict[str, Any]:
     """Progress as text and as a fraction of all trials, and whether trials are still missing."""
-    done, total = facts.counts["done"], facts.total
-    remaining = facts.counts["pending"] + facts.counts["running"]
+    done, total = study.counts["done"], study.total
+    remaining = study.counts["pending"] + study.counts["running"]
     text = f"{done:,} of {counted(total, 'trial')} finished"
-    if facts.counts["failed"]:
-        text += f", {facts.counts['failed']:,} failed"
+    if study.counts["failed"]:
+        text += f", {study.counts['failed']:,} failed"
     if remaining:
         text += f", {remaining:,} remaining. This report covers the trials finished so far"
     return {"text": f"{text}.", "share": done / max(1, total), "partial": remaining > 0}

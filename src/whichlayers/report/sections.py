@@ -54,7 +54,7 @@ class TextTable:
     """A table of formatted cells."""
 
     label: str
-    heads: tuple[str, ...]
+    headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     text_columns: tuple[int, ...]  # columns that hold text rather than numbers
     note: str = ""
@@ -120,7 +120,7 @@ def build_section(
         gains=_gains(points) if experiment == "incremental" else None,
         correlations=_correlations(points, published) if permuted else None,
         tables=[
-            replace(_table(t.label, t.heads, t.rows, set(t.text_columns)), note=t.note)
+            replace(_table(t.label, t.headers, t.rows, set(t.text_columns)), note=t.note)
             for t in paper_tables(points, experiment)
         ],
         published=permuted and bool(published),
@@ -158,14 +158,14 @@ def _data_url(figure: Figure, theme: Theme) -> str:
 
 def _gains(points: pd.DataFrame) -> TextTable:
     rows = gain_table(points)
-    heads = {"task": "task", "model": "model", "variant": "variant", "examples": "examples", "none": "none"}
-    heads |= {"all": "all", "gain": "gain", "interval": "95% interval", "n": "pairs", "reaches": "90% at k"}
-    heads |= {"steps": "significant layers"}
+    headers = {"task": "task", "model": "model", "variant": "variant", "examples": "examples", "none": "none"}
+    headers |= {"all": "all", "gain": "gain", "interval": "95% interval", "n": "pairs", "reaches": "90% at k"}
+    headers |= {"steps": "significant layers"}
     for name in ("model", "variant"):
         if len({row[name] for row in rows}) == 1:
-            del heads[name]
-    table = _table("Gain from pretraining", heads, rows, {"task", "model", "variant", "steps"})
-    return replace(table, wide_columns=(len(heads) - 1,))
+            del headers[name]
+    table = _table("Gain from pretraining", headers, rows, {"task", "model", "variant", "steps"})
+    return replace(table, wide_columns=(len(headers) - 1,))
 
 
 def _correlations(points: pd.DataFrame, published: dict) -> TextTable | None:
@@ -181,22 +181,25 @@ def _correlations(points: pd.DataFrame, published: dict) -> TextTable | None:
         rows.append(row)
     if not rows:
         return None
-    heads = {"tasks": "tasks", "variant": "variant", "examples": "examples", "n": "permutations"}
-    heads |= {"spearman": "Spearman (p)", "pearson": "Pearson (p)"}
-    heads |= {"published_spearman": "published Spearman", "published_pearson": "published Pearson"}
+    headers = {"tasks": "tasks", "variant": "variant", "examples": "examples", "n": "permutations"}
+    headers |= {"spearman": "Spearman (p)", "pearson": "Pearson (p)"}
+    headers |= {"published_spearman": "published Spearman", "published_pearson": "published Pearson"}
     for name in ("variant", "published_spearman", "published_pearson"):
         if len({row[name] for row in rows} | {""}) == 1:
-            del heads[name]
-    return _table("Correlation between tasks over permutations", heads, rows, {"tasks", "variant"})
+            del headers[name]
+    return _table("Correlation between tasks over permutations", headers, rows, {"tasks", "variant"})
 
 
 def _table(
-    label: str, heads: dict[str, str], rows: list[dict[str, str]], text_columns: set[str]
+    label: str, headers: dict[str, str], rows: list[dict[str, str]], text_columns: set[str]
 ) -> TextTable:
-    """Table from rows by column name; `heads` maps the names of the columns to include to their headings."""
-    cells = tuple(tuple(row[name] for name in heads) for row in rows)
+    """Table from rows by column name; `headers` maps the names of the columns to include to their displayed headers."""
+    cells = tuple(tuple(row[name] for name in headers) for row in rows)
     return TextTable(
-        label, tuple(heads.values()), cells, tuple(i for i, name in enumerate(heads) if name in text_columns)
+        label,
+        tuple(headers.values()),
+        cells,
+        tuple(i for i, name in enumerate(headers) if name in text_columns),
     )
 
 

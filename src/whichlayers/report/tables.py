@@ -36,9 +36,9 @@ class GridCell:
 
 @dataclass(frozen=True)
 class GridRow:
-    """One curve: the values of the head columns, and one cell per column."""
+    """One curve: its labels, and one cell per value column."""
 
-    heads: tuple[str, ...]
+    labels: tuple[str, ...]  # values of the label columns
     cells: tuple[GridCell | None, ...]  # None: no trial has finished
 
 
@@ -46,7 +46,7 @@ class GridRow:
 class SummaryGrid:
     """All curves of an experiment as a table."""
 
-    heads: tuple[str, ...]  # names of the head columns: task, examples ...
+    label_columns: tuple[str, ...]  # names of the columns that identify a curve: task, examples ...
     columns: tuple[str, ...]  # names of the value columns: baselines, then values of x
     rows: tuple[GridRow, ...]
     x_label: str = ""
@@ -65,7 +65,7 @@ def summary(points: pd.DataFrame) -> pd.DataFrame:
 def summary_grid(points: pd.DataFrame, experiment: str) -> SummaryGrid:
     """Summary of an experiment with baselines first, then x from left to right.
 
-    The head columns are the task, the training size if the model is finetuned, and whatever else varies.
+    The label columns are the task, the training size if the model is finetuned, and whatever else varies.
     """
     chosen = points[points["experiment"] == experiment]
     is_baseline = chosen["condition"].isin(BASELINES)
@@ -99,9 +99,11 @@ def summary_grid(points: pd.DataFrame, experiment: str) -> SummaryGrid:
                 "variant": variant,
                 "condition": condition_name(experiment, condition),
             }
-            heads = tuple(named[head] for head, include in included.items() if include)
-            rows.append(GridRow(heads, tuple(found.get(key) for key in keys)))
-    heads = tuple(head for head, include in included.items() if include)
+            labels = tuple(named[name] for name, include in included.items() if include)
+            rows.append(GridRow(labels, tuple(found.get(key) for key in keys)))
+    label_columns = tuple(name for name, include in included.items() if include)
     n_baselines = sum(isinstance(key, str) for key in keys)
     fractions = not set(chosen["metric"]) & NOT_FRACTIONS
-    return SummaryGrid(heads, columns, tuple(rows), x_column_label(experiment), n_baselines, fractions)
+    return SummaryGrid(
+        label_columns, columns, tuple(rows), x_column_label(experiment), n_baselines, fractions
+    )

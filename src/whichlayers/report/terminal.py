@@ -20,8 +20,8 @@ from whichlayers.plots.display_names import experiment_name, metric_name, short_
 from whichlayers.report.tables import GridCell, SummaryGrid, summary_grid
 from whichlayers.results.frames import finished, load_points
 
-HEAD_WIDTHS = (16, 12, 8)  # maximum widths of the head columns to try; longer text is wrapped
-MIN_COLUMNS = 3  # value columns per table, before the head columns are made narrower
+LABEL_WIDTHS = (16, 12, 8)  # maximum widths of the label columns to try; longer text is wrapped
+MIN_COLUMNS = 3  # value columns per table, before the label columns are made narrower
 UNLIMITED = 10_000
 LEGEND = "mean ± half of the 95% t interval; no ± with a single finished trial"
 TIMES_100, COMPRESSION = "× 100", "compression: how many times shorter than a uniform code"
@@ -35,10 +35,10 @@ def summary_table(folder: Path) -> Group:
         whole = summary_grid(points, experiment)
         metrics = _metrics(points[points["experiment"] == experiment])
         scale = f"{metrics} {TIMES_100}" if whole.fractions else COMPRESSION
-        head = Text(experiment_name(experiment), style="bold").append(
+        title = Text(experiment_name(experiment), style="bold").append(
             f"  {whole.x_label}; {scale}", style="dim"
         )
-        parts += [head, FoldedGrid(whole)]
+        parts += [title, FoldedGrid(whole)]
     return Group(*parts, Text(LEGEND, style="dim"))
 
 
@@ -70,16 +70,16 @@ class FoldedGrid:
 def fold(whole: SummaryGrid, fits: Callable[[Table], bool]) -> list[Table]:
     """Split a grid into as few tables as fit, with similar numbers of columns: 13 columns become 7 and 6.
 
-    The head columns become narrower if necessary. If even a single value column does not fit, each table has one, and
+    The label columns become narrower if necessary. If even a single value column does not fit, each table has one, and
     the terminal may wrap it.
     """
     count = len(whole.columns)
     if fits(alone := _table(whole, slice(0, count), UNLIMITED)):
         return [alone]
-    for head_width in HEAD_WIDTHS:
-        most = count if head_width == HEAD_WIDTHS[-1] else max(1, count // MIN_COLUMNS)
+    for label_width in LABEL_WIDTHS:
+        most = count if label_width == LABEL_WIDTHS[-1] else max(1, count // MIN_COLUMNS)
         for pieces in range(1, most + 1):
-            tables = [_table(whole, part, head_width) for part in _even(count, pieces)]
+            tables = [_table(whole, part, label_width) for part in _even(count, pieces)]
             if all(map(fits, tables)):
                 return tables
     return tables
@@ -91,13 +91,14 @@ def _even(count: int, pieces: int) -> list[slice]:
     return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
 
-def _table(whole: SummaryGrid, chosen: slice, head_width: int) -> Table:
+def _table(whole: SummaryGrid, chosen: slice, label_width: int) -> Table:
+    """The label columns and the chosen value columns of a grid; a repeated first label is left out."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in whole.heads:
-        if head == "examples":
-            table.add_column(head, justify="right", no_wrap=True)
+    for name in whole.label_columns:
+        if name == "examples":
+            table.add_column(name, justify="right", no_wrap=True)
         else:
-            table.add_column(head, max_width=head_width, overflow="fold")
+            table.add_column(name, max_width=label_width, overflow="fold")
     columns = zip(*(row.cells[chosen] for row in whole.rows), strict=True)
     texts_by_column = [_aligned(column, whole.fractions) for column in columns]
     for name, texts in zip(whole.columns[chosen], texts_by_column, strict=True):
@@ -105,10 +106,10 @@ def _table(whole: SummaryGrid, chosen: slice, head_width: int) -> Table:
         table.add_column(Text(name, justify="right"), no_wrap=True, min_width=width)
     previous: tuple[str, ...] = ()
     for row, cells in zip(whole.rows, zip(*texts_by_column, strict=True), strict=True):
-        repeated = row.heads[:1] == previous[:1]
-        heads = ("", *row.heads[1:]) if repeated else row.heads
-        table.add_row(*map(escape, heads), *cells)
-        previous = row.heads
+        repeated = row.labels[:1] == previous[:1]
+        labels = ("", *row.labels[1:]) if repeated else row.labels
+        table.add_row(*map(escape, labels), *cells)
+        previous = row.labels
     return table
 
 
@@ -118,15 +119,15 @@ def _aligned(column: tuple[GridCell | None, ...], fractions: bool) -> list[Text]
         "·" if cell is None else f"{100 * cell.mean:.1f}" if fractions else f"{cell.mean:.2f}"
         for cell in column
     ]
-    spreads = ["" if cell is None else _spread(cell, fractions) for cell in column]
-    left, right = max(map(len, means)), max(map(len, spreads))
+    halves = ["" if cell is None else _format_half_width(cell, fractions) for cell in column]
+    left, right = max(map(len, means)), max(map(len, halves))
     return [
-        Text(mean.rjust(left)).append(spread.ljust(right), style="dim")
-        for mean, spread in zip(means, spreads, strict=True)
+        Text(mean.rjust(left)).append(half.ljust(right), style="dim")
+        for mean, half in zip(means, halves, strict=True)
     ]
 
 
-def _spread(cell: GridCell, fractions: bool = True) -> str:
+def _format_half_width(cell: GridCell, fractions: bool = True) -> str:
     """Half of the interval: "±5.2", or "±56" without decimals if it is wide; empty with a single trial."""
     if math.isnan(cell.half_width):
         return ""

@@ -29,7 +29,7 @@ class PaperTable:
     """A table of formatted cells by column name."""
 
     label: str
-    heads: dict[str, str]  # column name -> heading
+    headers: dict[str, str]  # column name -> displayed header
     rows: list[dict[str, str]]
     text_columns: frozenset[str]  # columns that hold text rather than numbers
     note: str
@@ -67,17 +67,17 @@ def _build_table(
     if not found:
         return []
     names = list(dict.fromkeys(name for row in found for name in row))
-    heads = {name: name for name in names if any(row.get(name) for row in found)}
-    note = NOTE + (COMPRESSION_NOTE if "compression" in heads else "")
-    if any(name.startswith("published") for name in heads):
+    headers = {name: name for name in names if any(row.get(name) for row in found)}
+    note = NOTE + (COMPRESSION_NOTE if "compression" in headers else "")
+    if any(name.startswith("published") for name in headers):
         families = [FAMILIES[f] for f in dict.fromkeys(points["family"]) if f in FAMILIES]
         note += PUBLISHED_NOTE.format(source, join_and(families))
     for name in ("model", "variant", "finetuned on"):  # columns with the same value in all rows are omitted
-        row_head = name == "finetuned on" and next(iter(heads)) == name
-        if name in heads and not row_head and len({row.get(name) for row in found}) == 1:
-            del heads[name]
-    full = [{name: row.get(name, "") for name in heads} for row in found]
-    return [PaperTable(label, heads, full, frozenset(heads) & TEXT_COLUMNS, note)]
+        is_row_label = name == "finetuned on" and next(iter(headers)) == name
+        if name in headers and not is_row_label and len({row.get(name) for row in found}) == 1:
+            del headers[name]
+    full = [{name: row.get(name, "") for name in headers} for row in found]
+    return [PaperTable(label, headers, full, frozenset(headers) & TEXT_COLUMNS, note)]
 
 
 def _pruning(rows: pd.DataFrame) -> Iterator[dict[str, str]]:

@@ -48,12 +48,10 @@ class ClaimThresholds:
     alpha: float = 0.05
     margin: float = 0.01  # equivalence margin of the metric: smaller differences do not matter
     gain_margin: float = 0.05  # equivalence margin of fractions of the gain from pretraining
-    max_kept_gain: float = (
-        0.5  # permuted layers "keep little" if they keep less than this fraction of the gain
-    )
-    task_correlation: float = (
-        0.3  # the effects of permutations on two tasks do not correlate if r is below this
-    )
+    # permuted layers "keep little" if they keep less than this fraction of the gain
+    max_kept_gain: float = 0.5
+    # the effects of permutations on two tasks do not correlate if r is below this
+    task_correlation: float = 0.3
     probing_correlation: float = 0.9  # probing "predicts" from this r on; any two rising curves reach 0.5
     correlation_margin: float = 0.1  # equivalence margin of differences between correlations
 

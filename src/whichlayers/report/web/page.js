@@ -9,9 +9,9 @@ function build() {
   drawn = [];
   for (const figure of document.querySelectorAll("figure[data-chart]")) {
     const key = figure.dataset.chart;
-    const made = key === "layers" ? new LayerDiagrams(figure, data.layers, data.themes, states.get(key)) : new Chart(figure, data.charts[key], data.themes, states.get(key));
-    states.set(key, made.state);
-    drawn.push(made);
+    const chart = key === "layers" ? new LayerDiagrams(figure, data.layers, data.themes, states.get(key)) : new Chart(figure, data.charts[key], data.themes, states.get(key));
+    states.set(key, chart.state);
+    drawn.push(chart);
   }
   for (const table of document.querySelectorAll("table.sortable")) sortable(table);
 }
