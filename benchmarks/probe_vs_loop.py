@@ -30,7 +30,7 @@ from whichlayers.data.batches import epoch_order, pad, subset
 from whichlayers.data.load_task import load_task
 from whichlayers.data.metrics import score
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask, tokenize
-from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.families import Anatomy
 from whichlayers.models.head import build_classifier
 from whichlayers.models.load import load_encoder, load_tokenizer, resolve
 from whichlayers.models.surgery import truncate

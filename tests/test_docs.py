@@ -15,14 +15,14 @@ from pydantic import BeforeValidator, PlainValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from whichlayers.analysis.claims import as_table
+from whichlayers.analysis.claims import as_table, durrani2021, singh2020, tamkin2020
 from whichlayers.config import toml
 from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
 from whichlayers.experiments import KINDS
 from whichlayers.experiments.base import SHARED_KEYS as SHARED
 from whichlayers.experiments.word_base import WORD_KEYS
-from whichlayers.models.anatomy import FAMILIES, UNSUPPORTED_FAMILIES
+from whichlayers.models.families import FAMILIES, UNSUPPORTED_FAMILIES
 from whichlayers.report.tables import CELL, FURTHER, STATISTICS
 from whichlayers.results.schema import SCHEMA
 from whichlayers.study.study_file import ONE_OR_LIST, Study
@@ -78,7 +78,7 @@ def _allowed(annotation: Any, metadata: list[Any]) -> str:
     if get_origin(annotation) in (typing.Union, types.UnionType):
         parts = [part for part in get_args(annotation) if part is not type(None)]
         if set(parts) >= {int, float}:
-            return 'a count, a share between 0 and 1, or `"all"`'
+            return 'a count, a fraction, or `"all"`'
         if all(isinstance(part, type) and issubclass(part, Section) for part in _bare(parts)):
             return "tables"
         return ", or ".join(_allowed(part, metadata) for part in parts)
@@ -89,14 +89,16 @@ def _allowed(annotation: Any, metadata: list[Any]) -> str:
         inside = _allowed(first, [])
         if rest == [Ellipsis]:
             takes_one = any(isinstance(item, BeforeValidator | PlainValidator) for item in metadata)
-            return inside if inside == "tables" else f"{'one or ' if takes_one else ''}a list: {inside}"
-        return f"{len(rest) + 1} of: {inside}"
+            if inside == "tables":
+                return inside
+            return f"{inside}; or a list" if takes_one else f"list of {inside}"
+        return f"{len(rest) + 1} values: {inside}"
     if annotation is PerSize:
-        return "a whole number ≥ 1, or one per size"
+        return "int ≥ 1, or one per size"
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "tables"
-    words = {str: "text", bool: "`true`, `false`", int: "a whole number", float: "a number"}[annotation]
-    return f"{words} {' and '.join(_bounds(metadata))}".rstrip()
+    name = {str: "str", bool: "`true`, `false`", int: "int", float: "float"}[annotation]
+    return f"{name} {' and '.join(_bounds(metadata))}".rstrip()
 
 
 def _bare(annotations: list[Any]) -> list[Any]:
@@ -114,9 +116,9 @@ def _bounds(metadata: list[Any]) -> list[str]:
 def default_of(key: str, field: FieldInfo) -> str:
     value = field.default
     if value is PydanticUndefined or (key == "kind" and value is not None):
-        return "needed"  # an experiment has a kind of its own, which a file must still say
+        return "required"  # the kind of an experiment has a default in the code, but not in a file
     if value is None or value in ((), ""):
-        return "left out"
+        return "none"
     if isinstance(value, Section):
         return "see below"
     if isinstance(value, PerSize):
@@ -151,7 +153,7 @@ def test_the_shared_keys_are_those_that_experiments_share():
 
 
 def test_the_table_maker_sees_a_changed_default():
-    assert "| `batch_size` | Examples per step. | a whole number ≥ 1 | `8` |" in key_table("training")
+    assert "| `batch_size` | Examples per step. | int ≥ 1 | `8` |" in key_table("training")
     assert "| `schedule` |" in key_table("training")
     assert '`"linear"`, `"constant"`' in key_table("training")
 
@@ -248,7 +250,7 @@ def test_paths_named_in_contributing_exist():
 @pytest.mark.parametrize(
     ("file", "names"),
     {
-        "src/whichlayers/models/anatomy.py": ["FAMILIES"],
+        "src/whichlayers/models/families.py": ["FAMILIES"],
         "tests/helpers/small_models.py": ["FAMILY_NAMES"],
         "tests/helpers/tiny.py": ["CONFIGS"],
         "src/whichlayers/data/glue.py": ["GLUE", "GlueSpec"],
@@ -266,6 +268,18 @@ def test_names_that_contributing_sends_people_to_are_there(file, names):
     for name in names:
         assert re.search(rf"^(class |    def |def )?{name}\b", text, re.MULTILINE), name
         assert f"`{name}`" in page, name
+
+
+# --- claims.md ---
+
+
+def test_claims_page_states_every_claim():
+    page = (DOCS / "claims.md").read_text(encoding="utf-8")
+    stated = dict(re.findall(r"^\| ([TSD]\d) \| (.*?) \|", page, re.MULTILINE))
+    modules = (tamkin2020, singh2020, durrani2021)
+    claims = {name: text for m in modules for name, text in vars(m).items() if re.fullmatch(r"[TSD]\d", name)}
+    assert len(claims) == 13
+    assert stated == claims
 
 
 # --- recipes.md, links, the citation ---

@@ -143,9 +143,10 @@ def run(
     Args:
         study: A study, a study file, or the folder of a study that was run.
         folder: Folder for the results.
-        device: "cpu", "cuda", "cuda:1" or "cuda:0,cuda:1". Default: a GPU if available.
+        device: "cpu", "cuda", "cuda:1" or "cuda:0,cuda:1". Default: all GPUs, else the CPU.
         workers: Number of worker processes; 0 trains in this process. Default: one per core or GPU.
-        max_stack: Maximum number of trials trained as one stack. Default: as many as fit in memory.
+        max_stack: Maximum number of trials trained as one stack. Default: as many as fit in memory, up to
+            64 on a GPU and 4 on a CPU.
         retry_failed: Whether to retry trials that failed in an earlier run.
         progress: Whether to show progress on stderr: a bar in a terminal, otherwise a line every few seconds.
         on_event: Called with every event of the run.

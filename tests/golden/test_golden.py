@@ -17,8 +17,8 @@ from fake_facts import FakeFacts
 
 import whichlayers
 from whichlayers.study.expand import expand
-from whichlayers.study.study_file import load_study
 from whichlayers.study.preset import load_preset
+from whichlayers.study.study_file import load_study
 from whichlayers.trial import Trial
 
 HERE = Path(__file__).parent

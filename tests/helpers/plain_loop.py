@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from whichlayers.data.batches import epoch_order, pad, subset
-from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.families import Anatomy
 from whichlayers.models.head import build_classifier
 from whichlayers.models.surgery import apply_surgery
 from whichlayers.trial import Trial

@@ -6,7 +6,7 @@ from small_models import FAMILY_NAMES, same_state, small_batch, small_model
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import FAMILIES
+from whichlayers.models.families import FAMILIES
 from whichlayers.models.head import Classifier, build_classifier, cls_states, mean_states
 
 

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForMaskedLM, BertForPreTraining, PreTrainedTokenizerFast
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import UnsupportedModel
+from whichlayers.models.families import UnsupportedModel
 from whichlayers.models.head import build_classifier
 from whichlayers.models.load import describe, known_models, load_encoder, load_tokenizer, resolve
 

@@ -9,7 +9,7 @@ from transformers import AutoModel
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.models import surgery
-from whichlayers.models.anatomy import Anatomy, is_bias
+from whichlayers.models.families import Anatomy, is_bias
 from whichlayers.models.find import resolve
 from whichlayers.models.load import load_encoder
 from whichlayers.trial import Surgery

@@ -6,7 +6,7 @@ import torch
 from tiny import FAMILIES, tiny_encoder, tiny_task
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import FAMILIES as ANATOMIES
+from whichlayers.models.families import FAMILIES as ANATOMIES
 from whichlayers.models.head import takes_token_types
 from whichlayers.probes import extract_sentences
 from whichlayers.probes.extract_sentences import batches_by_length, cache_key, extract, select_rows

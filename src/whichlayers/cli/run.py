@@ -55,11 +55,11 @@ Words = Annotated[
     ),
 ]
 Folder = Annotated[
-    Path | None, typer.Option("--folder", help="Folder for the results. Default: named after the study.")
+    Path | None, typer.Option("--folder", help="Folder for the results. Default: the name of the study.")
 ]
 Device = Annotated[
     str | None,
-    typer.Option("--device", help="cpu, cuda, cuda:1 or cuda:0,cuda:1. Default: a GPU if available."),
+    typer.Option("--device", help="cpu, cuda, cuda:1 or cuda:0,cuda:1. Default: all GPUs, else the CPU."),
 ]
 Workers = Annotated[
     int | None,
@@ -72,7 +72,8 @@ MaxStack = Annotated[
     int | None,
     typer.Option(
         "--max-stack",
-        help="Maximum number of trials trained as one stack. Default: as many as fit in memory.",
+        help="Maximum number of trials trained as one stack. Default: as many as fit in memory, up to 64 on a "
+        "GPU and 4 on a CPU.",
     ),
 ]
 

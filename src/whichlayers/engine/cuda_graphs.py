@@ -20,7 +20,7 @@ from torch import nn
 
 from whichlayers.engine.cost import is_out_of_memory
 from whichlayers.engine.dataloader import LENGTH_STEP
-from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.families import Anatomy
 
 if TYPE_CHECKING:
     from whichlayers.engine.stack_trainer import StackTrainer

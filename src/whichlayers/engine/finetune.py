@@ -22,7 +22,7 @@ from whichlayers.engine.results import EngineSettings, EpochRecord, OnEpoch, OnS
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.weight_change import weight_changes
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import FAMILIES, Anatomy
+from whichlayers.models.families import FAMILIES, Anatomy
 from whichlayers.text import counted
 from whichlayers.trial import Trial
 

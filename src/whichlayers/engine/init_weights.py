@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import Anatomy, is_bias
+from whichlayers.models.families import Anatomy, is_bias
 from whichlayers.models.head import CLASSIFIER_STD, Classifier, build_classifier, mean_states
 from whichlayers.models.surgery import check_order, initial_values, reorder
 from whichlayers.trial import Trial

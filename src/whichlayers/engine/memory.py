@@ -25,7 +25,7 @@ from whichlayers.engine.cost import MemoryCost, is_out_of_memory, out_of_memory_
 from whichlayers.engine.cuda_graphs import LENGTH_STEP
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
-from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.families import Anatomy
 from whichlayers.trial import Trial
 
 CPU_OVERHEAD = 1.5  # factor for the allocator and for buffers inside kernels

@@ -21,7 +21,7 @@ from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stacked_modules import StackedEmbedding
 from whichlayers.engine.stacking import StackedModel
 from whichlayers.engine.varlen import pack_layers
-from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.families import Anatomy
 from whichlayers.rng import key_of
 from whichlayers.trial import Trial
 

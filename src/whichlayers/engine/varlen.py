@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from whichlayers.engine.attention import stacked_attention
 from whichlayers.engine.stacked_modules import StackContext
 from whichlayers.engine.stacking import ATTENTION, StackedModel
-from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.families import Anatomy
 
 PACKED_ATTENTION = "whichlayers_packed"
 # families whose layers process each token on its own, except in Hugging Face's attention interface

@@ -11,7 +11,7 @@ from whichlayers.experiments.base import Experiment
 from whichlayers.experiments.epochs import Epochs
 from whichlayers.experiments.incremental import Incremental
 from whichlayers.experiments.localized import Localized
-from whichlayers.experiments.neurons import NeuronRanking
+from whichlayers.experiments.neurons import NeuronExperiment
 from whichlayers.experiments.permutation import Permutation
 from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.prune import Prune
@@ -28,7 +28,7 @@ KINDS: dict[str, type[Experiment]] = {
     "prune": Prune,
     "probing": Probing,
     "word_probing": WordProbing,
-    "neurons": NeuronRanking,
+    "neurons": NeuronExperiment,
     "selectivity": Selectivity,
 }
 
@@ -54,7 +54,7 @@ AnyExperiment = Annotated[
         Prune,
         Probing,
         WordProbing,
-        NeuronRanking,
+        NeuronExperiment,
         Selectivity,
     ],
     Field(discriminator="kind"),

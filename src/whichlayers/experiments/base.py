@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -130,12 +130,6 @@ def all_or_numbers(lowest: int, *names: str) -> PlainValidator:
 def layer_range(first: int, last: int) -> tuple[int, ...]:
     """The layers from `first` to `last`, both included."""
     return tuple(range(first, last + 1))
-
-
-def format_list(items: Iterable[Any], conjunction: str = "and") -> str:
-    """(1, 2, 3) -> "1, 2 and 3" """
-    *others, last = (str(item) for item in items)
-    return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
 Keep = Annotated[Literal["all"] | tuple[int | str, ...], all_or_numbers(0, "half", "depth")]

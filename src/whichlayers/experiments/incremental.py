@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from whichlayers.experiments.base import DepthError, Keep, ReinitExperiment, Variant, format_list, layer_range
+from whichlayers.experiments.base import DepthError, Keep, ReinitExperiment, Variant, layer_range
+from whichlayers.text import join_list
 
 
 class Incremental(ReinitExperiment):
@@ -31,5 +32,5 @@ class Incremental(ReinitExperiment):
             yield Variant("", k, reinit=layer_range(k + 1, depth))
 
     def summary(self) -> str:
-        values = "every k" if self.keep == "all" else f"k = {format_list(self.keep)}"
+        values = "every k" if self.keep == "all" else f"k = {join_list(self.keep)}"
         return f"keep the first k pretrained layers and re-initialize the others, for {values}"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from whichlayers.config.sections import Number, as_tuple, at_least_one
-from whichlayers.experiments.base import format_list, layer_range
+from whichlayers.experiments.base import layer_range
 from whichlayers.experiments.word_base import (
     DEFAULTS,
     ProbeVariant,
@@ -16,10 +16,11 @@ from whichlayers.experiments.word_base import (
     format_percentages,
     percent,
 )
+from whichlayers.text import join_list
 from whichlayers.trial import Ranking
 
 
-class NeuronRanking(RankingExperiment):
+class NeuronExperiment(RankingExperiment):
     """Rank all neurons by how well they predict the tags of words, and probe the top, bottom and random ones."""
 
     kind: Literal["neurons"] = "neurons"
@@ -66,6 +67,6 @@ class NeuronRanking(RankingExperiment):
         text = "rank all neurons by how well they predict the tags of words"
         if self.sets:
             text += (
-                f", and train probes on the {format_list(self.sets)} {format_percentages(self.shares)} alone"
+                f", and train probes on the {join_list(self.sets)} {format_percentages(self.shares)} alone"
             )
         return text

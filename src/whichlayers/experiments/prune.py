@@ -15,9 +15,9 @@ from whichlayers.experiments.base import (
     DepthError,
     FinetuningExperiment,
     Variant,
-    format_list,
     layer_range,
 )
+from whichlayers.text import join_list
 
 
 class Prune(FinetuningExperiment):
@@ -92,8 +92,8 @@ class Prune(FinetuningExperiment):
 
     def summary(self) -> str:
         ends = [("top", self.top), ("bottom", self.bottom)]
-        parts = [f"the {end} {_layers(format_list(numbers, 'or'))}" for end, numbers in ends if numbers]
-        parts += [f"layers {format_list(dropped)}" for dropped in self.drop]
+        parts = [f"the {end} {_layers(join_list(numbers, 'or'))}" for end, numbers in ends if numbers]
+        parts += [f"layers {join_list(dropped)}" for dropped in self.drop]
         return f"drop {', or '.join(parts)}"
 
 

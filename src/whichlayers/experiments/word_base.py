@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from whichlayers.config.errors import raise_problems
 from whichlayers.config.sections import Count, CountPerSize, Number, at_least_one
-from whichlayers.experiments.base import SHARED_KEYS, Experiment, Names, format_list
+from whichlayers.experiments.base import SHARED_KEYS, Experiment, Names
+from whichlayers.text import join_list
 from whichlayers.trial import Norm, SubWord, WordProbe
 
 PRETRAINED = "pretrained"  # in conditions: the model without finetuning
@@ -150,4 +151,4 @@ def percent(share: float) -> float:
 
 def format_percentages(shares: tuple[float, ...]) -> str:
     """(0.05, 0.1) -> "5% or 10%" """
-    return format_list([f"{percent(share):g}%" for share in shares], "or")
+    return join_list([f"{percent(share):g}%" for share in shares], "or")

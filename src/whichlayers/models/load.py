@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, 
 from transformers.utils import logging as transformers_logging
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import FAMILIES, UNSUPPORTED_FAMILIES, Family, family_of
+from whichlayers.models.families import FAMILIES, UNSUPPORTED_FAMILIES, Family, family_of
 from whichlayers.models.find import (
     CONFIG,
     INDEX_SUFFIX,

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import Anatomy, is_bias
+from whichlayers.models.families import Anatomy, is_bias
 from whichlayers.trial import Recipe, Surgery
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -123,7 +123,7 @@ def permute(model: Model, order: Sequence[int]) -> Model:
 
 
 def prune(model: Model, drop: Collection[int]) -> Model:
-    """Drop the given layers; the remaining ones keep their order."""
+    """Drop these layers; the remaining ones keep their order."""
     depth = Anatomy(model).depth
     _check_layers(drop, depth)
     return reorder(model, [n for n in range(1, depth + 1) if n not in drop])

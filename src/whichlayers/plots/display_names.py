@@ -147,9 +147,3 @@ def format_number(value: float, signed: bool = False) -> str:
     """Format with three decimals and a typographic minus sign; no sign if it rounds to zero."""
     text = f"{value:+.3f}" if signed else f"{value:.3f}"
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
-
-
-def join_and(parts: Iterable[str]) -> str:
-    """Join as in "a", "a and b", "a, b and c"."""
-    items = list(parts)
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""

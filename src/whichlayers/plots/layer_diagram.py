@@ -26,10 +26,10 @@ from whichlayers.analysis.layer_effects import (
     baseline_scores,
     layer_effects,
 )
-from whichlayers.plots.display_names import join_and, metric_name, short_names, size_name
+from whichlayers.plots.display_names import metric_name, short_names, size_name
 from whichlayers.plots.style import LIGHT, Theme
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import counted
+from whichlayers.text import counted, join_list
 
 SIGNIFICANT = 0.05
 TITLES = {
@@ -104,7 +104,7 @@ class LayerDiagram:
 
     @property
     def caption(self) -> str:
-        metrics = join_and(dict.fromkeys(metric_name(column.metric) for column in self.columns))
+        metrics = join_list(dict.fromkeys(metric_name(column.metric) for column in self.columns))
         ns = sorted({box.n for column in self.columns for box in column.boxes})
         pairs = counted(ns[0], "paired trial") if len(ns) == 1 else f"{ns[0]} to {ns[-1]} paired trials"
         wide = any(box.first != box.last for column in self.columns for box in column.boxes)
@@ -130,7 +130,7 @@ class LayerDiagram:
             elif len(boxes) == 1 and boxes[0].first == boxes[0].last:
                 text = f"the effect of layer {names[0]} is significantly different from zero"
             else:
-                text = f"the effects of layers {join_and(names)} are significantly different from zero"
+                text = f"the effects of layers {join_list(names)} are significantly different from zero"
             sentences.append(f"{short[column.task]}, {size_name(column.size)} examples: {text}.")
         return " ".join(sentences)
 

@@ -15,10 +15,10 @@ from whichlayers.analysis.published import (
     published_pruning,
 )
 from whichlayers.plots.artists import DrawnValues, dodge, shared_attributes
-from whichlayers.plots.display_names import join_and
 from whichlayers.plots.facets import Mark, Panel, PanelFigure
 from whichlayers.plots.style import Theme
 from whichlayers.results.frame_utils import each_group
+from whichlayers.text import join_list
 
 WITH_PUBLISHED_CURVES = ("incremental", "probing")  # experiments with published curves
 DURRANI, PUBLISHED_DROPPED = "Durrani et al. 2021", 6  # number of layers dropped in their Tables 2 and 6
@@ -168,7 +168,7 @@ def crosses_caption(figure: Figure, points: pd.DataFrame, experiment: str) -> st
     if experiment not in TABLES or not marks:
         return ""
     families = points.drop_duplicates("model").set_index("model")["family"]
-    named = join_and(dict.fromkeys(FAMILIES[families[mark.attributes["model"]]] for mark in marks))
+    named = join_list(dict.fromkeys(FAMILIES[families[mark.attributes["model"]]] for mark in marks))
     text = f"Crosses, published for {named}: {DURRANI}, {TABLES[experiment]}"
     if experiment == "prune" or (points["finetuned_on"] != "").any():
         text += ", finetuned on the whole training sets"

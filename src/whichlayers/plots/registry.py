@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.plots.display_names import sort_experiments
+from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.figures import draw
-from whichlayers.plots.further_figures import further_figures
 from whichlayers.plots.layer_diagram import diagram_file_names, draw_layers, layer_diagrams
 from whichlayers.results.frames import finished, load_baseline_weight_change, load_epochs, load_points
 
@@ -43,7 +43,7 @@ def _draw_functions(folder: Path, overlay: bool) -> dict[str, Callable[[], Figur
     found: dict[str, Callable[[], Figure]] = {
         kind: partial(draw, points, kind, overlay=overlay) for kind in sort_experiments(points["experiment"])
     }
-    for further in further_figures(points, load_epochs(folder), load_baseline_weight_change(folder), overlay):
+    for further in extra_figures(points, load_epochs(folder), load_baseline_weight_change(folder), overlay):
         found[further.key] = further.draw
     for name, diagram in diagram_file_names(layer_diagrams(points)).items():
         found[name] = partial(draw_layers, diagram)

@@ -34,7 +34,7 @@ from transformers import PreTrainedModel
 from whichlayers.data.batches import pad
 from whichlayers.data.tokenize import TokenizedSplit
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.families import Anatomy
 from whichlayers.models.head import cls_states, mean_states, takes_token_types
 from whichlayers.text import counted
 from whichlayers.trial import Pooling

@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 from whichlayers.data.conll import TaggedCorpus
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.families import Anatomy
 from whichlayers.models.head import takes_token_types
 from whichlayers.models.load import max_input_length
 from whichlayers.probes.alignment import Alignment, AlignmentReport, align

@@ -127,7 +127,7 @@ def neurons_per_layer(neurons: np.ndarray, n_layers: int, hidden_size: int) -> n
 def _check_count(order: np.ndarray, count: int) -> int:
     if not 1 <= count <= len(order):
         raise WhichlayersError(
-            f"cannot select {count:,} of {len(order):,} neurons: select 1 to {len(order):,}"
+            f"cannot select {count:,} of {counted(len(order), 'neuron')}: select 1 to {len(order):,}"
         )
     return count
 

@@ -24,7 +24,7 @@ from whichlayers.data.metrics import score
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.results import EpochRecord, OnEpoch, OnStep, TrialResult
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import Anatomy
+from whichlayers.models.families import Anatomy
 from whichlayers.probes.extract_sentences import Precision, cache_key, extract, select_rows
 from whichlayers.probes.linear_probe import (
     FittedSentenceProbe,

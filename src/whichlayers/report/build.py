@@ -15,8 +15,8 @@ import pandas as pd
 
 from whichlayers.analysis.claims import Claim, as_table, evaluate_claims
 from whichlayers.plots.display_names import sort_experiments
+from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.figures import fix_layout, save
-from whichlayers.plots.further_figures import further_figures
 from whichlayers.plots.layer_diagram import (
     LayerDiagram,
     diagram_data,
@@ -116,7 +116,7 @@ def page(folder: Path, live: str | None = None, description: str = "", overlay: 
 def _build_content(folder: Path, done: pd.DataFrame, overlay: bool, files: bool) -> ReportContent:
     """Build sections, claims and layer diagrams from the finished points `done`."""
     weights = load_baseline_weight_change(folder)
-    further = further_figures(done, load_epochs(folder), weights, overlay)
+    further = extra_figures(done, load_epochs(folder), weights, overlay)
     experiments = sort_experiments(done["experiment"])
     sections = [build_section(done, experiment, further, overlay, files) for experiment in experiments]
     return ReportContent(done, sections, evaluate_claims(done, weights), layer_diagrams(done))

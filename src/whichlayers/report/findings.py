@@ -22,7 +22,6 @@ from whichlayers.plots.display_names import (
     condition_name,
     experiment_name,
     format_number,
-    join_and,
     metric_name,
     short_names,
     size_name,
@@ -32,7 +31,7 @@ from whichlayers.plots.display_names import (
 from whichlayers.report.word_findings import WITH_FINDINGS, word_findings, word_headlines
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
-from whichlayers.text import counted
+from whichlayers.text import counted, join_list
 
 SIGNIFICANT = 0.05
 MAX_ITEMS = 6  # with more tasks, models or variants, only the table lists them
@@ -102,7 +101,7 @@ def headlines(points: pd.DataFrame, claims: Sequence[Claim]) -> list[str]:
     for verdict, (singular, plural) in verdicts.items():
         ids = [claim.id for claim in claims if claim.verdict == verdict]
         if ids:
-            parts.append(f"{join_and(ids)} {singular if len(ids) == 1 else plural}")
+            parts.append(f"{join_list(ids)} {singular if len(ids) == 1 else plural}")
     if parts:
         sentences.append(f"Claims from the papers that this study tests: {'; '.join(parts)}.")
     return sentences
@@ -232,7 +231,7 @@ def _gain(curve: Curve) -> str:
     elif curve.reaches is not None:
         text += f"; the mean at k = {curve.reaches} reaches 90% of it"
         if curve.falls_back:
-            text += f" (but not at k = {join_and(str(k) for k in curve.falls_back)})"
+            text += f" (but not at k = {join_list(str(k) for k in curve.falls_back)})"
     return f"{text}."
 
 
@@ -279,7 +278,7 @@ def _permutation(rows: pd.DataFrame) -> list[str]:
         if cost is not None:
             parts.append(f"{_interval(cost, metric, 'permutation')} compared with {baseline}")
     size = size_name(rows["train_size"].iloc[0])
-    return [f"{size} examples, layers permuted: {join_and(parts)}."] if parts else []
+    return [f"{size} examples, layers permuted: {join_list(parts)}."] if parts else []
 
 
 def _interval(d: Interval, metric: str, unit: str = "paired trial") -> str:

@@ -16,8 +16,8 @@ from whichlayers.analysis.published import published_correlations
 from whichlayers.plots.captions import caption
 from whichlayers.plots.chart_data import Chart, chart_of
 from whichlayers.plots.display_names import experiment_name, format_number, short_names, size_name
+from whichlayers.plots.extra_figures import ExtraFigure
 from whichlayers.plots.figures import draw_without_layout, fix_layout
-from whichlayers.plots.further_figures import FurtherFigure
 from whichlayers.plots.published_overlay import crosses_caption, overlay_caption
 from whichlayers.plots.style import DARK, LIGHT, Theme
 from whichlayers.report.claim_table import ClaimRow, claim_rows
@@ -82,7 +82,7 @@ class ReportSection:
 
 
 def build_section(
-    points: pd.DataFrame, experiment: str, further: Sequence[FurtherFigure], overlay: bool, files: bool
+    points: pd.DataFrame, experiment: str, further: Sequence[ExtraFigure], overlay: bool, files: bool
 ) -> ReportSection:
     """Build the section of an experiment.
 

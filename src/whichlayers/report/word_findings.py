@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from whichlayers.analysis.intervals import PairedDifference, paired_difference, t_interval
-from whichlayers.plots.display_names import format_number, join_and, metric_name, short_names
+from whichlayers.plots.display_names import format_number, metric_name, short_names
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import counted
+from whichlayers.text import counted, join_list
 
 WITH_FINDINGS = ("word_probing", "neurons")
 
@@ -120,7 +120,7 @@ def _models(names: Sequence[str] | Differences) -> str:
     """E.g. "for the pretrained model and when finetuned on SST-2 and RTE"."""
     tuned = [name for name in names if name != PRETRAINED]
     parts = (["for the pretrained model"] if PRETRAINED in names else []) + (
-        [f"when finetuned on {join_and(tuned)}"] if tuned else []
+        [f"when finetuned on {join_list(tuned)}"] if tuned else []
     )
     return " and ".join(parts)
 

@@ -10,10 +10,11 @@ import pandas as pd
 from whichlayers.analysis.baseline_differences import ALL_PRETRAINED
 from whichlayers.analysis.intervals import t_interval
 from whichlayers.analysis.published import FAMILIES, published_neuron_fraction, published_word_probing
-from whichlayers.plots.display_names import join_and, short_names, size_name
+from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.published_overlay import comparable_pruning
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
 from whichlayers.results.frame_utils import each_group
+from whichlayers.text import join_list
 
 TEXT_COLUMNS = {"model", "task", "corpus", "finetuned on", "variant", "neurons"}
 NOTE = "Mean over trials ± half of the 95% t interval, in percent."
@@ -71,7 +72,7 @@ def _build_table(
     note = NOTE + (COMPRESSION_NOTE if "compression" in headers else "")
     if any(name.startswith("published") for name in headers):
         families = [FAMILIES[f] for f in dict.fromkeys(points["family"]) if f in FAMILIES]
-        note += PUBLISHED_NOTE.format(source, join_and(families))
+        note += PUBLISHED_NOTE.format(source, join_list(families))
     for name in ("model", "variant", "finetuned on"):  # columns with the same value in all rows are omitted
         is_row_label = name == "finetuned on" and next(iter(headers)) == name
         if name in headers and not is_row_label and len({row.get(name) for row in found}) == 1:

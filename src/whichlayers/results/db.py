@@ -55,7 +55,7 @@ class ResultsDB:
     def create(cls, path: Path, study_name: str) -> ResultsDB:
         """Create a new database; its tables are created in one transaction."""
         db = cls.connect(path, path.resolve().as_uri() + "?mode=rwc")
-        from whichlayers import __version__
+        from whichlayers.version import __version__
 
         meta = {
             "schema_version": str(SCHEMA_VERSION),

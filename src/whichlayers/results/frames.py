@@ -346,7 +346,7 @@ def _open_readonly(folder: Path) -> Iterator[sqlite3.Connection]:
             if version > SCHEMA_VERSION:
                 raise WhichlayersError(
                     f"{path}: written by a newer whichlayers (schema version {version}; this version reads up to "
-                    f"{SCHEMA_VERSION}): upgrade with `pip install --upgrade whichlayers`"
+                    f"{SCHEMA_VERSION}): upgrade whichlayers to read it"
                 )
             db.execute("BEGIN")
             yield db

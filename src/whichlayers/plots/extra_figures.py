@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 
 from whichlayers.analysis.claims.singh2020 import movement, scaled_movement
 from whichlayers.plots.captions import CLIPPED_NOTE
-from whichlayers.plots.display_names import join_and, size_name
-from whichlayers.plots.figures import compares_two_variants, draw_incremental, fix_layout
-from whichlayers.plots.further_plots import (
+from whichlayers.plots.display_names import size_name
+from whichlayers.plots.extra_plots import (
     draw_comparison,
     draw_epochs,
     draw_trials,
@@ -24,7 +23,9 @@ from whichlayers.plots.further_plots import (
     epoch_curves,
     many_trials,
 )
+from whichlayers.plots.figures import compares_two_variants, draw_incremental, fix_layout
 from whichlayers.plots.style import LIGHT, MAX_SINGLE_TRIALS, Theme
+from whichlayers.text import join_list
 
 NORMS = ("frobenius", "spectral")
 SCALED = "spectral norm, min-max scaled"  # metric name in the published data
@@ -32,7 +33,7 @@ MIN_EPOCHS = 4  # evaluated epochs needed for a learning curve
 
 
 @dataclass(frozen=True)
-class FurtherFigure:
+class ExtraFigure:
     """A figure of the report in addition to the main figure of an experiment."""
 
     key: str  # base name of its files
@@ -67,12 +68,12 @@ COMPARED = {
 INTERVALS = "Means with 95% t intervals; trials with the same seed share examples, data order and head."
 
 
-def further_figures(
+def extra_figures(
     points: pd.DataFrame,
     epochs: pd.DataFrame | None = None,
     weights: pd.DataFrame | None = None,
     overlay: bool = False,
-) -> list[FurtherFigure]:
+) -> list[ExtraFigure]:
     """All further figures that a study's results allow.
 
     Args:
@@ -89,30 +90,30 @@ def further_figures(
     return found
 
 
-def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[FurtherFigure]:
+def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[ExtraFigure]:
     if rows.empty:
         return
     if not many_trials(rows).empty:
         sizes = sorted(set(many_trials(rows)["train_size"]))
-        named = f"{join_and(size_name(size) for size in sizes)} examples"
+        named = f"{join_list(size_name(size) for size in sizes)} examples"
         caption = (
             f"Training sizes with more than {MAX_SINGLE_TRIALS} trials per point ({named}): one point per trial, "
             "jittered horizontally to reduce overlap; the dotted line is the mean."
         )
-        yield FurtherFigure(
+        yield ExtraFigure(
             "trials", "incremental", f"All trials, {named}", caption, partial(draw_trials, rows)
         )
     for column, (key, title, caption) in COMPARED.items():
         if rows.loc[~rows["untouched"], column].nunique() > 1 and not compares_two_variants(rows):
             draw = partial(draw_comparison, rows, column)
-            yield FurtherFigure(key, "incremental", title, f"{caption} {INTERVALS}", draw)
+            yield ExtraFigure(key, "incremental", title, f"{caption} {INTERVALS}", draw)
     if _has_fractions(rows):
         caption = "The same curves, with training sizes in percent of each task's training set."
         draw = partial(_draw_fractions, rows, overlay)
-        yield FurtherFigure("fractions", "incremental", "By fraction of the training set", caption, draw)
+        yield ExtraFigure("fractions", "incremental", "By fraction of the training set", caption, draw)
 
 
-def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) -> Iterator[FurtherFigure]:
+def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) -> Iterator[ExtraFigure]:
     if epochs is None or rows.empty:
         return
     each = epochs.groupby("trial_id")["epoch"].nunique()
@@ -125,10 +126,10 @@ def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) ->
             f"the layers pretrained. {INTERVALS}"
         )
         key = "epochs" if experiment == "incremental" else "every_epoch"
-        yield FurtherFigure(key, experiment, "Learning curves", caption, partial(draw_epochs, curves))
+        yield ExtraFigure(key, experiment, "Learning curves", caption, partial(draw_epochs, curves))
 
 
-def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iterator[FurtherFigure]:
+def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iterator[ExtraFigure]:
     """Weight change of each layer, unscaled and scaled to [0, 1] as in Figure 3 of Singh & Giovanardi 2020."""
     moved, by_spectral = (_add_depth_and_rows(movement(points, weights, norm), points) for norm in NORMS)
     if moved.empty:
@@ -143,7 +144,7 @@ def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iter
         "How much finetuning changed each layer of the model with all layers pretrained: the Frobenius norm"
     )
     draw = partial(draw_weight_change, moved)
-    yield FurtherFigure("weight_change", section, "Weight change", f"{caption} {measure} {INTERVALS}", draw)
+    yield ExtraFigure("weight_change", section, "Weight change", f"{caption} {measure} {INTERVALS}", draw)
     scaled = scaled_movement(by_spectral)
     if (weights["kind"] == "spectral").any() and not scaled.empty:
         caption = (
@@ -152,7 +153,7 @@ def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iter
         )
         draw = partial(draw_weight_change, scaled, metric=SCALED, overlay=overlay)
         caption = f"{caption} {INTERVALS} {CLIPPED_NOTE}"
-        yield FurtherFigure("weight_change_scaled", section, "Weight change, scaled", caption, draw)
+        yield ExtraFigure("weight_change_scaled", section, "Weight change, scaled", caption, draw)
 
 
 def _add_depth_and_rows(moved: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
