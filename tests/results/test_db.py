@@ -8,19 +8,12 @@ import stat
 from pathlib import Path
 
 import pytest
-from fakes import FakeEpoch, FakeTrialResult, fake_result, make_points, make_trial
+from fakes import MODELS, RUN, TASKS, FakeEpoch, FakeTrialResult, fake_result, make_points, make_trial
 
-from whichlayers.results.db import ResultsDB, ResultsDBError
-from whichlayers.results.records import Counts, ModelRow, RunRow, TaskRow
+from whichlayers.results.connection import ResultsDBError, connect
+from whichlayers.results.db import ResultsDB
+from whichlayers.results.records import Counts
 from whichlayers.trial import Point, Surgery, Training
-
-TASKS = [
-    TaskRow(
-        "data of builtin:sentiment", "builtin:sentiment", "classification", "accuracy", ("accuracy",), 100
-    )
-]
-MODELS = [ModelRow("model of fake-org/fake", "fake-org/fake", None, "bert", 4)]
-RUN = RunRow("host", 1, "cpu", 2, {"torch": "2"}, None, "whichlayers run")
 
 
 @pytest.fixture
@@ -206,7 +199,7 @@ def test_another_study_a_newer_schema_and_damage_have_different_errors(tmp_path)
     with ResultsDB.open(path, "mine") as db, db.transaction() as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
     for opening in (lambda: ResultsDB.open(path, "mine"), lambda: ResultsDB.open_readonly(path)):
-        with pytest.raises(ResultsDBError, match="schema version 99"):
+        with pytest.raises(ResultsDBError, match=r"newer whichlayers .* with schema version 99"):
             opening()
 
     path.write_bytes(b"this is no database" * 100)
@@ -219,7 +212,7 @@ def test_another_study_a_newer_schema_and_damage_have_different_errors(tmp_path)
         other.execute("CREATE TABLE recipes(cake)")
     with pytest.raises(ResultsDBError, match="not a results database of whichlayers"):
         ResultsDB.open(path, "mine")
-    with pytest.raises(ResultsDBError, match="no results at"):
+    with pytest.raises(ResultsDBError, match=r"holds no nowhere\.db: give the folder"):
         ResultsDB.open_readonly(tmp_path / "nowhere.db")
 
 
@@ -229,9 +222,7 @@ def test_a_file_that_may_not_be_written_is_not_called_damaged(tmp_path):
     with pytest.raises(
         ResultsDBError, match=r"cannot be written \(attempt to write a readonly database\): check permissions"
     ):
-        ResultsDB.connect(
-            path, path.as_uri() + "?mode=ro&requested=mode=rw"
-        )  # as on a disk that is read-only
+        connect(path, "mode=ro", writable=True)  # as on a disk that is read-only
     with pytest.raises(
         ResultsDBError, match=r"cannot be written \(unable to open database file\): check permissions"
     ):

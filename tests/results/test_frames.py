@@ -125,7 +125,7 @@ def test_models_with_the_same_name_get_unique_names(tmp_path):
 
 
 def test_errors_say_what_is_wrong(tmp_path):
-    with pytest.raises(WhichlayersError, match=r"no results\.db here"):
+    with pytest.raises(WhichlayersError, match=r"holds no results\.db: give the folder"):
         load_points(tmp_path)
     with pytest.raises(WhichlayersError, match="newer whichlayers"):
         load_study_summary(write_results(tmp_path / "new", [], lambda p: None, version=99))
@@ -136,7 +136,7 @@ def test_errors_say_what_is_wrong(tmp_path):
         finished(load_points(write_results(tmp_path / "none", [], lambda p: None)))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "results.db").write_text("not a database, only long enough to look at " * 40)
-    with pytest.raises(WhichlayersError, match="cannot be read"):
+    with pytest.raises(WhichlayersError, match="is not a valid results database"):
         load_points(tmp_path / "broken")
 
 

@@ -20,7 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from whichlayers.errors import WhichlayersError
+from whichlayers.results.connection import (
+    SCHEMA_VERSION,
+    ResultsDBError,
+    check,
+    connect,
+    connect_readonly,
+    is_empty,
+)
 from whichlayers.results.records import (
     Counts,
     EpochLike,
@@ -31,14 +38,10 @@ from whichlayers.results.records import (
     TrialResultLike,
     WeightChangeLike,
 )
-from whichlayers.results.schema import SCHEMA, SCHEMA_VERSION, run_row, trial_row, weight_change_row
+from whichlayers.results.schema import SCHEMA, run_row, trial_row, weight_change_row
 from whichlayers.trial import Point, Trial
 
 IN_STUDY = "EXISTS (SELECT 1 FROM points WHERE points.trial_id = trials.id)"
-
-
-class ResultsDBError(WhichlayersError):
-    """results.db cannot be opened, read or written."""
 
 
 class ResultsDB:
@@ -48,13 +51,14 @@ class ResultsDB:
         self.path = path
         self.writable = writable
         self.connection = connection
+        self.connection.row_factory = sqlite3.Row
 
     # --- opening and closing ---
 
     @classmethod
     def create(cls, path: Path, study_name: str) -> ResultsDB:
         """Create a new database; its tables are created in one transaction."""
-        db = cls.connect(path, path.resolve().as_uri() + "?mode=rwc")
+        db = cls(path, connect(path, "mode=rwc", writable=True), writable=True)
         from whichlayers.version import __version__
 
         meta = {
@@ -78,11 +82,15 @@ class ResultsDB:
         """
         if not path.exists() or path.stat().st_size == 0:
             return cls.create(path, study_name)
-        db = cls.connect(path, path.resolve().as_uri() + "?mode=rw")
-        if db.is_empty():  # the process that created the file was killed before it committed the tables
+        db = cls(path, connect(path, "mode=rw", writable=True), writable=True)
+        if is_empty(db.connection):  # the process that created the file was killed
             db.close()
             return cls.create(path, study_name)
-        db.check_schema()
+        try:
+            check(path, db.connection)
+        except BaseException:
+            db.close()
+            raise
         if (stored_name := db.meta("study_name")) != study_name:
             db.close()
             raise ResultsDBError(
@@ -94,73 +102,7 @@ class ResultsDB:
     @classmethod
     def open_readonly(cls, path: Path) -> ResultsDB:
         """Open a database for reading. Works while a run writes, and in a folder without write permission."""
-        if not path.is_file():
-            raise ResultsDBError(
-                f"no results at {path}: run the study first, or name the folder of a study that was run"
-            )
-        uri = path.resolve().as_uri()
-        try:
-            db = cls.connect(path, uri + "?mode=ro")
-        except ResultsDBError:
-            if path.with_name(path.name + "-wal").exists():
-                raise
-            db = cls.connect(path, uri + "?immutable=1")
-        if db.is_empty():
-            db.close()
-            raise ResultsDBError(
-                f"{path} holds no study yet: its run has just started, or was stopped while starting"
-            )
-        db.check_schema()
-        return db
-
-    @classmethod
-    def connect(cls, path: Path, uri: str) -> ResultsDB:
-        """Connect to the SQLite file at `uri` without checking its tables; "mode=rw" in `uri` allows writing."""
-        writable = "mode=rw" in uri
-        try:
-            connection = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None)
-            connection.row_factory = sqlite3.Row
-            if writable:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-                raise ResultsDBError(
-                    f"{path} cannot be {'written' if writable else 'read'} ({error}): check permissions and free"
-                    " disk space, or give another folder"
-                ) from error
-            raise ResultsDBError(
-                f"{path} is not a valid results database ({error}): restore it from a backup, or move it away"
-                " and run the study again"
-            ) from error
-        return cls(path, connection, writable)
-
-    def tables(self) -> set[str]:
-        """Names of all tables."""
-        return {
-            row[0] for row in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        }
-
-    def is_empty(self) -> bool:
-        """Whether the database has no tables."""
-        return not self.tables()
-
-    def check_schema(self) -> None:
-        """Raise ResultsDBError (and close) unless this is a results database of the current schema version."""
-        if not {"meta", "trials", "points", "epochs", "runs"} <= self.tables():
-            self.close()
-            raise ResultsDBError(
-                f"{self.path} is a database, but not a results database of whichlayers: give another folder"
-            )
-        version = int(self.meta("schema_version") or 0)
-        if version != SCHEMA_VERSION:
-            writer = self.meta("whichlayers_version") or self.meta("carryover_version")
-            self.close()
-            raise ResultsDBError(
-                f"{self.path} has schema version {version} (written by whichlayers {writer}); this version of"
-                f" whichlayers supports version {SCHEMA_VERSION}: use the version that wrote it, or a newer one"
-            )
+        return cls(path, connect_readonly(path), writable=False)
 
     def close(self) -> None:
         """Close the connection; a writer merges the write-ahead log into the file unless someone is reading."""

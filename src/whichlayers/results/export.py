@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.db import ResultsDB
+from whichlayers.results.connection import read_snapshot
 from whichlayers.results.folder import StudyFolder
+from whichlayers.results.schema import POINT_TABLES, PRIMARY_METRIC
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,14 +24,11 @@ EXTENSIONS: dict[FileFormat, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
 }
 
-# '$.words.ask' is the stored name of `Trial.word_probe.measure` (see trial.STORED_NAMES)
-POINTS = """
+POINTS = f"""
 SELECT p.experiment, p.condition, p.x, t.id AS trial_id, t.model, t.model_fingerprint, m.depth, t.task,
        t.task_fingerprint, t.train_size, t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor,
-       COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric) AS primary_metric, t.seconds, t.trial_json
-FROM points p JOIN trials t ON t.id = p.trial_id
-LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
-LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
+       {PRIMARY_METRIC} AS primary_metric, t.seconds, t.trial_json
+FROM {POINT_TABLES}
 WHERE t.status = 'done' ORDER BY p.rowid
 """
 EPOCHS = (
@@ -43,7 +41,6 @@ SELECT e.trial_id, e.metric, e.value FROM epochs e
 JOIN last ON last.trial_id = e.trial_id AND last.epoch = e.epoch JOIN trials t ON t.id = e.trial_id
 WHERE t.status = 'done' AND e.metric != 'seconds'
 """
-CHUNK_ROWS = 50_000  # rows as Python objects take ten times the memory of the data frame
 
 
 def points_frame(folder: StudyFolder) -> pd.DataFrame:
@@ -62,8 +59,10 @@ def epochs_frame(folder: StudyFolder) -> pd.DataFrame:
 
 def _read(folder: StudyFolder, epochs_query: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The points of finished trials, and the rows of `epochs_query`."""
-    with ResultsDB.open_readonly(folder.database) as db:
-        points, epochs = (_read_in_chunks(query, db) for query in (POINTS, epochs_query))
+    from whichlayers.results.frame_utils import read_in_chunks
+
+    with read_snapshot(folder.database) as db:
+        points, epochs = (read_in_chunks(query, db) for query in (POINTS, epochs_query))
     settings = [_trial_settings(text) for text in points.pop("trial_json")]
     points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
     for place, column in enumerate(("order", "reinit", "epochs", "lr", "finetuned_on")):
@@ -71,13 +70,6 @@ def _read(folder: StudyFolder, epochs_query: str) -> tuple[pd.DataFrame, pd.Data
     if points["finetuned_on"].isna().all():  # the study has no word probes
         del points["finetuned_on"]
     return points, epochs
-
-
-def _read_in_chunks(query: str, db: ResultsDB) -> pd.DataFrame:
-    import pandas as pd
-
-    chunks = pd.read_sql_query(query, db.connection, chunksize=CHUNK_ROWS)
-    return pd.concat(list(chunks), ignore_index=True)
 
 
 def _trial_settings(trial_json: str) -> tuple[str, str, int, float, str | None]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whichlayers.errors import WhichlayersError
+from whichlayers.files import atomic_write
+from whichlayers.results.connection import DATABASE, missing_error
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.lock import LOCK_NAME, lock_holder, locked_error
 
-DATABASE = "results.db"
 STUDY_FILE = "study.toml"
 # files and folders of a run that ended before its first result
 RUN_FILES = {LOCK_NAME, "cache", "checkpoints", "encoders", "logs", STUDY_FILE}
@@ -71,9 +72,8 @@ class StudyFolder:
 
     def write_study(self, text: str) -> None:
         """Write study.toml atomically."""
-        partial = self.study_file.with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(self.study_file)
+        with atomic_write(self.study_file) as partial:
+            partial.write_text(text, encoding="utf-8")
 
 
 def folder_of(study_file: Path) -> Path:
@@ -97,6 +97,4 @@ def find_folder(path: Path) -> StudyFolder:
     if not path.exists():
         raise WhichlayersError(f"there is no {path}: give the folder of a study that was run")
     hint = f"run the study (whichlayers run {path}), or " if is_study_file else ""
-    raise WhichlayersError(
-        f"{folder_path} holds no {DATABASE}: {hint}give the folder of a study that was run"
-    )
+    raise missing_error(folder.database, hint)

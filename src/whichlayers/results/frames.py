@@ -7,9 +7,6 @@ curves = finished(points)         # the points that have a value
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,32 +14,25 @@ from typing import Any
 import pandas as pd
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.frame_utils import each_row
+from whichlayers.results.connection import DATABASE, read_snapshot
+from whichlayers.results.frame_utils import each_row, read_in_chunks
+from whichlayers.results.schema import MEASURE, POINT_TABLES, PRIMARY_METRIC
 
-SCHEMA_VERSION = 1
-DATABASE = "results.db"
-CHUNK_ROWS = 50_000  # rows as Python objects take ten times the memory of the data frame
-
-# '$.words.ask' is the stored name of `Trial.word_probe.measure` (see trial.STORED_NAMES)
-POINTS = """
+POINTS = f"""
 WITH last AS (SELECT trial_id, MAX(epoch) AS epoch FROM epochs GROUP BY trial_id)
 SELECT p.experiment, p.condition, p.x, t.model, t.model_fingerprint, t.task, t.task_fingerprint, t.train_size,
        t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor, t.id AS trial_id, t.status, t.error,
-       COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric) AS metric, score.value AS value,
+       {PRIMARY_METRIC} AS metric, score.value AS value,
        dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
        control.value AS control, t.seconds, m.depth, m.family, k.train_rows, t.trial_json
-FROM points p
-JOIN trials t ON t.id = p.trial_id
-LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
-LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
+FROM {POINT_TABLES}
 LEFT JOIN last ON last.trial_id = t.id AND t.status = 'done'
 LEFT JOIN epochs score ON score.trial_id = t.id AND score.epoch = last.epoch
-    AND score.metric = COALESCE(json_extract(t.trial_json, '$.words.ask'), k.metric)
+    AND score.metric = {PRIMARY_METRIC}
 LEFT JOIN epochs dev ON dev.trial_id = t.id AND dev.epoch = last.epoch AND dev.metric = 'dev_loss'
 LEFT JOIN epochs train ON train.trial_id = t.id AND train.epoch = last.epoch AND train.metric = 'train_loss'
 LEFT JOIN epochs control ON control.trial_id = t.id AND control.epoch = last.epoch
-    AND control.metric = 'control_' || CASE json_extract(t.trial_json, '$.words.ask')
-        WHEN 'selectivity' THEN 'accuracy' ELSE json_extract(t.trial_json, '$.words.ask') END
+    AND control.metric = 'control_' || CASE {MEASURE} WHEN 'selectivity' THEN 'accuracy' ELSE {MEASURE} END
 ORDER BY p.rowid  -- the order of the study file
 """
 
@@ -90,15 +80,10 @@ class StudySummary:
         return sum(self.counts.values())
 
 
-def _read_in_chunks(query: str, db: sqlite3.Connection) -> pd.DataFrame:
-    """The rows of a query, read CHUNK_ROWS at a time to save memory."""
-    return pd.concat(list(pd.read_sql_query(query, db, chunksize=CHUNK_ROWS)), ignore_index=True)
-
-
 def load_points(folder: Path) -> pd.DataFrame:
     """One row per point. Value and losses are those of the last epoch, and NaN unless the trial is done."""
-    with _open_readonly(folder) as db:
-        points = _read_in_chunks(POINTS, db)
+    with read_snapshot(Path(folder) / DATABASE) as db:
+        points = read_in_chunks(POINTS, db)
     for column in ("value", "dev_loss", "train_loss", "control", "epochs", "seconds"):
         points[column] = pd.to_numeric(points[column])
     points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
@@ -133,8 +118,8 @@ def _parse_trials(texts: pd.Series) -> list[dict[str, Any]]:
 
 def load_epochs(folder: Path) -> pd.DataFrame:
     """The learning curves in long form: trial_id, epoch, metric, value."""
-    with _open_readonly(folder) as db:
-        return _read_in_chunks(
+    with read_snapshot(Path(folder) / DATABASE) as db:
+        return read_in_chunks(
             f"SELECT * FROM epochs WHERE trial_id IN {STUDY_TRIALS} ORDER BY trial_id, epoch, metric", db
         )
 
@@ -145,7 +130,7 @@ def load_weight_change(folder: Path) -> pd.DataFrame:
     Empty if the study has no finetuned models.
     """
     columns = ["trial_id", "name", "layer", "kind", "value"]
-    with _open_readonly(folder) as db:
+    with read_snapshot(Path(folder) / DATABASE) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
             return pd.DataFrame(columns=columns)
         query = f"SELECT {', '.join(columns)} FROM weight_change WHERE trial_id IN {STUDY_TRIALS}"
@@ -163,11 +148,11 @@ def load_baseline_weight_change(folder: Path) -> pd.DataFrame:
         "SELECT id FROM trials WHERE json_extract(trial_json, '$.surgery.reinit') = '[]'"
         " AND coalesce(json_extract(trial_json, '$.surgery.order'), '[]') = '[]'"
     )
-    with _open_readonly(folder) as db:
+    with read_snapshot(Path(folder) / DATABASE) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
             return pd.DataFrame(columns=columns)
         query = f"SELECT {', '.join(columns)} FROM weight_change WHERE kind IN ('frobenius', 'spectral')"
-        return _read_in_chunks(f"{query} AND trial_id IN ({without_surgery} AND id IN {STUDY_TRIALS})", db)
+        return read_in_chunks(f"{query} AND trial_id IN ({without_surgery} AND id IN {STUDY_TRIALS})", db)
 
 
 def load_trials(folder: Path) -> pd.DataFrame:
@@ -176,10 +161,8 @@ def load_trials(folder: Path) -> pd.DataFrame:
         "id AS trial_id, model, task, train_size, seed, head, recipe, status, error, seconds, trial_json"
     )
     order = "model, task, train_size, seed, id"
-    with _open_readonly(folder) as db:
-        return _read_in_chunks(
-            f"SELECT {columns} FROM trials WHERE id IN {STUDY_TRIALS} ORDER BY {order}", db
-        )
+    with read_snapshot(Path(folder) / DATABASE) as db:
+        return read_in_chunks(f"SELECT {columns} FROM trials WHERE id IN {STUDY_TRIALS} ORDER BY {order}", db)
 
 
 def load_runs(folder: Path) -> pd.DataFrame:
@@ -187,7 +170,7 @@ def load_runs(folder: Path) -> pd.DataFrame:
 
     `started`, `finished` and `last_trial` (the end of the last trial of the run) are UTC times, `versions` is a dict.
     """
-    with _open_readonly(folder) as db:
+    with read_snapshot(Path(folder) / DATABASE) as db:
         last = "SELECT MAX(finished) FROM trials WHERE trials.run_id = runs.run_id"
         runs = pd.read_sql_query(f"SELECT *, ({last}) AS last_trial FROM runs ORDER BY run_id", db)
     for column in ("started", "finished", "last_trial"):
@@ -200,7 +183,7 @@ def load_runs(folder: Path) -> pd.DataFrame:
 
 def load_notes(folder: Path) -> list[str]:
     """Notes about the data, such as missing rows, or tags that do not occur in the training data."""
-    with _open_readonly(folder) as db:
+    with read_snapshot(Path(folder) / DATABASE) as db:
         found = db.execute("SELECT value FROM meta WHERE key = 'notes'").fetchone()
     return [str(note) for note in json.loads(found[0])] if found else []
 
@@ -208,7 +191,7 @@ def load_notes(folder: Path) -> list[str]:
 def load_study_summary(folder: Path) -> StudySummary:
     """Name, models and tasks of a study, and its number of trials by status."""
     trials = f"(SELECT * FROM trials WHERE id IN {STUDY_TRIALS})"
-    with _open_readonly(folder) as db:
+    with read_snapshot(Path(folder) / DATABASE) as db:
         meta = dict(db.execute("SELECT key, value FROM meta"))
         counts = dict(db.execute(f"SELECT status, COUNT(*) FROM {trials} GROUP BY status"))
         models = db.execute(
@@ -326,43 +309,3 @@ def _unique_names(points: pd.DataFrame, name: str, fingerprint: str) -> pd.Serie
     """Names of models or tasks; those that share a name get the start of their fingerprint appended."""
     ambiguous = points.groupby(name)[fingerprint].transform("nunique") > 1
     return points[name].where(~ambiguous, points[name] + "@" + points[fingerprint].str[:4])
-
-
-@contextmanager
-def _open_readonly(folder: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to one read-only snapshot of the database."""
-    path = Path(folder) / DATABASE
-    if not path.is_file():
-        raise WhichlayersError(
-            f"{folder}: there is no {DATABASE} here; give the folder of a study that was run"
-        )
-    try:
-        with closing(_connect(path)) as db:
-            if not db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
-                raise WhichlayersError(
-                    f"{path} holds no study yet: its run was stopped while starting; run the study again"
-                )
-            version = int(db.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()[0])
-            if version > SCHEMA_VERSION:
-                raise WhichlayersError(
-                    f"{path}: written by a newer whichlayers (schema version {version}; this version reads up to "
-                    f"{SCHEMA_VERSION}): upgrade whichlayers to read it"
-                )
-            db.execute("BEGIN")
-            yield db
-    except (sqlite3.DatabaseError, pd.errors.DatabaseError) as error:
-        raise WhichlayersError(f"{path}: cannot be read as a results database ({error})") from error
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    address = f"{path.resolve().as_uri()}?mode=ro"
-    db = sqlite3.connect(address, uri=True, timeout=30)
-    try:
-        db.execute("SELECT 1 FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        db.close()
-        if path.with_name(f"{DATABASE}-wal").exists():
-            raise
-        # A finished study on a read-only disk: SQLite cannot create the -shm file of WAL, and does not need it.
-        db = sqlite3.connect(f"{address}&immutable=1", uri=True)
-    return db

@@ -1,4 +1,4 @@
-"""The tables of results.db, and the conversion of trials, weight changes and runs to their rows."""
+"""The tables of results.db, parts of queries for points, and the rows of trials, weight changes and runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from whichlayers.results.records import RunRow, WeightChangeLike
 from whichlayers.trial import Trial
 
-SCHEMA_VERSION = 1
-
+# a change of the tables increases connection.SCHEMA_VERSION
 SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE tasks(
@@ -38,6 +37,13 @@ CREATE VIEW weight_change AS
     SELECT trial_id, name, layer, 'frobenius, relative', frobenius / start_frobenius FROM weight_changes UNION ALL
     SELECT trial_id, name, layer, 'spectral, relative', spectral / start_spectral FROM weight_changes;
 """
+
+# Parts of queries for points. '$.words.ask' is the stored name of `Trial.word_probe.measure` (see trial.STORED_NAMES).
+POINT_TABLES = """points p JOIN trials t ON t.id = p.trial_id
+LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
+LEFT JOIN models m ON m.fingerprint = t.model_fingerprint"""
+MEASURE = "json_extract(t.trial_json, '$.words.ask')"  # NULL unless the trial is a word probe
+PRIMARY_METRIC = f"COALESCE({MEASURE}, k.metric)"
 
 
 def trial_row(trial_id: str, trial: Trial) -> tuple[Any, ...]:

@@ -1,0 +1,149 @@
+"""Connections to results.db: its file name, its schema version, and the check that a file can be used.
+
+Read-only connections never block a run: in write-ahead mode, readers and the writer do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from whichlayers.errors import WhichlayersError
+
+DATABASE = "results.db"
+SCHEMA_VERSION = 1  # of the tables in schema.py
+REQUIRED_TABLES = {"meta", "trials", "points", "epochs", "runs"}
+TIMEOUT = 30  # seconds to wait for a lock
+# SQLite's result codes for files that are not databases, are damaged, or lack tables or columns
+INVALID = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR)
+
+
+class ResultsDBError(WhichlayersError):
+    """results.db cannot be opened, read or written."""
+
+
+def connect(path: Path, options: str, writable: bool = False) -> sqlite3.Connection:
+    """Connect to an SQLite file without checking its tables.
+
+    Args:
+        path: The file.
+        options: Parameters of the SQLite URI, such as "mode=rw".
+        writable: Whether to switch the file to write-ahead mode.
+
+    Raises:
+        ResultsDBError: The file cannot be opened, or is not a database.
+    """
+    uri = f"{path.resolve().as_uri()}?{options}"
+    try:
+        connection = sqlite3.connect(uri, uri=True, timeout=TIMEOUT, isolation_level=None)
+        if writable:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise sqlite_error(path, error, "written" if writable else "read") from error
+    return connection
+
+
+def connect_readonly(path: Path) -> sqlite3.Connection:
+    """Connect for reading, and check the file. Works while a run writes, and in a folder without write permission.
+
+    Raises:
+        ResultsDBError: There is no file, or `check` refuses it.
+    """
+    if not path.is_file():
+        raise missing_error(path)
+    try:
+        connection = connect(path, "mode=ro")
+    except ResultsDBError:
+        if path.with_name(f"{path.name}-wal").exists():
+            raise
+        # a finished study on a read-only disk: SQLite cannot create the -shm file of WAL, and does not need it
+        connection = connect(path, "mode=ro&immutable=1")
+    try:
+        check(path, connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def read_snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    """A read-only connection that sees the database as it is now, whatever a run writes meanwhile.
+
+    Raises:
+        ResultsDBError: The file cannot be used (see `connect_readonly`), or a query in the block fails.
+    """
+    with closing(connect_readonly(path)) as connection:
+        try:
+            connection.execute("BEGIN")
+            yield connection
+        except Exception as error:
+            cause = (
+                error if isinstance(error, sqlite3.Error) else error.__cause__
+            )  # pandas wraps SQLite's errors
+            if isinstance(error, WhichlayersError) or not isinstance(cause, sqlite3.DatabaseError):
+                raise
+            raise sqlite_error(path, cause, "read") from error
+
+
+def is_empty(connection: sqlite3.Connection) -> bool:
+    """Whether the database has no tables: the process that creates it has not committed them, or was killed."""
+    return not _tables(connection)
+
+
+def check(path: Path, connection: sqlite3.Connection) -> None:
+    """Raise ResultsDBError unless this is a results database of the current schema version."""
+    try:
+        tables = _tables(connection)
+        meta = dict(connection.execute("SELECT key, value FROM meta")) if tables >= REQUIRED_TABLES else {}
+    except sqlite3.DatabaseError as error:
+        raise sqlite_error(path, error, "read") from error
+    if not tables:
+        raise ResultsDBError(
+            f"{path} holds no study yet: its run has just started, or was stopped while starting; if it is not"
+            " running, run the study again"
+        )
+    if not tables >= REQUIRED_TABLES:
+        raise ResultsDBError(
+            f"{path} is a database, but not a results database of whichlayers: give another folder"
+        )
+    version = int(meta.get("schema_version") or 0)
+    if version != SCHEMA_VERSION:
+        writer = meta.get("whichlayers_version") or meta.get("carryover_version") or "unknown version"
+        age, advice = ("a newer", "upgrade whichlayers")
+        if version < SCHEMA_VERSION:
+            age, advice = (
+                "an older",
+                "use the version that wrote it, or run the study again in a new folder",
+            )
+        raise ResultsDBError(
+            f"{path} was written by {age} whichlayers ({writer}) with schema version {version}, and this"
+            f" whichlayers supports version {SCHEMA_VERSION}: {advice}"
+        )
+
+
+def missing_error(path: Path, advice: str = "") -> ResultsDBError:
+    """The error for a folder without results.db; `advice` is what else to do, such as "run the study, or "."""
+    return ResultsDBError(
+        f"{path.parent} holds no {path.name}: {advice}give the folder of a study that was run"
+    )
+
+
+def sqlite_error(path: Path, error: sqlite3.DatabaseError, action: str) -> ResultsDBError:
+    """The error for a file that SQLite refuses; `action` is "read" or "written"."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in INVALID:
+        return ResultsDBError(
+            f"{path} is not a valid results database ({error}): restore it from a backup, or move it away and run"
+            " the study again"
+        )
+    return ResultsDBError(
+        f"{path} cannot be {action} ({error}): check permissions and free disk space, or give another folder"
+    )
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

@@ -1,0 +1,116 @@
+"""Atomic writing: the old file or the complete new one, and no temporary file left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from whichlayers.files import atomic_write
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text("old")
+    return file
+
+
+def test_the_new_file_replaces_the_old_one_when_the_block_ends(file):
+    with atomic_write(file) as partial:
+        partial.write_text("new")
+        assert file.read_text() == "old"
+        assert partial.parent == file.parent
+        assert partial.name.startswith("report.html.")
+        assert partial.name.endswith(".partial")
+    assert file.read_text() == "new"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_file_that_does_not_exist_yet_is_created_with_the_usual_permissions(tmp_path):
+    (tmp_path / "usual").touch()
+    with atomic_write(tmp_path / "new") as partial:
+        partial.write_bytes(b"\0\1")
+    assert (tmp_path / "new").read_bytes() == b"\0\1"
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_error_in_the_block_leaves_the_old_file_and_nothing_else(file, error):
+    def write():
+        with atomic_write(file) as partial:
+            partial.write_text("ne")
+            raise error
+
+    with pytest.raises(error):
+        write()
+    assert file.read_text() == "old"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_killed_process_leaves_the_old_file(file):
+    code = (
+        "import os, sys, pathlib, whichlayers.files as files\n"
+        "with files.atomic_write(pathlib.Path(sys.argv[1])) as partial:\n"
+        "    partial.write_text('ne')\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(file)])
+    assert done.returncode == -signal.SIGKILL
+    assert file.read_text() == "old"
+    (left,) = set(file.parent.iterdir()) - {file}
+    assert left.name.endswith(".partial")
+    with atomic_write(file) as partial:  # does not collide with what is left
+        partial.write_text("new")
+    assert file.read_text() == "new"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk_is_an_error_that_names_the_file(file):
+    def write():
+        with atomic_write(file) as partial:
+            partial.symlink_to("/dev/full")
+            partial.write_text("new")
+
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write()
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename == str(file)
+    assert file.read_text() == "old"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path):
+    absent = tmp_path / "absent" / "report.html"
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(absent) as partial:
+        partial.write_text("new")
+    assert caught.value.filename == str(absent)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(IsADirectoryError) as caught, atomic_write(folder) as partial:
+        partial.write_text("new")
+    assert caught.value.filename2 == str(folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_other_errors_of_the_block_are_not_changed(file):
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(file):
+        open(file.parent / "other")  # noqa: SIM115
+    assert caught.value.filename == str(file.parent / "other")
+    with pytest.raises(OSError, match=r"^killed here$"), atomic_write(file):
+        raise OSError("killed here")
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+def test_fsync_flushes_the_file_before_it_is_moved(file, monkeypatch, fsync):
+    calls = []
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append(f"fsync {os.fstat(descriptor).st_size}"))
+    monkeypatch.setattr(os, "replace", lambda a, b: calls.append("replace") or replace(a, b))
+    with atomic_write(file, fsync=fsync) as partial:
+        partial.write_text("12345")
+    assert calls == ["fsync 5"] * fsync + ["replace"]
