@@ -1,4 +1,4 @@
-"""Finetuning throughput on a CPU: whichlayers's stacks against plain Hugging Face loops.
+"""Finetuning throughput on a CPU: stacks of whichlayers against plain Hugging Face loops.
 
 All methods train on the same batches of eight SST-2 sentences, with dropout, gradient clipping, AdamW and a linear
 schedule. They run in turn, round after round, in two arrangements of the same cores: one process with one thread per
@@ -194,8 +194,8 @@ def print_table(rates: Rates, methods: list[str], arrangements: list[str], round
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, Python", end=" ")
     print(f"{platform.python_version()}, {os.cpu_count()} cores, medians of {rounds} rounds")
     for which, unit in enumerate(("second", "second of CPU time")):
-        values = {key: [r[which] for r in found] for key, found in rates.items()}
-        median = {key: statistics.median(found) for key, found in values.items()}
+        values = {key: [rate[which] for rate in pairs] for key, pairs in rates.items()}
+        median = {key: statistics.median(per_round) for key, per_round in values.items()}
         best = {
             method: max(median[method, name] for name in arrangements) for method in (PLAIN, FUSED, PADDED)
         }

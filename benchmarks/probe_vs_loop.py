@@ -201,8 +201,8 @@ class Loop:
     def accuracy(self) -> float:
         dev = self.data.evals[""]
         parts = np.array_split(np.arange(len(dev)), max(1, len(dev) // 64))
-        found = np.concatenate([self.logits(dev, part)[0].argmax(-1).numpy() for part in parts])
-        return score(["accuracy"], found, dev.labels)["accuracy"]
+        predictions = np.concatenate([self.logits(dev, part)[0].argmax(-1).numpy() for part in parts])
+        return score(["accuracy"], predictions, dev.labels)["accuracy"]
 
 
 def time_epoch(encoder, data: TokenizedTask, jobs: list[ProbeJob], layer: int, epochs: int) -> Seconds:
@@ -218,14 +218,14 @@ def time_epoch(encoder, data: TokenizedTask, jobs: list[ProbeJob], layer: int, e
 
 def run_full_loop(encoder, data: TokenizedTask, job: ProbeJob) -> tuple[int, float]:
     """Train with early stopping; returns the best epoch and its dev accuracy."""
-    loop, best, kept, accuracy = Loop(encoder, data, job), float("inf"), 0, 0.0
+    loop, best, best_epoch, accuracy = Loop(encoder, data, job), float("inf"), 0, 0.0
     for number in range(1, job.probe.max_epochs + 1):
         loss = loop.epoch(number)
         if loss < best:
-            best, kept, accuracy = loss, number, loop.accuracy()
-        elif number - kept >= job.probe.patience:
+            best, best_epoch, accuracy = loss, number, loop.accuracy()
+        elif number - best_epoch >= job.probe.patience:
             break
-    return kept, accuracy
+    return best_epoch, accuracy
 
 
 if __name__ == "__main__":

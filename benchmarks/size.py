@@ -29,7 +29,9 @@ MATRICES = 6  # per layer
 
 
 @dataclass(frozen=True)
-class Facts:
+class SyntheticInfo:
+    """Metadata of a model or a task."""
+
     name: str
     fingerprint: str
     depth: int = DEPTH
@@ -39,13 +41,13 @@ class Facts:
 
 
 class Assets:
-    """Synthetic properties of models and tasks."""
+    """In place of `runs.assets.Assets`, with synthetic metadata."""
 
-    def model_facts(self, spec):
-        return Facts(spec.name, f"model {spec.name}")
+    def model_info(self, spec):
+        return SyntheticInfo(spec.name, f"model {spec.name}")
 
-    def task_facts(self, spec):
-        return Facts(spec.name, f"task {spec.name}")
+    def task_info(self, spec):
+        return SyntheticInfo(spec.name, f"task {spec.name}")
 
     def stack_key(self, trial):
         from whichlayers.engine.finetune import stack_key
@@ -68,9 +70,9 @@ def study(trials: int):
 
 
 def expand(trials: int):
-    from whichlayers.study.expand import expand as expanded
+    from whichlayers.study.expand import expand as expand_study
 
-    return expanded(study(trials), Assets())
+    return expand_study(study(trials), Assets())
 
 
 def plan(trials: int, folder: Path) -> str:
@@ -129,8 +131,8 @@ def waiting(trials: int, folder: Path) -> str:
     from whichlayers.results.db import ResultsDB
 
     with ResultsDB.open(folder / "results.db", "size") as db:
-        found = db.trial_ids("done"), db.unfinished_trials(), db.interrupted_stacks(), db.counts()
-    return f"{len(found[0]):,} done"
+        done, *_ = db.trial_ids("done"), db.unfinished_trials(), db.interrupted_stacks(), db.counts()
+    return f"{len(done):,} done"
 
 
 def status(trials: int, folder: Path) -> str:
@@ -202,9 +204,9 @@ def main() -> None:
                     print(done.stderr[-2000:])
                     rows.append(f"| {trials:,} | {step} | failed | | | |")
                 else:
-                    found = json.loads(done.stdout.splitlines()[-1])
-                    numbers = f"{found['seconds']:.1f} | {found['cpu']:.1f} | {found['memory'] / 1e6:,.0f} MB"
-                    rows.append(f"| {trials:,} | {step} | {numbers} | {found['note']} |")
+                    measured = json.loads(done.stdout.splitlines()[-1])
+                    numbers = f"{measured['seconds']:.1f} | {measured['cpu']:.1f} | {measured['memory'] / 1e6:,.0f} MB"
+                    rows.append(f"| {trials:,} | {step} | {numbers} | {measured['note']} |")
                 print(rows[-1], flush=True)
     if options.out:
         options.out.write_text("\n".join(rows) + "\n")

@@ -1,4 +1,4 @@
-"""Finetuning throughput on a GPU: whichlayers's stacks against Hugging Face loops and Trainer.
+"""Finetuning throughput on a GPU: stacks of whichlayers against Hugging Face loops and Trainer.
 
     python benchmarks/stack_vs_hf.py tokens --glue GLUE_FOLDER --out sst2.npz
     python benchmarks/stack_vs_hf.py run --tokens sst2.npz --out results.json

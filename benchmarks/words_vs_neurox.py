@@ -1,11 +1,11 @@
-"""Activation extraction for words, in words per second: whichlayers's batched pass against NeuroX's extractor.
+"""Activation extraction for words, in words per second: the batched pass of whichlayers against NeuroX.
 
 NeuroX runs one sentence at a time through the model, tokenizes every word separately, and writes JSON (its default) or
 HDF5. Both get a loaded model, the same number of torch threads and float32, and write all layers of all words to a
 file; rounds are interleaved. The activations are compared, too.
 
 NeuroX 1.0.9 pins libraries of 2021. To run it with the libraries that whichlayers uses, install it into a separate
-environment that also sees whichlayers's packages (here .venv), and run this script there:
+environment that also has the packages of whichlayers (here .venv), and run this script there:
 
     python -m venv /tmp/neurox
     echo "import site; site.addsitedir('$PWD/.venv/lib/python3.11/site-packages')" \\
@@ -63,7 +63,7 @@ def main() -> None:
         text.write_text("".join(" ".join(s.words) + "\n" for s in corpus.sentences), encoding="utf-8")
         methods: dict[str, Callable[[], object]] = {
             "whichlayers": lambda: extract_with_whichlayers(encoder, tokenizer, corpus, folder),
-            "whichlayers's encoder alone": lambda: encoder_alone(encoder, tokenizer, corpus),
+            "whichlayers, encoder only": lambda: encoder_only(encoder, tokenizer, corpus),
             "NeuroX, HDF5": lambda: extract_with_neurox(text, folder / "theirs.hdf5", "hdf5"),
             "NeuroX, JSON": lambda: extract_with_neurox(text, folder / "theirs.json", "json"),
         }
@@ -90,7 +90,7 @@ def extract_with_whichlayers(encoder, tokenizer, corpus: TaggedCorpus, folder: P
     return extract_words(encoder, tokenizer, corpus, precision="float32", cache=folder, key="words").states
 
 
-def encoder_alone(encoder, tokenizer, corpus: TaggedCorpus) -> None:
+def encoder_only(encoder, tokenizer, corpus: TaggedCorpus) -> None:
     """The same batches without storing anything: a lower bound on the time."""
     aligned = align(corpus, tokenizer)
     device = torch.device("cpu")
@@ -107,8 +107,8 @@ def extract_with_neurox(text: Path, output: Path, kind: str) -> None:
 
 def largest_difference(states: np.ndarray, file: Path) -> float:
     """Largest absolute difference between the activations of whichlayers and of NeuroX's HDF5 file."""
-    with h5py.File(file) as found:
-        theirs = [np.array(found[str(i)]) for i in range(len(found) - 1)]  # each (layers, words, H)
+    with h5py.File(file) as stored:
+        theirs = [np.array(stored[str(i)]) for i in range(len(stored) - 1)]  # each (layers, words, H)
     return float(np.abs(np.concatenate(theirs, 1).transpose(1, 0, 2) - states).max())
 
 

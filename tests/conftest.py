@@ -1,4 +1,4 @@
-"""Test set-up: one torch thread a worker, no network, where the shared data lies."""
+"""Test setup: one torch thread per process, no network access, path of the shared data."""
 
 import os
 import signal
@@ -11,20 +11,20 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start deaf to Ctrl-C
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
 HERE = Path(__file__).parent
 SHARED = HERE.parent.parent / "shared"
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """A run inside an earlier test may have taken more, and two workers' threads get in each other's way."""
+    """Reset the number of torch threads, which a run in an earlier test may have increased; more threads are slower."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real data and models beside the checkout; tests that need it are skipped where it is not."""
+    """Folder of real data and models next to the checkout; tests that use it are skipped if it does not exist."""
     if not (SHARED / "data").is_dir():
-        pytest.skip("real data (../shared/data) is not there")
+        pytest.skip("no real data (../shared/data)")
     return SHARED

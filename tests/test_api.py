@@ -172,9 +172,9 @@ def test_models_are_checked_without_reading_the_data(study, tmp_path):
 def test_task_metadata(study):
     from whichlayers.runs.assets import Assets
 
-    facts = Assets(cache=None).task_facts(study.tasks[0])
-    assert (facts.kind, facts.classes, facts.metric) == ("classification", 2, "accuracy")
-    assert (facts.train_rows, facts.dev_rows) == (24, 12)
+    info = Assets(cache=None).task_info(study.tasks[0])
+    assert (info.kind, info.classes, info.metric) == ("classification", 2, "accuracy")
+    assert (info.train_rows, info.dev_rows) == (24, 12)
 
 
 def test_a_worker_rejects_data_that_changed_after_the_run_started(study, tmp_path):

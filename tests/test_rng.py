@@ -31,8 +31,8 @@ def test_every_bit_is_fair_and_independent_of_its_neighbors(bit):
 
 
 def test_uniform_is_never_0_or_1_even_at_the_ends(monkeypatch):
-    for word in (0, -1, 0x7FFFFFFF, -(1 << 31)):  # all extremes of the hash
-        monkeypatch.setattr(rng, "scramble", lambda x, word=word: torch.full_like(x, word))
+    for value in (0, -1, 0x7FFFFFFF, -(1 << 31)):  # all extremes of the hash
+        monkeypatch.setattr(rng, "scramble", lambda x, value=value: torch.full_like(x, value))
         u = rng.uniform(0, "a", (4,))
         assert ((u > 0) & (u < 1)).all()
         assert rng.normal(0, "a", (4,), 1.0).isfinite().all()
@@ -66,7 +66,7 @@ def test_neighboring_positions_fill_the_square():
 def test_seed_and_name_are_kept_apart_in_the_key():
     keys = {rng.key_of(seed, name) for seed in range(100) for name in ("", "1", "11", "a", "a\0")}
     assert len(keys) == 500
-    assert all(-(1 << 31) <= word < 1 << 31 for key in keys for word in key)
+    assert all(-(1 << 31) <= half < 1 << 31 for key in keys for half in key)
 
 
 def test_the_value_at_a_position_does_not_depend_on_the_shape():
@@ -76,11 +76,11 @@ def test_the_value_at_a_position_does_not_depend_on_the_shape():
     assert rng.uniform(3, "w", (0,)).shape == (0,)
 
 
-def test_values_stay_what_they_were():
+def test_values_never_change():
     """Trials are repeated after crashes and on other machines: these numbers must not change."""
     assert rng.key_of(7, "encoder.layer.0.output.dense.weight") == (-1259808943, 1436038219)
-    found = rng.uniform(7, "encoder.layer.0.output.dense.weight", (4,))
-    assert found.mul(1 << 23).sub(0.5).tolist() == [3699345, 5245801, 5379911, 692306]
+    values = rng.uniform(7, "encoder.layer.0.output.dense.weight", (4,))
+    assert values.mul(1 << 23).sub(0.5).tolist() == [3699345, 5245801, 5379911, 692306]
 
 
 def scramble_integer(x: int) -> int:
@@ -92,9 +92,9 @@ def scramble_integer(x: int) -> int:
 
 
 def test_scramble_is_the_32_bit_hash_in_plain_integers():
-    words = [0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 123456789]
-    signed = torch.tensor([w - (1 << 32) if w >= 1 << 31 else w for w in words], dtype=torch.int32)
-    assert [v % (1 << 32) for v in rng.scramble(signed).tolist()] == [scramble_integer(w) for w in words]
+    values = [0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 123456789]
+    signed = torch.tensor([w - (1 << 32) if w >= 1 << 31 else w for w in values], dtype=torch.int32)
+    assert [v % (1 << 32) for v in rng.scramble(signed).tolist()] == [scramble_integer(w) for w in values]
 
 
 @pytest.mark.parametrize(("std", "cutoff"), [(0.02, 0.04), (0.02, 0.0008), (1.0, 0.5), (3.0, 12.0)])

@@ -1,4 +1,4 @@
-"""A trial's id: the same for the same result, another for another, and safe through JSON."""
+"""Trial ids: equal exactly for trials with equal results, and unchanged by a round trip through JSON."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ def changed(**changes) -> Trial:
 
 
 def test_an_id_is_16_hex_digits_and_pinned():
-    """Results made with an earlier version are found again by id, so a plain trial's id must never change."""
+    """Results of earlier versions are looked up by id, so the id of a trial must never change."""
     assert TRIAL.id == "60120f9628d2e531"
 
 
@@ -52,7 +52,7 @@ def test_an_id_is_16_hex_digits_and_pinned():
         ),
     ],
 )
-def test_what_decides_the_result_changes_the_id(other):
+def test_what_determines_the_result_changes_the_id(other):
     assert other.id != TRIAL.id
     assert Trial.from_json(other.to_json()) == other
     assert Trial.from_json(other.to_json()).id == other.id
@@ -84,7 +84,7 @@ def test_every_setting_of_a_training_is_in_the_test_above():
         changed(model="./elsewhere"),
         changed(revision="v2"),
         changed(task="my name for it"),
-        changed(surgery=Surgery(recipe="as_released", keep_layer_norm=True)),  # nothing is drawn
+        changed(surgery=Surgery(recipe="as_released", keep_layer_norm=True)),  # nothing is re-initialized
         changed(training=Training(lr_factors=((3, 1.0),))),
         changed(training=Training(clip_norm=1)),
     ],
@@ -93,7 +93,7 @@ def test_names_and_settings_without_effect_do_not(same):
     assert same.id == TRIAL.id
 
 
-def test_one_thing_has_one_spelling():
+def test_equivalent_settings_have_one_id():
     one = changed(surgery=Surgery(reinit=(3, 1, 3)), training=Training(lr_factors=((3, 5), (1, 5)), lr=1))
     other = changed(
         surgery=Surgery(reinit=(1, 3)), training=Training(lr_factors=((1, 5.0), (3, 5.0)), lr=1.0)
@@ -139,7 +139,7 @@ PROBE = changed(probe=Probe(layer=3))
         ),
     ],
 )
-def test_what_decides_the_result_of_a_probe_changes_its_id(other):
+def test_what_determines_the_result_of_a_probe_changes_its_id(other):
     assert other.id != PROBE.id
     assert Trial.from_json(other.to_json()) == other
     assert Trial.from_json(other.to_json()).id == other.id
@@ -152,18 +152,18 @@ def test_what_decides_the_result_of_a_probe_changes_its_id(other):
         changed(probe=Probe(layer=3), head="pooler"),
     ],
 )
-def test_how_models_are_finetuned_does_not_touch_a_probe(same):
+def test_finetuning_settings_do_not_affect_a_probe(same):
     assert same.id == PROBE.id
 
 
-def test_patience_is_for_probes_that_hold_something_out():
+def test_patience_has_no_effect_without_held_out_examples():
     assert (
         changed(probe=Probe(3, held_out=0, patience=2)).id
         == changed(probe=Probe(3, held_out=0.0, patience=9)).id
     )
 
 
-def test_a_trial_written_before_there_were_probes_is_read():
+def test_a_trial_stored_before_probes_existed_is_read():
     raw = json.loads(TRIAL.to_json())
     raw.pop("probe")
     assert Trial.from_json(json.dumps(raw)) == TRIAL

@@ -20,7 +20,7 @@ Pooling = Literal["mean", "summary"]
 Measure = Literal["accuracy", "neurons", "spread", "selectivity", "compression"]
 Neurons = Literal["layer", "all", "top", "bottom", "random"]
 Ranking = Literal["lca", "probeless"]
-SubWord = Literal["last", "first", "mean"]
+Subword = Literal["last", "first", "mean"]
 Norm = Literal["squared", "plain"]
 
 # Field names as they are hashed into trial ids and stored in results.db. A field may be renamed here, its stored
@@ -120,7 +120,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class WordProbe:
-    """A linear probe that predicts the tags of a corpus' words from hidden states, before or after finetuning.
+    """A linear probe that predicts the tags of words in a corpus from hidden states, before or after finetuning.
 
     `measure` is what the trial reports:
         accuracy: Accuracy on test words.
@@ -140,7 +140,7 @@ class WordProbe:
     lambdas: tuple[float, float] | None = (0.0, 0.0)  # weights of L1 and L2; None: grid search
     norm: Norm = "squared"  # L2 penalty: sum of squared weights, or its square root
     delta: float = 0.005  # accuracy that the smallest set may lose
-    vector: SubWord = "last"  # which of a word's subwords represent it
+    vector: Subword = "last"  # which of a word's subwords represent it
     standardize: bool = False  # scale each neuron to mean 0, sd 1 on the training words
     epochs: int = 10
     batch_size: int = 512
@@ -258,7 +258,7 @@ class Point:
     trial: Trial
 
 
-@functools.lru_cache(maxsize=1 << 18)  # large studies ask for the same ids many times
+@functools.lru_cache(maxsize=1 << 18)  # large studies compute the same ids many times
 def _id_of(trial: Trial) -> str:
     text = json.dumps(trial.identity(), sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -169,7 +169,7 @@ def test_a_study_runs_in_a_folder_of_its_name_and_resumes_there():
     assert "10/10 trials" in first.stderr
     again = call("run", "mine")  # the folder: the study as it was run
     assert "nothing to run; 10 of 10 trials" in again.output
-    more = call("run", "mine.toml")  # the file asks for 3 trials
+    more = call("run", "mine.toml")  # the file has 3 trials
     assert "5 trials in" in more.output
     assert "15 of 15" in more.output
     assert "nothing to run" in call("run", "mine/study.toml").output
@@ -189,7 +189,7 @@ def test_a_preset_runs_with_other_models_tasks_and_sizes():
 
 
 def test_status_and_report_accept_the_folder_or_a_file_in_it(monkeypatch):
-    monkeypatch.setenv("FAKE_BAD", "1")
+    monkeypatch.setenv("FAKE_FAIL_SEED", "1")
     result = call("run", "mine.toml", code=1)
     assert "5 trials failed" in result.output
     assert "failed: fake-org/fake on builtin:sentiment, 16 examples, seed 1" in result.stderr
@@ -204,7 +204,7 @@ def test_status_and_report_accept_the_folder_or_a_file_in_it(monkeypatch):
     assert "fakes.py" in call("status", "mine", "--errors").output
     written = call("report", "mine").output.splitlines()[-1]
     assert Path(written.removeprefix("wrote ")).is_file()
-    monkeypatch.delenv("FAKE_BAD")
+    monkeypatch.delenv("FAKE_FAIL_SEED")
     assert "5 trials in" in call("run", "mine", "--retry-failed").output
 
 
@@ -247,7 +247,7 @@ def test_export_format_follows_the_file_extension():
     assert not Path("y.json").exists()
 
 
-def test_a_study_file_stands_for_the_folder_beside_it():
+def test_a_study_file_selects_the_folder_beside_it():
     assert "mine holds no results.db: run the study" in call("status", "mine.toml", code=2).stderr
     call("run", "mine.toml")
     assert "mine: 15 of 15 trials done" in call("status", "mine.toml").output
@@ -255,7 +255,7 @@ def test_a_study_file_stands_for_the_folder_beside_it():
     assert call("claims", "mine.toml").output == call("claims", "mine").output
     assert "mine/results.csv" in call("export", "mine.toml").output
     call("compare", "mine.toml", "mine/results.db")
-    Path("study.toml").write_text(fakes.make_study(name="study").to_toml())  # a name of one's own
+    Path("study.toml").write_text(fakes.make_study(name="study").to_toml())  # the name of the recorded file
     call("run", "study.toml")
     assert "study: 15 of 15 trials done" in call("status", "study.toml").output
 

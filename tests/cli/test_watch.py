@@ -173,9 +173,9 @@ def test_a_port_in_use_is_reported_or_skipped(study, monkeypatch):
         (lambda folder: (folder / "results.db").write_bytes(b""), "holds no study yet"),
         (
             lambda folder: (folder / "results.db").write_bytes(b"not a database at all" * 99),
-            "results database (file is not a database)",
+            "is not a valid results database (file is not a database): restore it",
         ),
-        (lambda folder: write_results(folder, incremental(), lifelike(6), version=99), "version 99"),
+        (lambda folder: write_results(folder, incremental(), lifelike(6), version=99), "schema version 99"),
     ],
 )
 @pytest.mark.parametrize("command", ["watch", "report"])

@@ -80,7 +80,7 @@ def test_glue_names_may_be_spelled_in_other_ways():
     study = a_study(tasks=["sst2", "sts-b", {"name": "qnli", "source": "./glue_data"}])
     assert [task.name for task in study.tasks] == ["SST-2", "STS-B", "QNLI"]
     assert [task.origin for task in study.tasks] == ["glue"] * 3
-    assert TaskSpec(**OWN | {"name": "sst2"}).name == "sst2"  # files of one's own
+    assert TaskSpec(**OWN | {"name": "sst2"}).name == "sst2"  # your own files keep their name
     assert "SST-2 is listed twice" in message_of(tasks=["sst2", "SST-2"])
     (named,) = study.override(tasks=["Qnli"]).tasks
     assert named.source == study.resolved(Path.cwd()).tasks[2].source  # the study's, with all its keys

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import logging
+import os
 
 import pytest
 import torch
@@ -186,7 +187,7 @@ def test_a_checkpoint_is_written_atomically(encoder_and_data, tmp_path, monkeypa
     interrupt(encoder_and_data, tmp_path, 3)
     (file,) = tmp_path.iterdir()
     before = load_file(file)
-    monkeypatch.setattr(checkpoint.os, "replace", lambda a, b: (_ for _ in ()).throw(OSError("killed here")))
+    monkeypatch.setattr(os, "replace", lambda a, b: (_ for _ in ()).throw(OSError("killed here")))
     interrupt(encoder_and_data, tmp_path, 2)
     assert list(tmp_path.iterdir()) == [file]
     assert before["run/step"] == load_file(file)["run/step"] == 2

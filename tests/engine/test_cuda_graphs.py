@@ -20,12 +20,12 @@ from whichlayers.engine.cuda_graphs import (
 
 def test_a_length_is_compiled_where_it_saves_more_than_it_costs():
     lengths = np.array([5] * 900 + [17] * 3 + [40] * 1500 + [60] * 20)
-    kept = choose_lengths(lengths, seconds_per_token=1e-3)
-    assert (kept >= lengths).all()
-    assert kept[:900].tolist() == [16] * 900, "padded to 48 they would take 29 s more"
-    assert kept[900:903].tolist() == [48] * 3, "a compilation does not pay for three steps"
-    assert kept[903:2403].tolist() == [48] * 1500
-    assert kept[2403:].tolist() == [64] * 20, "the longest cannot be padded to another length"
+    chosen = choose_lengths(lengths, seconds_per_token=1e-3)
+    assert (chosen >= lengths).all()
+    assert chosen[:900].tolist() == [16] * 900, "padded to 48 they would take 29 s more"
+    assert chosen[900:903].tolist() == [48] * 3, "a compilation does not pay for three steps"
+    assert chosen[903:2403].tolist() == [48] * 1500
+    assert chosen[2403:].tolist() == [64] * 20, "the longest cannot be padded to another length"
     assert set(choose_lengths(lengths, seconds_per_token=1e-5).tolist()) == {64}, (
         "no compilation pays in a small model"
     )

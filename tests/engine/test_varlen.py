@@ -37,7 +37,7 @@ def test_outputs_and_gradients_are_those_of_padded_batches(family, training):
 
 def test_unpack_inverts_pack():
     mask = random_batch(12, 9)["attention_mask"]
-    packing = Packing.of(mask, 3)
+    packing = Packing.from_mask(mask, 3)
     x = torch.randn(12, 9, 4) * mask[..., None]
     packed = packing.pack(x)
     assert packed.shape == (1, int(mask.sum()), 4)
@@ -51,8 +51,8 @@ def test_unpack_inverts_pack():
 
 def test_a_batch_that_is_not_right_padded_is_not_packed():
     mask = torch.tensor([[1, 1, 1], [0, 1, 1]])
-    assert Packing.of(mask, 1) is None
-    assert Packing.of(torch.tensor([[1, 1, 1], [0, 0, 0]]), 1) is None
+    assert Packing.from_mask(mask, 1) is None
+    assert Packing.from_mask(torch.tensor([[1, 1, 1], [0, 0, 0]]), 1) is None
     plain, packed = padded_and_packed("bert")
     batch = random_batch(6, 7)
     batch["attention_mask"] = batch["attention_mask"].flip(1)

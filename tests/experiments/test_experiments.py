@@ -17,11 +17,11 @@ DEPTHS = [1, 2, 3, 6, 12, 24]
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_incremental_keeps_the_first_k(depth):
-    made = list(Incremental().variants(depth))
-    assert [a.x for a in made] == list(range(depth + 1))
-    for a in made:
+    variants = list(Incremental().variants(depth))
+    assert [a.x for a in variants] == list(range(depth + 1))
+    for a in variants:
         assert set(a.reinit) == {layer for layer in range(1, depth + 1) if layer > a.x}
-    assert made[-1].reinit == ()
+    assert variants[-1].reinit == ()
 
 
 @pytest.mark.parametrize(("depth", "kept"), [(1, [0, 1]), (2, [0, 1, 2]), (6, [0, 3, 6]), (12, [0, 6, 12])])
@@ -63,15 +63,15 @@ def test_blocks_reinitialized_and_preserved_complement_each_other(depth, block):
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_single_layer(depth):
-    made = [a for a in SingleLayer().variants(depth) if not a.is_baseline]
-    assert [(a.x, a.reinit) for a in made] == [(n, (n,)) for n in range(1, depth + 1)]
+    variants = [a for a in SingleLayer().variants(depth) if not a.is_baseline]
+    assert [(a.x, a.reinit) for a in variants] == [(n, (n,)) for n in range(1, depth + 1)]
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_permutations_are_those_of_the_released_code(depth):
-    made = [a for a in Permutation(permutations=4).variants(depth) if not a.is_baseline]
-    assert [a.x for a in made] == [1, 2, 3, 4]
-    for n, a in enumerate(made, start=1):
+    variants = [a for a in Permutation(permutations=4).variants(depth) if not a.is_baseline]
+    assert [a.x for a in variants] == [1, 2, 3, 4]
+    for n, a in enumerate(variants, start=1):
         order = tuple(int(i) for i in np.random.RandomState(n).permutation(depth) + 1)
         assert a.order == (None if order == tuple(range(1, depth + 1)) else order)
         assert a.reinit == ()
@@ -83,8 +83,10 @@ def test_the_first_permutation_of_twelve_layers():
 
 
 def test_prune():
-    made = {(a.condition, a.x): a.order for a in Prune(top=2, bottom=[1, 3], drop=[[2, 3], [4]]).variants(4)}
-    assert made == {
+    variants = {
+        (a.condition, a.x): a.order for a in Prune(top=2, bottom=[1, 3], drop=[[2, 3], [4]]).variants(4)
+    }
+    assert variants == {
         ("all pretrained", 0): None,
         ("top", 2): (1, 2),
         ("bottom", 1): (2, 3, 4),
@@ -127,10 +129,10 @@ def test_depth_errors_say_what_is_allowed(experiment, depth, key, value, allowed
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_probing_all_layers_excludes_the_embeddings(depth):
-    made = list(Probing(pooling="summary", lr=0.1).variants(depth))
-    assert [a.x for a in made] == list(range(1, depth + 1))
-    assert [a.probe for a in made] == [Probe(n, pooling="summary", lr=0.1) for n in range(1, depth + 1)]
-    assert all(a.order is None and a.reinit == () for a in made)
+    variants = list(Probing(pooling="summary", lr=0.1).variants(depth))
+    assert [a.x for a in variants] == list(range(1, depth + 1))
+    assert [a.probe for a in variants] == [Probe(n, pooling="summary", lr=0.1) for n in range(1, depth + 1)]
+    assert all(a.order is None and a.reinit == () for a in variants)
 
 
 def test_probing_some_layers():
@@ -143,5 +145,5 @@ def test_probing_some_layers():
 def test_every_setting_of_a_probe_is_a_key():
     settings = {"pooling": "summary", "max_epochs": 3, "patience": 2, "held_out": 0.5, "batch_size": 4}
     settings |= {"lr": 0.5, "weight_decay": 0.25, "standardize": True}
-    (made,) = Probing(layers=1, **settings).variants(2)
-    assert vars(made.probe) == {"layer": 1} | settings
+    (variant,) = Probing(layers=1, **settings).variants(2)
+    assert vars(variant.probe) == {"layer": 1} | settings

@@ -52,8 +52,8 @@ def test_every_layer_of_the_pretrained_model_and_after_each_task():
     ],
 )  # fmt: skip
 def test_the_pretrained_model_has_as_many_trials_as_any_finetuned_one(settings, trials):
-    given = {"corpora": ["builtin:pos"], "tasks": ["SST-2"], "experiments": ["word_probing"], **settings}
-    points = expand(a_study(**given), FakeFacts(depth=DEPTH))
+    study = {"corpora": ["builtin:pos"], "tasks": ["SST-2"], "experiments": ["word_probing"], **settings}
+    points = expand(a_study(**study), FakeFacts(depth=DEPTH))
     seeds = [p.trial.seed for p in points if p.condition == "pretrained" and p.x == 0]
     assert sorted(seeds) == list(range(trials))
 

@@ -1,6 +1,6 @@
-"""What version 0.1 wrote must stay valid: trial ids, stored trials, study files, an interrupted study.
+"""Files written by version 0.1 stay valid: trial ids, stored trials, study files, an interrupted study.
 
-The files here were written by whichlayers 0.1 (commit 86713a3), the first name of this project. Do not regenerate
+The files here were written by version 0.1 (commit 86713a3), when this project was called carryover. Do not regenerate
 them: a change that breaks these tests breaks the studies of users.
 """
 
@@ -50,7 +50,7 @@ def test_ids_of_all_trials_of_all_presets(name):
 
 
 @pytest.mark.parametrize("stored", TRIALS, ids=lambda stored: stored["id"])
-def test_dbd_trials_load_and_are_stored_in_the_same_words(stored):
+def test_stored_trials_load_and_are_stored_with_the_same_names(stored):
     trial = Trial.from_json(stored["trial_json"])
     assert trial.id == stored["id"]
     assert json.loads(trial.to_json()) == json.loads(stored["trial_json"])
@@ -99,7 +99,7 @@ def test_an_interrupted_study_of_version_0_1_is_resumed(old_study):
     statuses = dict(connection.execute("SELECT status, COUNT(*) FROM trials GROUP BY status"))
     connection.close()
     assert statuses == {"done": 102}
-    assert sorted(runs.values()) == [1] * 76 + [2] * 26  # what was done is not done again
+    assert sorted(runs.values()) == [1] * 76 + [2] * 26  # finished trials are not repeated
     done = [trial for trial, run in runs.items() if run == 1]
     assert {trial: after[trial] for trial in done} == {trial: before[trial] for trial in done}
     expected = json.loads((old_study / "expected.json").read_text())
@@ -108,7 +108,6 @@ def test_an_interrupted_study_of_version_0_1_is_resumed(old_study):
         assert after[trial].keys() == metrics.keys()
         for name, value in metrics.items():
             if name not in TIMES:
-                tolerance = (
-                    1e-3 if name.endswith("loss") else 0.01
-                )  # a tie may break otherwise on another CPU
+                # ties may be broken differently on another CPU
+                tolerance = 1e-3 if name.endswith("loss") else 0.01
                 assert after[trial][name] == pytest.approx(value, abs=tolerance), (trial, name)

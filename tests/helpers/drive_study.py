@@ -11,8 +11,8 @@ from whichlayers.runs.run_study import run
 
 
 def print_event(event: object) -> None:
-    """Print the name of an event; the process kills itself at the event that DIE_AT names."""
-    if type(event).__name__ == os.environ.get("DIE_AT"):
+    """Print the name of an event; the process kills itself at the event that KILL_AT_EVENT names."""
+    if type(event).__name__ == os.environ.get("KILL_AT_EVENT"):
         os.kill(os.getpid(), signal.SIGKILL)
     print(type(event).__name__, flush=True)
 

@@ -31,7 +31,7 @@ class FakeCorpus:
 
 @dataclass
 class FakeFacts:
-    """Metadata as `expand` needs it, the same for all models and tasks."""
+    """An `InfoSource` for `expand`, with the same metadata for all models and tasks."""
 
     depth: int = 12
     rows: int = 100_000
@@ -40,14 +40,14 @@ class FakeFacts:
     one_fingerprint: str | None = None
     has_validation_data: bool = True  # corpora have dev sentences
 
-    def model_facts(self, model):
+    def model_info(self, model):
         return FakeModel(model.name, self.one_fingerprint or f"m:{model.name}", self.depth, self.has_pooler)
 
-    def task_facts(self, task):
+    def task_info(self, task):
         rows = self.rows_of.get(task.name, self.rows)
         return FakeTask(task.name, self.one_fingerprint or f"t:{task.name}", rows)
 
-    def corpus_facts(self, corpus):
+    def corpus_info(self, corpus):
         return FakeCorpus(corpus.name, self.one_fingerprint or f"c:{corpus.name}", self.has_validation_data)
 
 

@@ -1,12 +1,13 @@
 """Fakes of models, data and the engine: a study that runs in milliseconds, without torch.
 
 Environment variables, which worker processes inherit, control the fake engine:
-FAKE_LOG      a file to which the id of every computed trial is appended
-FAKE_SECONDS  duration of one epoch of a stack
-FAKE_BAD      seed of the trials that raise an exception
-FAKE_DEADLY   seed of the trials that kill their process
-FAKE_FITS     maximum number of trials in a stack; larger stacks run out of memory
-FAKE_DEATHS   a file to which a line is appended for every killed process; with FAKE_MORTAL=1 only the first is killed
+FAKE_LOG        a file to which the id of every computed trial is appended
+FAKE_SECONDS    duration of one epoch of a stack
+FAKE_FAIL_SEED  seed of the trials that raise an exception
+FAKE_KILL_SEED  seed of the trials that kill their process
+FAKE_KILL_LOG   a file to which a line is appended for every killed process
+FAKE_KILL_ONCE  if set, only one process is killed
+FAKE_MAX_STACK  maximum number of trials in a stack; larger stacks run out of memory
 """
 
 from __future__ import annotations
@@ -17,13 +18,22 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from whichlayers.results.records import ModelRow, TaskRow
+from whichlayers.results.records import ModelRow, RunRow, TaskRow
 from whichlayers.runs.plan import trial_steps
 from whichlayers.study.study_file import Study
 from whichlayers.trial import Point, Surgery, Training, Trial
 
 ENGINE = "fakes:engine"
 DEPTH = 4
+
+# rows of results.db for the model and the task of `make_trial`, and for a run
+MODELS = [ModelRow("model of fake-org/fake", "fake-org/fake", None, "bert", DEPTH)]
+TASKS = [
+    TaskRow(
+        "data of builtin:sentiment", "builtin:sentiment", "classification", "accuracy", ("accuracy",), 100
+    )
+]
+RUN = RunRow("host", 1, "cpu", 2, {"torch": "2"}, None, "whichlayers run")
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class FakeTrialResult:
 
 
 def accuracy(trial: Trial, epoch: int) -> float:
-    """Determined by the trial alone, like a real result."""
+    """A fake accuracy that depends on the trial and the epoch only, like a real one."""
     return (int(trial.id, 16) % 1000 + epoch) / 2000
 
 
@@ -58,7 +68,7 @@ def fake_result(trial: Trial, error: str | None = None) -> FakeTrialResult:
 
 def engine(stack, runner, on_epoch, on_steps):
     trials = stack.trials
-    if stack.size > int(os.environ.get("FAKE_FITS", "1000")):
+    if stack.size > int(os.environ.get("FAKE_MAX_STACK", "1000")):
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
     seeds = {str(trial.seed) for trial in trials}
     results = [fake_result(trial) for trial in trials]
@@ -67,9 +77,9 @@ def engine(stack, runner, on_epoch, on_steps):
         on_steps(sum(map(trial_steps, trials)) // trials[0].training.epochs)
         for result in results:
             on_epoch(result.trial_id, result.epochs[epoch])
-        if os.environ.get("FAKE_BAD") in seeds:
+        if os.environ.get("FAKE_FAIL_SEED") in seeds:
             raise ValueError("this seed is bad")
-        if os.environ.get("FAKE_DEADLY") in seeds:
+        if os.environ.get("FAKE_KILL_SEED") in seeds:
             kill_this_process()
     with open(os.environ.get("FAKE_LOG", os.devnull), "a") as log:
         log.write("".join(f"{trial.id}\n" for trial in trials))
@@ -77,9 +87,9 @@ def engine(stack, runner, on_epoch, on_steps):
 
 
 def kill_this_process() -> None:
-    deaths = Path(os.environ["FAKE_DEATHS"])
+    deaths = Path(os.environ["FAKE_KILL_LOG"])
     before = len(deaths.read_text().split()) if deaths.exists() else 0
-    if os.environ.get("FAKE_MORTAL") and before:
+    if os.environ.get("FAKE_KILL_ONCE") and before:
         return
     with open(deaths, "a") as log:
         log.write(f"{os.getpid()}\n")
@@ -126,10 +136,10 @@ class FakeAssets:
     def stack_key(self, trial):
         return stack_key(trial)
 
-    def model_facts(self, spec):
+    def model_info(self, spec):
         return FakeInfo(spec.name, f"model of {spec.name}")
 
-    def task_facts(self, spec):
+    def task_info(self, spec):
         return FakeInfo(spec.name, f"data of {spec.name}")
 
     def model_rows(self, specs):

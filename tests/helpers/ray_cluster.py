@@ -46,13 +46,13 @@ class Cluster:
 
     def workers(self) -> list[int]:
         """Process ids of the RayWorker actors of this cluster."""
-        found = []
+        pids = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                ours = self.mark.encode() in (process / "environ").read_bytes()
-                if ours and b"ray::RayWorker" in (process / "cmdline").read_bytes():
-                    found.append(int(process.name))
-        return found
+                in_cluster = self.mark.encode() in (process / "environ").read_bytes()
+                if in_cluster and b"ray::RayWorker" in (process / "cmdline").read_bytes():
+                    pids.append(int(process.name))
+        return pids
 
     def replace_random_node(self, rng: random.Random) -> None:
         node = rng.choice(self.nodes)

@@ -9,7 +9,7 @@ import time
 import fakes
 
 
-def bad(stack, runner, on_epoch, on_steps):
+def failing(stack, runner, on_epoch, on_steps):
     if any(trial.seed == 1 for trial in stack.trials):
         raise ValueError("a corrupt shard")
     return fakes.engine(stack, runner, on_epoch, on_steps)
@@ -25,7 +25,7 @@ def low_memory(stack, runner, on_epoch, on_steps):
     return fakes.engine(stack, runner, on_epoch, on_steps)
 
 
-def deadly(stack, runner, on_epoch, on_steps):
+def killing(stack, runner, on_epoch, on_steps):
     time.sleep(0.05)
     if any(trial.seed == 1 for trial in stack.trials):
         os.kill(os.getpid(), signal.SIGKILL)

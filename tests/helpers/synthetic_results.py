@@ -92,13 +92,13 @@ def write_results(
         if t.id in seen:
             continue
         seen.add(t.id)
-        of = (
+        data = (
             (t.task_fingerprint, t.task)
             if t.word_probe is None
             else (t.word_probe.fingerprint, t.word_probe.corpus)
         )
         metric = METRICS.get(t.task, "accuracy") if t.word_probe is None else t.word_probe.measure
-        task = (*of, "classification", metric, json.dumps([metric, "f1"]), train_rows)
+        task = (*data, "classification", metric, json.dumps([metric, "f1"]), train_rows)
         db.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", task)
         family = next((f for f in ("roberta", "xlnet") if f in t.model), "bert")
         model = (t.model_fingerprint, t.model, None, family, depth)
@@ -107,7 +107,7 @@ def write_results(
         status = "failed" if failed else "pending" if result is None else "done"
         factor = dict(t.training.lr_factors).get(depth, 1.0)
         surgery = t.surgery
-        row = (t.id, t.model, t.model_fingerprint, of[1], of[0], t.train_size, t.seed, t.head)
+        row = (t.id, t.model, t.model_fingerprint, data[1], data[0], t.train_size, t.seed, t.head)
         row += (
             surgery.recipe,
             surgery.keep_layer_norm,
@@ -120,7 +120,7 @@ def write_results(
         if status == "done":
             for epoch in range(1, epochs + 1):
                 value = result - 0.1 * (epochs - epoch) / max(1, epochs - 1)
-                facts = {
+                values = {
                     metric: value,
                     "f1": 0.5,
                     "dev_loss": 1 - value,
@@ -128,11 +128,11 @@ def write_results(
                     "seconds": 30.0,
                 }
                 if t.word_probe is not None and t.word_probe.measure in ("selectivity", "compression"):
-                    facts[
+                    values[
                         f"control_{'accuracy' if t.word_probe.measure == 'selectivity' else t.word_probe.measure}"
                     ] = 0.5
                 db.executemany(
-                    "INSERT INTO epochs VALUES (?, ?, ?, ?)", [(t.id, epoch, m, v) for m, v in facts.items()]
+                    "INSERT INTO epochs VALUES (?, ?, ?, ?)", [(t.id, epoch, m, v) for m, v in values.items()]
                 )
         if moved and status == "done":
             for layer in range(1, depth + 1):
@@ -168,7 +168,7 @@ def incremental(
     ks=None,
 ) -> list[Point]:
     """Points of the incremental experiment; `trials` is a number, or one per size."""
-    found: dict[tuple[float, str], Point] = {}
+    points: dict[tuple[float, str], Point] = {}
     for model in models:
         for task in tasks:
             for size in sizes:
@@ -177,8 +177,8 @@ def incremental(
                         for seed in range(trials[size] if isinstance(trials, dict) else trials):
                             surgery = keeping(k, depth, recipe).canonical()  # the full model runs once
                             t = trial(task, size, seed, model, surgery=surgery)
-                            found[k, t.id] = Point("incremental", "", k, t)
-    return list(found.values())
+                            points[k, t.id] = Point("incremental", "", k, t)
+    return list(points.values())
 
 
 def baselines(experiment: str, task: str, size: int, seeds: range, depth: int) -> list[Point]:
@@ -260,7 +260,7 @@ def lifelike(depth: int = 12, training: Training | None = None) -> Score:
 
     def score(point: Point) -> float:
         t = point.trial
-        kept = depth - len(t.surgery.reinit)  # layers that act as pretrained
+        kept = depth - len(t.surgery.reinit)  # number of layers with pretrained weights
         order = t.surgery.order
         if order and sorted(order) == list(range(1, depth + 1)):
             kept = 1 + sum(a + 1 == b for a, b in itertools.pairwise(order))

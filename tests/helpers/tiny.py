@@ -82,7 +82,7 @@ def no_dropout(model: nn.Module) -> nn.Module:
 def tiny_task(
     n_train: int = 60, n_dev: int = 30, kind: str = "classification", pairs: bool = True, seed: int = 0
 ):
-    """A tokenised task of random sentences whose label is a function of their tokens."""
+    """A tokenized task of random sentences whose label is a function of their tokens."""
     import numpy as np
 
     from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask

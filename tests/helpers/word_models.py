@@ -27,7 +27,7 @@ XLNET_SPECIAL = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<
 
 
 def word_tokenizer_of(family: str, prefix_space: bool = False):
-    """The tokenizer of a family; `prefix_space`: add_prefix_space of RoBERTa."""
+    """The tokenizer of a family; `prefix_space` is RoBERTa's add_prefix_space."""
     if family == "roberta":
         vocabulary, merges = _byte_level_bpe()
         return tf.RobertaTokenizer(vocab=vocabulary, merges=merges, add_prefix_space=prefix_space)
@@ -74,16 +74,16 @@ def word_encoder_of(family: str, depth: int = 2, positions: int = 64):
 
 def corpus_of(*sentences: str | Sequence[str], name: str = "made-up") -> TaggedCorpus:
     """A corpus of sentences given as lists or separated by spaces, with alternating tags X and Y."""
-    made, line = [], 1
+    tagged, line = [], 1
     for sentence in sentences:
         words = tuple(sentence.split(" ")) if isinstance(sentence, str) else tuple(sentence)
         tags = tuple("XY"[i % 2] for i in range(len(words)))
-        made.append(TaggedSentence(words, tags, line))
+        tagged.append(TaggedSentence(words, tags, line))
         line += len(words) + 1
-    return TaggedCorpus(name, made)
+    return TaggedCorpus(name, tagged)
 
 
-def one_sentence_a_pass(encoder, tokenizer, corpus, pooling):
+def one_sentence_at_a_time(encoder, tokenizer, corpus, pooling):
     """Hidden states (words, depth + 1, H) from transformers alone, without batches or padding."""
     rows = []
     for sentence in corpus.sentences:
@@ -155,8 +155,8 @@ def random_words(n: int, seed: int) -> TaggedCorpus:
 
 def word_probe_results(trials, *model, **options):
     """The results of `run_word_probes`, in the order of the trials."""
-    found = {
+    results = {
         result.trial_id: result for some in run_word_probes(trials, *model, **options) for result in some
     }
-    assert found.keys() == {trial.id for trial in trials}
-    return [found[trial.id] for trial in trials]
+    assert results.keys() == {trial.id for trial in trials}
+    return [results[trial.id] for trial in trials]

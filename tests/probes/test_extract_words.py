@@ -9,7 +9,7 @@ import torch
 from word_models import (
     WORD_FAMILIES,
     corpus_of,
-    one_sentence_a_pass,
+    one_sentence_at_a_time,
     random_words,
     word_encoder_of,
     word_tokenizer_of,
@@ -39,7 +39,7 @@ def test_one_pass_gives_what_single_sentences_give(family, pooling):
     assert tokenizer.padding_side == ("left" if family == "xlnet" else "right")
     found = extract_words(encoder, tokenizer, HARD, pooling=pooling, precision="float32", tokens_per_batch=60)
     assert encoder.training
-    expected = one_sentence_a_pass(
+    expected = one_sentence_at_a_time(
         encoder.eval(), word_tokenizer_of(family, prefix_space=family == "roberta"), HARD, pooling
     )
     assert found.states.shape == expected.shape == (HARD.n_words, 3, 16)
@@ -78,7 +78,7 @@ def test_a_sentence_too_long_for_the_model_is_split(family):
     borders = align(corpus, tokenizer, 24).word_offsets[1:] - 2
     segments = [sentence[start:end] for start, end in itertools.pairwise(borders)]
     assert len(segments) == split.segments > 1
-    alone = one_sentence_a_pass(
+    alone = one_sentence_at_a_time(
         encoder,
         word_tokenizer_of(family, prefix_space=family == "roberta"),
         corpus_of("the mat", *segments),
@@ -180,7 +180,7 @@ def test_real_text(shared):
     few = dataclasses.replace(corpus, sentences=corpus.sentences[:150])
     for family in ("bert", "roberta", "xlnet"):
         encoder = word_encoder_of(family, positions=500)
-        expected = one_sentence_a_pass(
+        expected = one_sentence_at_a_time(
             encoder, word_tokenizer_of(family, prefix_space=family == "roberta"), few, "last"
         )
         found = extract_words(encoder, word_tokenizer_of(family), few, precision="float32")

@@ -69,7 +69,7 @@ def test_everything_is_written_and_nothing_is_left_over(full):
     names += ["layers_block_reinitialized", "layers_block_preserved"]
     files = {f"{name}.{ending}" for name in names for ending in ("png", "svg", "pdf")}
     assert {path.name for path in (folder / "figures").iterdir()} == files | {".written"}
-    assert not list(folder.glob("*.part"))
+    assert not list(folder.glob("*.partial"))
 
 
 def test_figures_of_an_earlier_report_are_deleted(tmp_path):

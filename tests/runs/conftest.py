@@ -10,5 +10,5 @@ import pytest
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "computed"))
-    monkeypatch.setenv("FAKE_DEATHS", str(tmp_path / "deaths"))
+    monkeypatch.setenv("FAKE_KILL_LOG", str(tmp_path / "deaths"))
     return tmp_path / "study"

@@ -52,15 +52,15 @@ def done_ids(folder: Path) -> set[str]:
 
 
 def workers_of(folder: Path) -> list[int]:
-    """Processes whose output goes into this folder's logs."""
-    found = []
+    """Ids of the processes whose output goes to the logs of this folder."""
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if os.readlink(process / "fd" / "1").startswith(f"{folder}/logs"):
-                found.append(int(process.name))
+                pids.append(int(process.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -89,7 +89,7 @@ def test_kill_9_at_any_time_loses_no_trial_and_repeats_none(folder, workers):
 
 @pytest.mark.parametrize("event", ["Note", "RunStarted", "Progress", "TrialDone"])
 def test_killed_at_a_chosen_event(folder, event):
-    process = start_run(folder, 0, DIE_AT=event)
+    process = start_run(folder, 0, KILL_AT_EVENT=event)
     process.communicate(timeout=30)
     assert process.returncode == -signal.SIGKILL
     before = done_ids(folder) if event != "Note" else set()
@@ -188,7 +188,7 @@ def test_status_of_a_study_that_was_run(folder):
 
 
 def test_interrupted_stacks_are_resumed_with_the_same_trials(folder):
-    process = start_run(folder, 0, max_stack=4, DIE_AT="Progress", FAKE_SECONDS="0.3")
+    process = start_run(folder, 0, max_stack=4, KILL_AT_EVENT="Progress", FAKE_SECONDS="0.3")
     process.communicate(timeout=30)
     with ResultsDB.open_readonly(folder / "results.db") as db:
         interrupted = db.interrupted_stacks()

@@ -141,7 +141,7 @@ def test_stacks_are_as_large_as_was_measured(folder, monkeypatch):
         return MemoryReport([MemoryCost(2 * GB, GB)] * len(request.trials), 6 * GB)
 
     monkeypatch.setattr(fakes, "engine_memory", memory, raising=False)
-    monkeypatch.setenv("FAKE_FITS", "4")
+    monkeypatch.setenv("FAKE_MAX_STACK", "4")
     events = []
     summary = run_fake_study(folder, make_study(sizes=(16, 32)), max_stack=64, on_event=events.append)
     assert (summary.done, seen) == (30, [[32]])
@@ -182,7 +182,7 @@ def test_stacks_of_one_kind_are_filled_up_to_one_size():
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_running_out_of_memory_halves_stacks_and_those_to_come(folder, monkeypatch, workers):
-    monkeypatch.setenv("FAKE_FITS", "2")
+    monkeypatch.setenv("FAKE_MAX_STACK", "2")
     events = []
     summary = run_fake_study(folder, workers=workers, max_stack=5, on_event=events.append)
     assert (summary.done, summary.failed, summary.ran) == (15, 0, 15)
@@ -196,12 +196,12 @@ def test_running_out_of_memory_halves_stacks_and_those_to_come(folder, monkeypat
 
 
 def test_a_trial_that_runs_out_of_memory_alone_fails_with_a_clear_error(folder, monkeypatch):
-    monkeypatch.setenv("FAKE_FITS", "0")
+    monkeypatch.setenv("FAKE_MAX_STACK", "0")
     summary = run_fake_study(folder, make_study(trials=1), max_stack=5)
     assert (summary.done, summary.failed) == (0, 5)
     with ResultsDB.open_readonly(folder / "results.db") as db:
         assert all(f.error.startswith("out of memory with a single trial") for f in db.failures())
-    monkeypatch.delenv("FAKE_FITS")
+    monkeypatch.delenv("FAKE_MAX_STACK")
     assert run_fake_study(folder, make_study(trials=1), retry_failed=True).done == 5
 
 
@@ -252,7 +252,7 @@ class TwoSizes(Recorder):
 
     def __init__(self):
         super().__init__(fits=4)
-        self.workers, self.given = 2, []
+        self.workers, self.started = 2, []
 
     def free_workers(self):
         def few(trial):
@@ -261,7 +261,7 @@ class TwoSizes(Recorder):
         return [FreeWorker(1, few), FreeWorker(0, lambda trial: 4)]
 
     def start(self, stack, worker):
-        self.given.append((worker.number, len(stack.trials), stack.trials[0].task_fingerprint))
+        self.started.append((worker.number, len(stack.trials), stack.trials[0].task_fingerprint))
         super().start(stack, worker)
 
 
@@ -279,11 +279,11 @@ def test_a_worker_gets_only_stacks_that_fit_into_its_memory(tmp_path):
         executor.scheduler = scheduler
         scheduler.run(executor)
         assert db.counts() == Counts(done=16)
-    on_small = [(size, kind) for worker, size, kind in executor.given if worker == 1]
+    on_small = [(size, kind) for worker, size, kind in executor.started if worker == 1]
     assert on_small
     assert max(size for size, _ in on_small) <= 2
     assert all(kind != "other" for _, kind in on_small)
-    assert max(size for worker, size, _ in executor.given if worker == 0) > 2
+    assert max(size for worker, size, _ in executor.started if worker == 0) > 2
 
 
 def test_a_trial_that_fits_on_no_worker_fails_and_the_others_run(tmp_path):

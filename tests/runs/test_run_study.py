@@ -91,7 +91,7 @@ def test_finished_trials_that_an_edited_study_drops_are_noted(folder):
 
 def test_changed_data_are_noted(folder):
     class OtherData(FakeAssets):
-        def task_facts(self, spec):
+        def task_info(self, spec):
             return fakes.FakeInfo(spec.name, f"other data of {spec.name}")
 
     run_fake_study(folder, make_study(trials=1))
@@ -133,7 +133,7 @@ def test_nothing_trains_when_something_is_wrong(folder):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_only_the_bad_trials_of_a_stack_fail(folder, monkeypatch, workers):
-    monkeypatch.setenv("FAKE_BAD", "1")
+    monkeypatch.setenv("FAKE_FAIL_SEED", "1")
     events = []
     summary = run_fake_study(folder, workers=workers, max_stack=7, on_event=events.append)
     assert (summary.done, summary.failed, summary.ran) == (10, 5, 15)
@@ -146,7 +146,7 @@ def test_only_the_bad_trials_of_a_stack_fail(folder, monkeypatch, workers):
     assert any("in halves" in e.text for e in events if isinstance(e, Note))
 
     assert run_fake_study(folder, workers=0).ran == 0  # failed trials run only with retry_failed
-    monkeypatch.delenv("FAKE_BAD")
+    monkeypatch.delenv("FAKE_FAIL_SEED")
     assert run_fake_study(folder, workers=0, retry_failed=True).ran == 5
     assert_complete(folder, 15)
 
@@ -164,8 +164,8 @@ def test_an_engine_that_returns_no_results_is_an_error(folder):
 
 
 def test_a_stack_whose_worker_died_runs_again_elsewhere(folder, monkeypatch):
-    monkeypatch.setenv("FAKE_DEADLY", "1")
-    monkeypatch.setenv("FAKE_MORTAL", "1")
+    monkeypatch.setenv("FAKE_KILL_SEED", "1")
+    monkeypatch.setenv("FAKE_KILL_ONCE", "1")
     events = []
     summary = run_fake_study(folder, workers=2, max_stack=5, on_event=events.append)
     assert (summary.done, summary.failed) == (15, 0)
@@ -177,7 +177,7 @@ def test_a_stack_whose_worker_died_runs_again_elsewhere(folder, monkeypatch):
 
 
 def test_a_trial_that_kills_every_worker_fails_and_the_study_continues(folder, monkeypatch):
-    monkeypatch.setenv("FAKE_DEADLY", "1")
+    monkeypatch.setenv("FAKE_KILL_SEED", "1")
     monkeypatch.setattr("whichlayers.runs.executors.local.MAX_WORKER_DEATHS", 100)
     summary = run_fake_study(folder, make_study(trials=2), workers=2, max_stack=10)
     assert (summary.done, summary.failed) == (5, 5)
@@ -187,14 +187,14 @@ def test_a_trial_that_kills_every_worker_fails_and_the_study_continues(folder, m
 
 
 def test_workers_that_all_die_stop_the_run_and_lose_no_trial(folder, monkeypatch):
-    monkeypatch.setenv("FAKE_DEADLY", "0")
+    monkeypatch.setenv("FAKE_KILL_SEED", "0")
     monkeypatch.setattr("whichlayers.runs.executors.local.MAX_WORKER_DEATHS", 2)
     with pytest.raises(WhichlayersError, match="in a row died"):
         run_fake_study(folder, make_study(trials=1), workers=2, max_stack=3)
     with ResultsDB.open_readonly(folder / "results.db") as db:
         assert db.counts() == Counts(pending=5)
         assert db.last_run()["outcome"] == "stopped by an error"
-    monkeypatch.delenv("FAKE_DEADLY")
+    monkeypatch.delenv("FAKE_KILL_SEED")
     assert run_fake_study(folder, make_study(trials=1)).done == 5
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fakes import FakeEpoch, fake_result, make_points
-from test_db import MODELS, RUN, TASKS
+from fakes import MODELS, RUN, TASKS, FakeEpoch, fake_result, make_points
 
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder

@@ -352,9 +352,9 @@ def test_saved_models_are_complete_or_missing(tmp_path):
     assert load_model(None, trial) is None
     assert load_model(tmp_path, trial) is None
     save_model(tmp_path, trial, {"w": torch.ones(3)}, {"metrics": {"task_accuracy": 0.5}, "seconds": 1.0})
-    weights, facts = load_model(tmp_path, trial)
+    weights, metadata = load_model(tmp_path, trial)
     assert weights["w"].tolist() == [1.0, 1.0, 1.0]
-    assert facts["metrics"] == {"task_accuracy": 0.5}
+    assert metadata["metrics"] == {"task_accuracy": 0.5}
     file = model_path(tmp_path, trial)
     content = file.read_bytes()
     file.write_bytes(content[:-4])

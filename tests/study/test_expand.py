@@ -18,8 +18,8 @@ KINDS = [
 ]
 
 
-def points_of(facts: FakeFacts | None = None, **settings) -> list[Point]:
-    return expand(a_study(**settings), facts or FakeFacts())
+def points_of(metadata: FakeFacts | None = None, **settings) -> list[Point]:
+    return expand(a_study(**settings), metadata or FakeFacts())
 
 
 def test_longer_training_is_evaluated_after_every_epoch():
@@ -37,12 +37,12 @@ def test_an_experiment_of_some_tasks():
 
 
 def test_a_size_need_not_fit_a_task_that_the_experiment_leaves_out():
-    facts = FakeFacts(rows=9000, rows_of={"CoLA": 100})
+    metadata = FakeFacts(rows=9000, rows_of={"CoLA": 100})
     big = {"kind": "localized", "tasks": ["SST-2"], "train_sizes": [5000]}
-    given = {"tasks": ["SST-2", "CoLA"], "train_sizes": [50]}
-    assert points_of(facts, experiments=["incremental", big], **given)
+    settings = {"tasks": ["SST-2", "CoLA"], "train_sizes": [50]}
+    assert points_of(metadata, experiments=["incremental", big], **settings)
     assert "CoLA has 100 training examples" in message_of(
-        facts, experiments=[big | {"tasks": "all"}], **given
+        metadata, experiments=[big | {"tasks": "all"}], **settings
     )
 
 
@@ -59,9 +59,9 @@ def test_tasks_that_a_command_names_replace_those_of_an_experiment():
     assert study.override(tasks=["SST-2"]).experiments[0].tasks == "all"
 
 
-def message_of(facts: FakeFacts, **settings) -> str:
+def message_of(metadata: FakeFacts, **settings) -> str:
     with pytest.raises(StudyError) as caught:
-        points_of(facts, **settings)
+        points_of(metadata, **settings)
     return str(caught.value)
 
 
@@ -76,8 +76,8 @@ def test_numbers_of_points(depth):
         train_sizes=[100, 200],
         trials=trials,
     )
-    made = (depth + 1) + (2 + 2 * (depth - 2)) + (2 + depth) + (2 + 10) + (1 + 3) + 2
-    assert len(points) == made * sizes * trials * models * tasks
+    variants = (depth + 1) + (2 + 2 * (depth - 2)) + (2 + depth) + (2 + 10) + (1 + 3) + 2
+    assert len(points) == variants * sizes * trials * models * tasks
     assert len({(p.experiment, p.condition, p.x, p.trial.id) for p in points}) == len(points)
 
 
@@ -199,7 +199,7 @@ def test_names_and_revision_reach_the_trial_but_not_its_id():
 
 
 @pytest.mark.parametrize(
-    ("facts", "settings", "parts"),
+    ("metadata", "settings", "parts"),
     [
         (FakeFacts(6), {"experiments": [{"kind": "incremental", "keep": [0, 9]}]},
          ["experiments[0].keep = 9", "some/model has 6 layers", "0 to 6"]),
@@ -220,8 +220,8 @@ def test_names_and_revision_reach_the_trial_but_not_its_id():
          ["two incremental experiments", "separate study files"]),
     ],
 )  # fmt: skip
-def test_invalid_settings_are_reported_before_training(facts, settings, parts):
-    text = message_of(facts, **settings)
+def test_invalid_settings_are_reported_before_training(metadata, settings, parts):
+    text = message_of(metadata, **settings)
     for part in parts:
         assert part in text
 

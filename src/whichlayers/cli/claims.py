@@ -14,6 +14,8 @@ from whichlayers.results.folder import find_folder
 
 
 class ClaimsFormat(StrEnum):
+    """Output formats of the command."""
+
     table = "table"
     json = "json"
     csv = "csv"
@@ -44,14 +46,14 @@ def claims(
     from whichlayers.analysis.claims import ClaimThresholds, as_records, as_table, study_claims
     from whichlayers.report.claim_table import claims_table
 
-    found = study_claims(find_folder(folder).path, ClaimThresholds(margin=margin))
+    results = study_claims(find_folder(folder).path, ClaimThresholds(margin=margin))
     if output_format is ClaimsFormat.json:
-        typer.echo(json.dumps(as_records(found), indent=2, ensure_ascii=False, allow_nan=False))
+        typer.echo(json.dumps(as_records(results), indent=2, ensure_ascii=False, allow_nan=False))
     elif output_format is ClaimsFormat.csv:
-        typer.echo(as_table(found).to_csv(index=False), nl=False)
+        typer.echo(as_table(results).to_csv(index=False), nl=False)
     else:
         out = console()
-        out.print(claims_table(found, with_tests=tests))
+        out.print(claims_table(results, with_tests=tests))
         out.print(
             Text(
                 "A claim holds if all of its tests do; p values are adjusted within the claim (Holm).",

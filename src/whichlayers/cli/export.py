@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 class ExportFormat(StrEnum):
+    """File formats of the command."""
+
     csv = "csv"
     parquet = "parquet"
 

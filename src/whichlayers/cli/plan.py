@@ -13,18 +13,18 @@ from rich.text import Text
 
 from whichlayers.cli.format import console, format_bytes, format_duration, make_table, stderr_console
 from whichlayers.cli.run import (
-    Data,
-    Device,
-    Folder,
-    MaxStack,
-    Models,
-    Recipe,
-    Sizes,
-    StudyName,
-    Tasks,
-    Trials,
-    Words,
-    Workers,
+    DataOption,
+    DeviceOption,
+    FolderOption,
+    MaxStackOption,
+    ModelsOption,
+    RecipeOption,
+    SizesOption,
+    StudyArgument,
+    TasksOption,
+    TrialsOption,
+    WordsOption,
+    WorkersOption,
     select_study,
 )
 from whichlayers.errors import WhichlayersError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from whichlayers.runs.cost_model import DiskUsage, TimeRange
     from whichlayers.runs.plan import Stack
 
-Gpus = Annotated[
+GpusOption = Annotated[
     str | None,
     typer.Option(
         "--gpus",
@@ -44,27 +44,27 @@ Gpus = Annotated[
         " where this one has speed 1 (1,1,0.5).",
     ),
 ]
-NoMeasure = Annotated[
+NoMeasureOption = Annotated[
     bool,
     typer.Option("--no-measure", help="Only check and count; do not train to measure the time."),
 ]
 
 
 def plan(
-    study: StudyName,
-    folder: Folder = None,
-    model: Models = None,
-    data: Data = None,
-    recipe: Recipe = None,
-    trials: Trials = None,
-    sizes: Sizes = None,
-    tasks: Tasks = None,
-    words: Words = None,
-    device: Device = None,
-    workers: Workers = None,
-    max_stack: MaxStack = None,
-    gpus: Gpus = None,
-    no_measure: NoMeasure = False,
+    study: StudyArgument,
+    folder: FolderOption = None,
+    model: ModelsOption = None,
+    data: DataOption = None,
+    recipe: RecipeOption = None,
+    trials: TrialsOption = None,
+    sizes: SizesOption = None,
+    tasks: TasksOption = None,
+    words: WordsOption = None,
+    device: DeviceOption = None,
+    workers: WorkersOption = None,
+    max_stack: MaxStackOption = None,
+    gpus: GpusOption = None,
+    no_measure: NoMeasureOption = False,
 ) -> None:
     """Check a study and estimate its trials, time and disk space. Trains for at most a minute."""
     from whichlayers.runs import assets, machine
@@ -98,7 +98,8 @@ def plan(
     for note in estimate.notes:
         out.print(Text(f"{'':<6}{note}", style="yellow"), soft_wrap=True)
     if estimate.done:
-        show("done", f"{estimate.done:,} of {len(estimate.trials):,} trials are done in {selected.folder}")
+        total, verb = counted(len(estimate.trials), "trial"), "is" if len(estimate.trials) == 1 else "are"
+        show("done", f"{estimate.done:,} of {total} {verb} done in {selected.folder}")
     if estimate.here is not None:
         workers_text = _format_workers(estimate.resources.workers, estimate.resources.devices)
         show("time", f"{format_time_range(estimate.here)} on {workers_text}")

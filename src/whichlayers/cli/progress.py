@@ -54,12 +54,14 @@ class ProgressDisplay:
                 self._print(text, "yellow")
 
     def _start(self, event: events.RunStarted) -> None:
+        """Print the plan of the run; in a terminal, start the progress bar."""
         self.started = event
         self.start_time = time.monotonic()
         if not event.stacks or self.quiet:
             return
         workers = f"{counted(event.workers, 'worker')} on" if event.workers else "this process on"
-        done = f"{event.trials_done:,} of {event.trials:,} trials already done; " if event.trials_done else ""
+        total = counted(event.trials, "trial")
+        done = f"{event.trials_done:,} of {total} already done; " if event.trials_done else ""
         self._print(
             f"{done}{counted(event.trials - event.trials_done, 'trial')} to run,"
             f" {counted(event.steps, 'step')} in {counted(event.stacks, 'stack')}:"
@@ -81,6 +83,7 @@ class ProgressDisplay:
             self.bar.start()
 
     def _progress(self, event: events.Progress) -> None:
+        """Update the progress bar, or print a line if the last one is some seconds old."""
         if self.started is None or self.quiet:
             return
         now = time.monotonic()

@@ -26,8 +26,8 @@ def report(
     from whichlayers.report.terminal import summary_table
     from whichlayers.study.describe import describe_file
 
-    found = find_folder(folder)
-    written = write_report(found.path, overlay, describe_file(found.study_file))
+    study_folder = find_folder(folder)
+    written = write_report(study_folder.path, overlay, describe_file(study_folder.study_file))
     out = console()
-    out.print(summary_table(found.path))
+    out.print(summary_table(study_folder.path))
     out.print(Text(f"wrote {written}"), soft_wrap=True)

@@ -18,57 +18,57 @@ if TYPE_CHECKING:
     from whichlayers.runs.events import RunSummary
     from whichlayers.study.study_file import Study
 
-StudyName = Annotated[
+StudyArgument = Annotated[
     str,
     typer.Argument(
         metavar="STUDY",
         help="A study file, the folder of a study to resume, or a preset (see whichlayers presets).",
     ),
 ]
-Models = Annotated[
+ModelsOption = Annotated[
     list[str] | None, typer.Option("--model", help="Model to use instead of the study's; may be repeated.")
 ]
-Data = Annotated[
+DataOption = Annotated[
     str | None, typer.Option("--data", help='Source of GLUE tasks and corpora: a folder, or "hub".')
 ]
-Recipe = Annotated[
+RecipeOption = Annotated[
     list[str] | None,
     typer.Option("--recipe", help="Re-initialization recipes, comma-separated or repeated; each is run."),
 ]
-Trials = Annotated[int | None, typer.Option("--trials", help="Number of trials per point.")]
-Sizes = Annotated[
+TrialsOption = Annotated[int | None, typer.Option("--trials", help="Number of trials per point.")]
+SizesOption = Annotated[
     list[str] | None,
     typer.Option(
         "--sizes", help="Training sizes, comma-separated or repeated: numbers (500), fractions (0.1) or all."
     ),
 ]
-Tasks = Annotated[
+TasksOption = Annotated[
     list[str] | None,
     typer.Option(
         "--tasks", help="Tasks, comma-separated or repeated: tasks of the study, GLUE tasks or builtin:NAME."
     ),
 ]
-Words = Annotated[
+WordsOption = Annotated[
     int | None,
     typer.Option(
         "--words", min=1, help="Maximum number of training words, and of test words, of each corpus."
     ),
 ]
-Folder = Annotated[
+FolderOption = Annotated[
     Path | None, typer.Option("--folder", help="Folder for the results. Default: the name of the study.")
 ]
-Device = Annotated[
+DeviceOption = Annotated[
     str | None,
     typer.Option("--device", help="cpu, cuda, cuda:1 or cuda:0,cuda:1. Default: all GPUs, else the CPU."),
 ]
-Workers = Annotated[
+WorkersOption = Annotated[
     int | None,
     typer.Option(
         "--workers",
         help="Number of worker processes; 0: train in this process. Default: one per core or GPU.",
     ),
 ]
-MaxStack = Annotated[
+MaxStackOption = Annotated[
     int | None,
     typer.Option(
         "--max-stack",
@@ -87,18 +87,18 @@ class SelectedStudy:
 
 
 def run(
-    study: StudyName,
-    folder: Folder = None,
-    model: Models = None,
-    data: Data = None,
-    recipe: Recipe = None,
-    trials: Trials = None,
-    sizes: Sizes = None,
-    tasks: Tasks = None,
-    words: Words = None,
-    device: Device = None,
-    workers: Workers = None,
-    max_stack: MaxStack = None,
+    study: StudyArgument,
+    folder: FolderOption = None,
+    model: ModelsOption = None,
+    data: DataOption = None,
+    recipe: RecipeOption = None,
+    trials: TrialsOption = None,
+    sizes: SizesOption = None,
+    tasks: TasksOption = None,
+    words: WordsOption = None,
+    device: DeviceOption = None,
+    workers: WorkersOption = None,
+    max_stack: MaxStackOption = None,
     on: Annotated[
         str,
         typer.Option(
@@ -162,6 +162,7 @@ def run(
 
 
 def _print_summary(summary: RunSummary, quiet: bool) -> None:
+    """Print the table of results, the number of trials done and failed, and what to do next."""
     from whichlayers.report.terminal import summary_table
 
     out = console()
@@ -170,8 +171,9 @@ def _print_summary(summary: RunSummary, quiet: bool) -> None:
     text = "nothing to run"
     if summary.ran:
         text = f"ran {counted(summary.ran, 'trial')} in {format_duration(summary.seconds)}"
+    total, verb = counted(summary.trials, "trial"), "is" if summary.trials == 1 else "are"
     out.print(
-        f"{text}; {summary.done:,} of {summary.trials:,} trials of the study are done",
+        f"{text}; {summary.done:,} of {total} of the study {verb} done",
         soft_wrap=True,
         highlight=False,
     )
@@ -201,7 +203,7 @@ def select_study(
     """The study of this name (a file, a folder or a preset) with the options of the command applied."""
     if trials is not None and trials < 1:
         raise WhichlayersError(f"--trials {trials}: must be at least 1")
-    found = _find_study(name, folder)
+    selected = _find_study(name, folder)
     overrides = {
         "models": models or None,
         "tasks": _split_commas(tasks),
@@ -212,11 +214,12 @@ def select_study(
         "words": words,
     }
     if all(value is None for value in overrides.values()):
-        return found
-    return SelectedStudy(found.study.override(**overrides), found.folder)  # type: ignore[arg-type]
+        return selected
+    return SelectedStudy(selected.study.override(**overrides), selected.folder)  # type: ignore[arg-type]
 
 
 def _find_study(name: str, folder: Path | None) -> SelectedStudy:
+    """The study in a folder or a file, or the preset of this name; `folder` overrides where its results are written."""
     from whichlayers.config.errors import close_match
     from whichlayers.study.preset import list_presets, load_preset
     from whichlayers.study.study_file import load_study
@@ -239,9 +242,9 @@ def _find_study(name: str, folder: Path | None) -> SelectedStudy:
     return SelectedStudy(load_preset(name), folder or Path(name.replace("/", "-")))
 
 
-def _split_commas(given: list[str] | None) -> list[str] | None:
+def _split_commas(values: list[str] | None) -> list[str] | None:
     """Values of an option that may be comma-separated, repeated, or both; None without values."""
-    return [part.strip() for text in given or () for part in text.split(",") if part.strip()] or None
+    return [part.strip() for text in values or () for part in text.split(",") if part.strip()] or None
 
 
 def _parse_size(text: str) -> int | float | str:

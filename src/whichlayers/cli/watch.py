@@ -27,6 +27,7 @@ from whichlayers.cli.format import console, format_duration
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder, find_folder
+from whichlayers.text import counted
 
 if TYPE_CHECKING:
     from whichlayers.runs.status import Status
@@ -55,12 +56,12 @@ def watch(
     ] = None,
 ) -> None:
     """Serve the report of a study on a web page that updates itself while the study runs. Stop with Ctrl-C."""
-    found = find_folder(folder)
-    read_status(found)  # raises errors here instead of in the browser
-    with contextlib.suppress(KeyboardInterrupt), make_server(found, port) as server:
+    study_folder = find_folder(folder)
+    read_status(study_folder)  # raises errors here instead of in the browser
+    with contextlib.suppress(KeyboardInterrupt), make_server(study_folder, port) as server:
         start_rendering(server, _lower_priority)
         address = f"http://{HOST}:{server.server_address[1]}/"
-        text = f"watching {found.path} at {address} (stop with Ctrl-C; the study keeps running)"
+        text = f"watching {study_folder.path} at {address} (stop with Ctrl-C; the study keeps running)"
         console().print(Text(text), soft_wrap=True)
         server.serve_forever()
 
@@ -136,11 +137,11 @@ class LivePage:
 
     def state(self) -> dict[str, Any]:
         """Progress and version of the page, polled by its script."""
-        now = self.status()
+        status = self.status()
         self.requested.set()
         return {
-            "text": describe_progress(now),
-            "share": now.counts.done / max(1, now.counts.total),
+            "text": describe_progress(status),
+            "share": status.counts.done / max(1, status.counts.total),
             "version": self.version,
         }
 
@@ -182,6 +183,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # `answer` leaves out the body
 
     def answer(self, code: HTTPStatus, kind: str, text: str) -> None:
+        """Send a response of content type `kind`; without a body for a HEAD request."""
         body = text.encode("utf-8")
         self.send_response(code)
         for name, value in HEADERS.items():
@@ -220,17 +222,19 @@ def start_rendering(server: WatchServer, before: Callable[[], None] = lambda: No
     threading.Thread(target=server.live_page.render_loop, daemon=True).start()
 
 
-def describe_progress(now: Status) -> str:
+def describe_progress(status: Status) -> str:
     """One line on the progress of a study."""
-    counts = now.counts
-    text = f"{counts.done:,} of {counts.total:,} trials finished"
+    counts = status.counts
+    text = f"{counts.done:,} of {counted(counts.total, 'trial')} finished"
     text += f", {counts.failed:,} failed" if counts.failed else ""
-    if now.running:
-        left = f", about {format_duration(now.seconds_left)} left" if now.seconds_left is not None else ""
+    if status.running:
+        left = (
+            f", about {format_duration(status.seconds_left)} left" if status.seconds_left is not None else ""
+        )
         return f"{text}, {counts.running:,} running now{left}."
     if counts.pending or counts.running:
-        last = f" (last run: {now.last_outcome})" if now.last_outcome else ""
-        return f"{text}. Not running{last}; resume with: whichlayers run {now.folder}"
+        last = f" (last run: {status.last_outcome})" if status.last_outcome else ""
+        return f"{text}. Not running{last}; resume with: whichlayers run {status.folder}"
     return f"{text}. The study is complete."
 
 

@@ -12,10 +12,8 @@ from whichlayers.config.sections import Count, Section, Text, absolute_path
 
 BUILTIN_CORPORA = ("builtin:pos", "builtin:chunk")
 FOLDER_CORPORA = ("UD-EWT:xpos", "UD-EWT:upos", "CoNLL-2000:pos", "CoNLL-2000:chunk", "PMB:sem")
-TAGS = {
-    "conllu": ("upos", "xpos"),
-    "pmb": ("sym", "sem", "cat", "sns", "rol"),
-}  # tags of each format; conll files number their columns instead
+# tags of each format; conll files number their columns instead
+TAGS = {"conllu": ("upos", "xpos"), "pmb": ("sym", "sem", "cat", "sns", "rol")}
 FILE_KEYS = ("train", "test", "dev", "format", "column")
 
 

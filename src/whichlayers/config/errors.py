@@ -27,7 +27,7 @@ class Problem:
         value: The value of the key as TOML, if it has one.
     """
 
-    path: toml.Path
+    path: toml.KeyPath
     text: str
     value: str | None = None
 
@@ -57,7 +57,7 @@ class StudyError(WhichlayersError):
         super().__init__("\n".join(messages))
 
 
-def _location(problem: Problem, file: str | None, lines: dict[toml.Path, int]) -> str:
+def _location(problem: Problem, file: str | None, lines: dict[toml.KeyPath, int]) -> str:
     """ "study.toml:12: ", or an empty string without a file."""
     if file is None:
         return ""
@@ -83,18 +83,18 @@ def format_choices(allowed: Iterable[str]) -> str:
     return ", ".join(toml.value_text(a) for a in allowed)
 
 
-def raise_problems(*problems: tuple[str | toml.Path, str]) -> NoReturn:
+def raise_problems(*problems: tuple[str | toml.KeyPath, str]) -> NoReturn:
     """Raise one or more problems from a section's validator.
 
     Args:
-        problems: Pairs of a key of the section, or a path below it, and the message. An empty key stands for the
+        problems: Pairs of a key of the section, or a path below it, and the message. An empty key means the
             whole section.
     """
     raise PydanticCustomError("several", "see problems", {"problems": problems})
 
 
 def problems_from_validation(
-    error: ValidationError, data: dict[str, Any], unknown_key: Callable[[toml.Path, dict[str, Any]], str]
+    error: ValidationError, data: dict[str, Any], unknown_key: Callable[[toml.KeyPath, dict[str, Any]], str]
 ) -> list[Problem]:
     """Convert pydantic's errors.
 
@@ -106,23 +106,23 @@ def problems_from_validation(
     Returns:
         One problem for each error, with the path the key has in the study file.
     """
-    found = []
+    problems = []
     for e in error.errors(include_url=False):
         path, kind, ctx = _path_in_file(e["loc"], data), e["type"], e.get("ctx", {})
         value = format_value(e["input"])
         if kind == "several":
             for key, text in ctx["problems"]:
-                found.append(_section_problem(path, key, text, e["input"]))
+                problems.append(_section_problem(path, key, text, e["input"]))
         elif kind == "extra_forbidden":
-            found.append(Problem(path, unknown_key(path, data)))
+            problems.append(Problem(path, unknown_key(path, data)))
         elif kind == "missing":
-            found.append(Problem(path, "this key is required"))
+            problems.append(Problem(path, "this key is required"))
         else:
-            found.append(Problem(path, _message(kind, ctx, e["input"], e["msg"]), value))
-    return found
+            problems.append(Problem(path, _message(kind, ctx, e["input"], e["msg"]), value))
+    return problems
 
 
-def _section_problem(path: toml.Path, key: str | toml.Path, text: str, section: Any) -> Problem:
+def _section_problem(path: toml.KeyPath, key: str | toml.KeyPath, text: str, section: Any) -> Problem:
     """A problem with a key of a section, with the whole section (key ""), or with a name given in its place."""
     if isinstance(section, str):
         return Problem(path, text, format_value(section))
@@ -134,7 +134,7 @@ def _section_problem(path: toml.Path, key: str | toml.Path, text: str, section: 
     return Problem((*path, key), text, format_value(section[key]) if has_value else None)
 
 
-def _path_in_file(loc: toml.Path, data: Mapping[str, Any]) -> toml.Path:
+def _path_in_file(loc: toml.KeyPath, data: Mapping[str, Any]) -> toml.KeyPath:
     """pydantic's location without the parts that are not in the file.
 
     These are the kind of an experiment, which pydantic adds after its index, and the index of a single value given

@@ -42,7 +42,7 @@ class Section(BaseModel):
                     raise_problems(
                         (other, f"another spelling of `{key}`, which is also given; remove one of them")
                     )
-                value = {key if name == other else name: given for name, given in value.items()}
+                value = {key if name == other else name: setting for name, setting in value.items()}
         return value
 
     @classmethod
@@ -248,11 +248,13 @@ class TaskSpec(Section):
             raise_problems(*problems)
         return self
 
-    def _given(self, *keys: str) -> list[str]:
+    def _set_keys(self, *keys: str) -> list[str]:
+        """Those of the keys that have a value."""
         return [key for key in keys if getattr(self, key) is not None]
 
     def _builtin_problems(self) -> list[tuple[str, str]]:
-        unused = self._given("source", "train", "dev", "text", "pair", "label", "kind")
+        """Pairs of key and message for invalid keys of a built-in task."""
+        unused = self._set_keys("source", "train", "dev", "text", "pair", "label", "kind")
         problems = [(key, f"{self.name} is built in and has no key `{key}`; remove it") for key in unused]
         if self.name not in BUILTIN_NAMES:
             message = f"unknown built-in task; allowed: {format_choices(BUILTIN_NAMES)};"
@@ -260,6 +262,7 @@ class TaskSpec(Section):
         return problems
 
     def _glue_problems(self) -> list[tuple[str, str]]:
+        """Pairs of key and message for invalid keys of a GLUE task."""
         if self.name not in GLUE_NAMES:
             known = (*BUILTIN_NAMES, *GLUE_NAMES)
             return [
@@ -274,7 +277,7 @@ class TaskSpec(Section):
                 key,
                 f"the {key} of a GLUE task is fixed; remove it, or give `text` and `label` for your own files",
             )
-            for key in self._given("kind")
+            for key in self._set_keys("kind")
         ]
         if self.source in (None, "hub"):
             problems += [
@@ -282,18 +285,19 @@ class TaskSpec(Section):
                     key,
                     f"{self.name} is loaded from the Hub; to load files of a folder, give the folder as `source`",
                 )
-                for key in self._given("train", "dev")
+                for key in self._set_keys("train", "dev")
             ]
         return problems
 
     def _file_problems(self) -> list[tuple[str, str]]:
+        """Pairs of key and message for missing or invalid keys of a task from your own files."""
         missing = [key for key in ("train", "dev", "text", "label") if getattr(self, key) is None]
         problems = [(key, f"`{key}` is required for your own files") for key in missing]
         if self.source is not None:
             problems.append(("source", "only for GLUE tasks; remove it and give paths in `train` and `dev`"))
         if self.dev is not None and self.dev == self.train:
             problems.append(("dev", "the same file as `train`; dev examples must not be training examples"))
-        columns = {key: getattr(self, key) for key in self._given("text", "pair", "label")}
+        columns = {key: getattr(self, key) for key in self._set_keys("text", "pair", "label")}
         for i, (key, column) in enumerate(columns.items()):
             same = next((other for other in list(columns)[:i] if columns[other] == column), None)
             if same is not None:

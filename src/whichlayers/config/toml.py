@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-Path = tuple[str | int, ...]  # ("experiments", 0, "keep")
+KeyPath = tuple[str | int, ...]  # path of a key, such as ("experiments", 0, "keep")
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
@@ -21,7 +21,7 @@ _QUOTED_OR_COMMENT = re.compile(
 )
 
 
-def key_text(path: Path) -> str:
+def key_text(path: KeyPath) -> str:
     """("experiments", 0, "keep") -> experiments[0].keep"""
     text = ""
     for part in path:
@@ -49,11 +49,11 @@ def _key(name: str) -> str:
     return name if _BARE_KEY.fullmatch(name) else value_text(name)
 
 
-def key_lines(text: str) -> dict[Path, int]:
+def key_lines(text: str) -> dict[KeyPath, int]:
     """Line numbers of all keys and table headers. Keys of an inline table are not listed; see `line_of`."""
-    lines: dict[Path, int] = {}
-    counts: dict[Path, int] = {}  # index of the last [[name]] header of each name
-    table: Path = ()
+    lines: dict[KeyPath, int] = {}
+    counts: dict[KeyPath, int] = {}  # index of the last [[name]] header of each name
+    table: KeyPath = ()
     depth = 0  # nesting of brackets at the start of the line
     for number, line in enumerate(_QUOTED_OR_COMMENT.sub(_mask_structure, text).split("\n"), start=1):
         if depth == 0 and (header := _HEADER.match(line)):
@@ -69,7 +69,7 @@ def key_lines(text: str) -> dict[Path, int]:
     return lines
 
 
-def line_of(path: Path, lines: dict[Path, int]) -> int | None:
+def line_of(path: KeyPath, lines: dict[KeyPath, int]) -> int | None:
     """The line of the key, or of the closest enclosing key or table that has one."""
     for end in range(len(path), 0, -1):
         if path[:end] in lines:

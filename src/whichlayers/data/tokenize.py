@@ -7,11 +7,8 @@ ignored and written again.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import uuid
 import warnings
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +19,7 @@ import numpy as np
 
 from whichlayers.data.tasks import Kind, Split, Task
 from whichlayers.errors import WhichlayersError
+from whichlayers.files import atomic_write
 from whichlayers.text import counted
 
 FORMAT = 1  # increase it when the contents of the cache files change
@@ -181,21 +179,16 @@ def _write_cache(file: Path, encoded: dict[str, TokenizedSplit]) -> None:
         arrays |= {f"{name}/ids": split.ids, f"{name}/offsets": split.offsets}
         if split.type_ids is not None:
             arrays[f"{name}/type_ids"] = split.type_ids
-    partial = file.with_name(f".{file.stem}.{uuid.uuid4().hex}.partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "xb") as handle:
+        with atomic_write(file) as partial, open(partial, "xb") as handle:
             np.savez(handle, **arrays)
-        os.replace(partial, file)
     except OSError as error:
         warnings.warn(
             f"could not write the token cache {file} ({error}), so the next run tokenizes again; check permissions "
             "and free disk space",
             stacklevel=3,
         )
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _read_cache(file: Path, splits: dict[str, Split]) -> dict[str, TokenizedSplit] | None:

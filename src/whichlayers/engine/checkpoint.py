@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from whichlayers.engine.results import (
     TrialResult,
     checkpoint_file,
 )
+from whichlayers.files import atomic_write
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
@@ -73,13 +73,9 @@ class Checkpoint:
         assert self.file is not None
         records = json.dumps([dataclasses.asdict(r) for r in results])
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.file.with_suffix(f".{os.getpid()}.partial")
-        try:
+        with atomic_write(self.file, fsync=True) as partial:
             state = self._without_padding(trainer.state())
             _write_safetensors(state, partial, {"outcomes": records, "format": CHECKPOINT_FORMAT})
-            os.replace(partial, self.file)
-        finally:
-            partial.unlink(missing_ok=True)
 
     def _without_padding(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The state of the trials, without that of the slots that pad the stack."""
@@ -156,8 +152,6 @@ def _write_safetensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict
         for tensor in tensors.values():
             flat = tensor.detach().cpu().contiguous().flatten()
             flat.view(torch.uint8).numpy().tofile(file)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class _SavedState(Mapping[str, Tensor]):

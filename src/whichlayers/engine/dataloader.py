@@ -33,6 +33,12 @@ class StackBatch:
 class TrainDataLoader:
     """The training batches of all trials of a stack.
 
+    Args:
+        trials: The trials of the stack.
+        data: The tokenized task.
+        device: Where to keep the examples.
+        with_token_types: Whether the model takes token type ids.
+
     Attributes:
         batch_size: Examples of one trial in a batch (B).
         steps: Number of steps of all epochs.
@@ -119,6 +125,11 @@ class EvalDataLoader:
         device: Where to keep the chunks.
         with_token_types: Whether the model takes token type ids.
         max_tokens: Maximum number of tokens in a chunk, summed over trials.
+
+    Attributes:
+        split: The dev set.
+        order: (n,) numpy array, row of the dev set for each row of the concatenated chunks.
+        chunks: Inputs of each chunk by name, (rows, L) on the device.
     """
 
     def __init__(

@@ -39,6 +39,7 @@ class StackedDropout(nn.Module):
         return self.training and self.p > 0.0
 
     def forward(self, x: Tensor, origin: int = 0) -> Tensor:
+        """Drop values of `x`; see `scale_mask` for its shapes and `origin`."""
         if not self.active:
             return x
         return x * self.scale_mask(x, origin).to(x.dtype)

@@ -134,6 +134,7 @@ class StackedXLNetAttention(StackedModule):
         target_mapping: Tensor | None = None,
         output_attentions: bool = False,
     ) -> tuple[Tensor, None]:
+        """h (L, T*B, H), position encodings r (2L, T*B, H) -> (L, T*B, H); `g` and `mems` are ignored."""
         trials, batch = self.context.trials, h.shape[1] // self.context.trials
         split = h.view(h.shape[0], trials, batch, -1)  # (L, T, B, H)
         query = torch.einsum("ltbh,thnd->tblnd", split, self.q)
@@ -241,8 +242,9 @@ def _patch_deberta_v2(encoder: Any, context: StackContext, counter: DropoutCount
 
     relative_positions, cache = encoder.encoder.get_rel_pos, _TensorCache()
 
-    def get_rel_pos(hidden: Tensor, query: Any = None, given: Any = None) -> Tensor:
-        return cache.get((hidden.shape[1], hidden.device), lambda: relative_positions(hidden, query, given))
+    def get_rel_pos(hidden: Tensor, query: Any = None, relative_pos: Any = None) -> Tensor:
+        key = (hidden.shape[1], hidden.device)
+        return cache.get(key, lambda: relative_positions(hidden, query, relative_pos))
 
     encoder.encoder.get_rel_pos = get_rel_pos
     for layer in encoder.encoder.layer:

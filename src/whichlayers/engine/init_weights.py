@@ -38,7 +38,12 @@ def build_template(encoder: PreTrainedModel, trials: Sequence[Trial], n_outputs:
 
 
 class MixedHeadClassifier(Classifier):
-    """A classifier for a stack in which some trials use the pooler and others the mean of the hidden states."""
+    """A classifier for a stack in which some trials use the pooler and others the mean of the hidden states.
+
+    Args:
+        plain: A classifier with a pooler, whose modules are used.
+        pooled_trials: (T,) bool, which trials use the pooler.
+    """
 
     pooled_trials: Tensor
 

@@ -64,6 +64,7 @@ def _forward(
     length, heads, scale, threshold, keep_scale,
     BLOCK: tl.constexpr, D: tl.constexpr, DROP: tl.constexpr, HEAD: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
+    """One program per (row, head): q, k, v (length, D) -> out (length, D)."""
     row = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
     token = tl.arange(0, BLOCK)[:, None]
@@ -86,6 +87,7 @@ def _backward(
     length, heads, scale, threshold, keep_scale,
     BLOCK: tl.constexpr, D: tl.constexpr, DROP: tl.constexpr, HEAD: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
+    """One program per (row, head): gradients of q, k and v (length, D), with recomputed scores and dropout mask."""
     row = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
     token = tl.arange(0, BLOCK)[:, None]

@@ -1,4 +1,4 @@
-"""Measure how much memory a stack takes, and how many trials fit at once.
+"""Measure how much memory a stack takes, how much is free, and how many trials fit at once.
 
 A training step and a part of the evaluation are run with one trial and with two. This counts weights, optimizer
 moments, gradients, activations of the longest possible batch, and one chunk of evaluation. On a GPU, torch counts
@@ -240,8 +240,8 @@ def free_memory(device: torch.device | str = "cpu") -> int | None:
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = [n for n in (_available_memory(), *_cgroup_memory()) if n is not None]
-    return max(0, min(found)) if found else None
+    limits = [n for n in (_available_memory(), *_cgroup_memory()) if n is not None]
+    return max(0, min(limits)) if limits else None
 
 
 def _available_memory() -> int | None:

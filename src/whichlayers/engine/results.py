@@ -1,4 +1,4 @@
-"""Results of finetuning a stack, and settings that control how it runs."""
+"""Data classes of the engine: results of finetuning a stack, settings of how it runs, and checkpoint paths."""
 
 from __future__ import annotations
 

@@ -100,9 +100,8 @@ class StackTrainer:
     def _stack_parameters(self) -> list[StackParameter]:
         """All parameters of the stacked model with each trial's learning rate and weight decay."""
         parameters = []
-        rates: dict[
-            int | None, Tensor
-        ] = {}  # one tensor per layer, so that the optimizer scales it once per step
+        # (T,) learning rates by layer: one tensor per layer, so that the optimizer scales it once per step
+        rates: dict[int | None, Tensor] = {}
         for name, param in self.model.module.named_parameters():
             if not param.requires_grad:
                 continue
@@ -144,8 +143,8 @@ class StackTrainer:
         weighted = self.example_losses(logits, batch.labels) * batch.weights
         losses = weighted.sum(1) / batch.weights.sum(1)  # (T,)
         trained = [p.param for p in self.parameters if p.param.requires_grad]
-        found = iter(torch.autograd.grad(losses.sum(), trained, allow_unused=True))
-        grads = [next(found) if p.param.requires_grad else None for p in self.parameters]
+        trained_grads = iter(torch.autograd.grad(losses.sum(), trained, allow_unused=True))
+        grads = [next(trained_grads) if p.param.requires_grad else None for p in self.parameters]
         self.optimizer.step(grads, self.step_on_device)
         self._decay_shared_rows()
         self.loss_sum += losses.detach()
@@ -202,7 +201,7 @@ class StackTrainer:
         return torch.cat(parts, 1).cpu().numpy()
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that changes during training, by name."""
+        """Everything that changes during training: weights, moments, step number, losses. By name, as checkpointed."""
         state = self.optimizer.state() | {"run/step": self.step_on_device, "run/loss_sum": self.loss_sum}
         if self.word_embeddings.decay is not None:
             state["run/decay"] = self.word_embeddings.decay

@@ -116,6 +116,7 @@ class StackedLinear(StackedModule):
         self.in_features, self.out_features = plain.in_features, plain.out_features
 
     def forward(self, x: Tensor) -> Tensor:
+        """(T*B, ..., in) -> (T*B, ..., out), or (1, N, in) -> (1, N, out) if the batch is packed."""
         if self.context.packing is not None:  # (1, N, in)
             return PackedLinear.apply(x[0], self.weight, self.bias, self.context.packing.trial_tokens)[None]
         y = _BatchedLinear.apply(self.context.fold(x), self.weight, self.bias)  # (T, n, out)
@@ -132,6 +133,7 @@ class StackedLayerNorm(StackedModule):
         self.normalized_shape, self.eps = plain.normalized_shape, plain.eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """(T*B, ..., H) -> (T*B, ..., H), or (1, N, H) -> (1, N, H) if the batch is packed."""
         if self.context.packing is not None:  # (1, N, H)
             trial_tokens = self.context.packing.trial_tokens
             return PackedLayerNorm.apply(x[0], self.weight, self.bias, self.eps, trial_tokens)[None]
@@ -193,11 +195,10 @@ class StackedEmbedding(StackedModule):
         return table
 
     def forward(self, ids: Tensor) -> Tensor:
+        """(T*B, L) or (1, L) ids -> (T*B, L, H); if the batch is the second axis, (L, T*B) -> (L, T*B, H)."""
         trials, width = self.context.trials, self.weight.shape[-1]
         batch_dim = self.context.batch_dim
-        if (
-            self.local is None and ids.shape[batch_dim] == 1 and ids.dim() == 2
-        ):  # (1, L): the same for every row
+        if self.local is None and ids.dim() == 2 and ids.shape[batch_dim] == 1:  # (1, L), shared by all rows
             rows = self.weight.index_select(1, ids.flatten())  # (T, L, H)
             batch = self._batch_rows() // trials
             return rows[:, None].expand(-1, batch, -1, -1).reshape(trials * batch, -1, width)

@@ -57,7 +57,7 @@ class Packing:
     by_heads: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
     @staticmethod
-    def of(attention_mask: Tensor, trials: int) -> Packing | None:
+    def from_mask(attention_mask: Tensor, trials: int) -> Packing | None:
         """The packing of a batch with this (T*B, L) mask; None if it is not right-padded or has an empty row."""
         mask = attention_mask.numpy() > 0  # (T*B, L)
         rows, width = mask.shape
@@ -236,7 +236,7 @@ def _prepare_hook(context: StackContext) -> Any:
     def hook(_: nn.Module, args: Any, inputs: dict[str, Any]) -> None:
         mask = inputs.get("attention_mask")
         context.packing = None
-        context.next_packing = None if mask is None else Packing.of(mask, context.trials)
+        context.next_packing = None if mask is None else Packing.from_mask(mask, context.trials)
 
     return hook
 

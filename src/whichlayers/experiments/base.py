@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -18,6 +18,7 @@ from whichlayers.config.sections import (
     as_tuple,
     at_least_one,
 )
+from whichlayers.text import join_list
 from whichlayers.trial import Probe, Recipe
 
 SHARED_KEYS = (
@@ -38,7 +39,7 @@ Names = Annotated[
 Recipes = Annotated[tuple[Recipe, ...], BeforeValidator(at_least_one)]
 Flags = Annotated[tuple[Annotated[bool, Field(strict=True)], ...], BeforeValidator(at_least_one)]
 Factors = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], BeforeValidator(at_least_one)]
-Counts = Annotated[tuple[Count, ...], BeforeValidator(as_tuple)]
+CountList = Annotated[tuple[Count, ...], BeforeValidator(as_tuple)]
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,12 @@ def all_or_numbers(lowest: int, *names: str) -> PlainValidator:
 def layer_range(first: int, last: int) -> tuple[int, ...]:
     """The layers from `first` to `last`, both included."""
     return tuple(range(first, last + 1))
+
+
+def format_layers(layers: Iterable[int]) -> str:
+    """(3,) -> "layer 3", (1, 6) -> "layers 1 and 6" """
+    layers = tuple(layers)
+    return f"{'layer' if len(layers) == 1 else 'layers'} {join_list(layers)}"
 
 
 Keep = Annotated[Literal["all"] | tuple[int | str, ...], all_or_numbers(0, "half", "depth")]

@@ -8,8 +8,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from whichlayers.config.sections import Count, Number
-from whichlayers.experiments.base import DepthError, TaskExperiment, Variant, all_or_numbers, layer_range
-from whichlayers.text import join_list
+from whichlayers.experiments.base import (
+    DepthError,
+    TaskExperiment,
+    Variant,
+    all_or_numbers,
+    format_layers,
+    layer_range,
+)
+from whichlayers.text import counted
 from whichlayers.trial import Pooling, Probe
 
 DEFAULTS = Probe(layer=0)
@@ -61,5 +68,5 @@ class Probing(TaskExperiment):
             yield Variant("", layer, probe=Probe(layer, **settings))
 
     def summary(self) -> str:
-        which = "each layer" if self.layers == "all" else f"layers {join_list(self.layers)}"
-        return f"train a linear probe on {which} of the frozen model, for at most {self.max_epochs} epochs"
+        which = "each layer" if self.layers == "all" else format_layers(self.layers)
+        return f"train a linear probe on {which} of the frozen model, for at most {counted(self.max_epochs, 'epoch')}"

@@ -11,10 +11,11 @@ from whichlayers.config.errors import raise_problems
 from whichlayers.config.sections import Count, as_tuple
 from whichlayers.experiments.base import (
     ALL_PRETRAINED,
-    Counts,
+    CountList,
     DepthError,
     FinetuningExperiment,
     Variant,
+    format_layers,
     layer_range,
 )
 from whichlayers.text import join_list
@@ -24,12 +25,12 @@ class Prune(FinetuningExperiment):
     """Drop layers and finetune the remaining ones. The embeddings are always kept."""
 
     kind: Literal["prune"] = "prune"
-    top: Counts = Field(
+    top: CountList = Field(
         default=(),
         description="Number of layers to drop from the top: one number, or a list.",
         examples=[[1, 2]],
     )
-    bottom: Counts = Field(
+    bottom: CountList = Field(
         default=(),
         description="Number of layers to drop from the bottom: one number, or a list.",
         examples=[[1, 2]],
@@ -93,9 +94,10 @@ class Prune(FinetuningExperiment):
     def summary(self) -> str:
         ends = [("top", self.top), ("bottom", self.bottom)]
         parts = [f"the {end} {_layers(join_list(numbers, 'or'))}" for end, numbers in ends if numbers]
-        parts += [f"layers {join_list(dropped)}" for dropped in self.drop]
+        parts += [format_layers(dropped) for dropped in self.drop]
         return f"drop {', or '.join(parts)}"
 
 
 def _layers(numbers: str) -> str:
+    """ "1" -> "1 layer", "1 or 2" -> "1 or 2 layers" """
     return f"{numbers} layer" if numbers == "1" else f"{numbers} layers"

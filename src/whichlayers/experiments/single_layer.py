@@ -13,9 +13,9 @@ from whichlayers.experiments.base import (
     Variant,
     all_or_numbers,
     baselines,
+    format_layers,
     layer_range,
 )
-from whichlayers.text import join_list
 
 
 class SingleLayer(ReinitExperiment):
@@ -38,5 +38,5 @@ class SingleLayer(ReinitExperiment):
             yield Variant("", layer, reinit=(layer,))
 
     def summary(self) -> str:
-        which = "each layer" if self.layers == "all" else f"layers {join_list(self.layers)}"
+        which = "each layer" if self.layers == "all" else format_layers(self.layers)
         return f"re-initialize {which}, one at a time"

@@ -12,7 +12,7 @@ from whichlayers.config.errors import raise_problems
 from whichlayers.config.sections import Count, CountPerSize, Number, at_least_one
 from whichlayers.experiments.base import SHARED_KEYS, Experiment, Names
 from whichlayers.text import join_list
-from whichlayers.trial import Norm, SubWord, WordProbe
+from whichlayers.trial import Norm, Subword, WordProbe
 
 PRETRAINED = "pretrained"  # in conditions: the model without finetuning
 DEFAULTS = WordProbe("", "")
@@ -20,7 +20,7 @@ Share = Annotated[Number, Field(gt=0, le=1)]
 Shares = Annotated[tuple[Share, ...], BeforeValidator(at_least_one)]
 Lambda = Annotated[Number, Field(ge=0)]
 WORD_KEYS = (
-    *("corpora", "finetuned_on", PRETRAINED, "vector", "standardize"),
+    *("corpora", "finetuned_on", "pretrained", "vector", "standardize"),
     *("l2_norm", "probe_epochs", "probe_batch_size", "probe_lr"),
 )
 
@@ -56,7 +56,7 @@ class WordExperiment(Experiment):
     pretrained: Annotated[bool, Field(strict=True)] = Field(
         default=True, description="Whether to also probe the pretrained model, without finetuning."
     )
-    vector: SubWord = Field(
+    vector: Subword = Field(
         default=DEFAULTS.vector,
         description="Which subwords represent a word: last, first or mean (of all its subwords).",
     )

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from whichlayers.experiments.base import DepthError, all_or_numbers, layer_range
+from whichlayers.experiments.base import DepthError, all_or_numbers, format_layers, layer_range
 from whichlayers.experiments.word_base import Lambda, ProbeVariant, WordExperiment
-from whichlayers.text import join_list
 
 
 class WordProbing(WordExperiment):
@@ -37,5 +36,5 @@ class WordProbing(WordExperiment):
             yield ProbeVariant(self.kind, "", layer, {"neurons": "layer", "layer": layer})
 
     def summary(self) -> str:
-        which = "each layer" if self.layers == "all" else f"layers {join_list(self.layers)}"
+        which = "each layer" if self.layers == "all" else format_layers(self.layers)
         return f"train a linear probe of word tags on {which}, before and after finetuning"

@@ -123,7 +123,7 @@ class LayerDiagram:
         short = short_names([column.task for column in self.columns])
         for column in self.columns:
             boxes = sorted((box for box in column.boxes if box.significant), key=lambda box: -abs(box.mean))
-            names = [f"{layer_range(box)} ({format_points(box.mean)})" for box in boxes[:4]]
+            names = [f"{layer_label(box)} ({format_points(box.mean)})" for box in boxes[:4]]
             names += [f"{len(boxes) - 4} more"] if len(boxes) > 4 else []
             if not boxes:
                 text = "no layer has an effect significantly different from zero"
@@ -314,7 +314,7 @@ def text_color_on(color: str) -> str:
     return "#ffffff" if luminance < 0.179 else "#000000"
 
 
-def layer_range(box: Box) -> str:
+def layer_label(box: Box) -> str:
     """Layer number, or range of layer numbers, of a box."""
     return str(box.first) if box.first == box.last else f"{box.first}–{box.last}"
 

@@ -20,7 +20,6 @@ import json
 import os
 import shutil
 import tempfile
-import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +33,7 @@ from transformers import PreTrainedModel
 from whichlayers.data.batches import pad
 from whichlayers.data.tokenize import TokenizedSplit
 from whichlayers.errors import WhichlayersError
+from whichlayers.files import atomic_write
 from whichlayers.models.families import Anatomy
 from whichlayers.models.head import cls_states, mean_states, takes_token_types
 from whichlayers.text import counted
@@ -211,10 +211,9 @@ def cached_array(
 def _write(
     file: Path, shape: tuple[int, ...], precision: Precision, compute: Callable[[np.ndarray], None]
 ) -> None:
-    """Write to a temporary name and move it into place, so that a reader never sees a partial file."""
+    """Write the array and its checksum, atomically."""
     _check_disk_space(file.parent, shape, precision)
-    partial = file.with_name(f".{file.stem}.{uuid.uuid4().hex}.partial")
-    try:
+    with atomic_write(file) as partial:
         target = np.lib.format.open_memmap(partial, "w+", np.dtype(precision), shape)
         compute(target)
         target.flush()
@@ -222,10 +221,6 @@ def _write(
         del target
         with open(partial, "ab") as handle:
             handle.write(checksum)
-        os.replace(partial, file)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _open(file: Path, shape: tuple[int, ...], precision: Precision) -> np.ndarray:

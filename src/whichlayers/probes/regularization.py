@@ -9,7 +9,6 @@ runs.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from whichlayers.errors import WhichlayersError
+from whichlayers.files import atomic_write
 from whichlayers.probes.extract_sentences import hash_key
 from whichlayers.probes.neuron_selection import LAMBDAS, search_lambdas
 from whichlayers.probes.probing_dataset import ProbingDataset, get_word_probe, training_settings
@@ -113,6 +113,5 @@ def search_key(trial: Trial) -> str:
 def save_lambdas(folder: Path, key: str, lambdas: tuple[float, float]) -> None:
     """Save the result of a search, atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{key}.{os.getpid()}"
-    partial.write_text(json.dumps(lambdas))
-    partial.replace(folder / f"{key}.json")
+    with atomic_write(folder / f"{key}.json") as partial:
+        partial.write_text(json.dumps(lambdas))

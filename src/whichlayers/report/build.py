@@ -7,13 +7,13 @@ the trials finished so far and states its progress. `page` returns only the HTML
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from whichlayers.analysis.claims import Claim, as_table, evaluate_claims
+from whichlayers.files import atomic_write
 from whichlayers.plots.display_names import sort_experiments
 from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.figures import fix_layout, save
@@ -72,9 +72,9 @@ def write_report(folder: Path, overlay: bool = False, description: str = "") -> 
     as_table(content.claims).to_csv(folder / "claims.csv", index=False)
     _write_figures(folder / "figures", content)
     target = folder / "report.html"
-    draft = folder / "report.html.part"
-    draft.write_text(_render_page(folder, points, content, description), encoding="utf-8")
-    os.replace(draft, target)
+    page = _render_page(folder, points, content, description)
+    with atomic_write(target) as partial:
+        partial.write_text(page, encoding="utf-8")
     return target
 
 

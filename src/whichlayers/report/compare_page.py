@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.compare_studies import Comparison
+from whichlayers.files import atomic_write
 from whichlayers.plots.artists import DrawnValues, draw_line, line_style
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.display_names import (
@@ -86,9 +86,8 @@ def write_comparison(comparison: Comparison, target: Path) -> Path:
         sections=sections,
         pairs=len(comparison.pairs),
     )
-    draft = target.with_name(f"{target.name}.part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, target)
+    with atomic_write(target) as partial:
+        partial.write_text(text, encoding="utf-8")
     return target
 
 

@@ -1,8 +1,9 @@
-"""The models, tasks and corpora of a study, loaded once per process and cached.
+"""The models, tasks and corpora of a study, loaded once per process and cached; their metadata and stack keys.
 
-The main process looks them up by their section in the study file (`model_facts`, `task_facts`, `corpus_facts`) before
-training starts. Workers look them up by trial (`encoder`, `data`, `corpus`) with an `AssetIndex` from the main process:
-they do not access the hub, and refuse to train if the data have changed since the run started.
+The main process reads the metadata of each section of the study file (`model_info`, `task_info`, `corpus_info`) before
+training starts, and groups trials by `stack_key`. Workers load models and data by trial (`encoder`, `data`, `corpus`)
+with an `AssetIndex` from the main process: they do not access the hub, and raise an error if the data have changed
+since the run started.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TASK_KEYS = ("source", "train", "dev", "text", "pair", "label", "kind", "metric"
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """A task before it is tokenized."""
+    """Metadata of a task."""
 
     name: str
     fingerprint: str
@@ -66,7 +67,7 @@ class TaskSource:
 
 @dataclass(frozen=True)
 class CorpusInfo:
-    """A tagged corpus."""
+    """Metadata of a tagged corpus."""
 
     name: str
     fingerprint: str
@@ -111,7 +112,7 @@ class Assets:
     def __init__(self, cache: Path | None) -> None:
         self.index = AssetIndex(cache)
         self._files: dict[tuple[str, str | None, bool], ModelFiles] = {}
-        self._facts: dict[str, ModelInfo] = {}
+        self._model_info: dict[str, ModelInfo] = {}
         self._encoders: dict[str, PreTrainedModel] = {}
         self._tokenizers: dict[str, PreTrainedTokenizerFast] = {}
         self._fingerprints: dict[TaskSource, str] = {}
@@ -141,16 +142,16 @@ class Assets:
         self.index.models.setdefault(files.fingerprint, files)
         return files
 
-    def model_facts(self, spec: ModelSpec) -> ModelInfo:
+    def model_info(self, spec: ModelSpec) -> ModelInfo:
         """Depth, hidden size and other properties of a model, without loading its weights."""
         from whichlayers.models.load import describe
 
         files = self.model_files(spec)
-        if files.fingerprint not in self._facts:
-            self._facts[files.fingerprint] = describe(files)
-        return self._facts[files.fingerprint]
+        if files.fingerprint not in self._model_info:
+            self._model_info[files.fingerprint] = describe(files)
+        return self._model_info[files.fingerprint]
 
-    def task_facts(self, spec: TaskSpec) -> TaskInfo:
+    def task_info(self, spec: TaskSpec) -> TaskInfo:
         """Size, labels and metrics of a task."""
         source = TaskSource.from_spec(spec)
         if source not in self._fingerprints:
@@ -170,8 +171,8 @@ class Assets:
             len(task.evals[""]),
         )
 
-    def corpus_facts(self, spec: CorpusSpec) -> CorpusInfo:
-        """Size of a corpus."""
+    def corpus_info(self, spec: CorpusSpec) -> CorpusInfo:
+        """Size of a corpus, and whether it has validation data."""
         corpus = self._load_corpus(CorpusSource.from_spec(spec))
         return CorpusInfo(corpus.name, corpus.fingerprint, corpus.train.n_words, corpus.has_validation_data)
 
@@ -185,19 +186,20 @@ class Assets:
 
     def model_rows(self, specs: Iterable[ModelSpec]) -> list[ModelRow]:
         """Rows of the table `models` in results.db."""
-        facts = [(spec, self.model_facts(spec)) for spec in specs]
-        return [ModelRow(f.fingerprint, spec.name, spec.revision, f.family, f.depth) for spec, f in facts]
+        models = [(spec, self.model_info(spec)) for spec in specs]
+        return [ModelRow(m.fingerprint, spec.name, spec.revision, m.family, m.depth) for spec, m in models]
 
     def task_rows(self, specs: Iterable[TaskSpec]) -> list[TaskRow]:
         """Rows of the table `tasks` in results.db."""
-        facts = map(self.task_facts, specs)
-        return [TaskRow(f.fingerprint, f.name, f.kind, f.metric, f.metrics, f.train_rows) for f in facts]
+        tasks = map(self.task_info, specs)
+        return [TaskRow(t.fingerprint, t.name, t.kind, t.metric, t.metrics, t.train_rows) for t in tasks]
 
     def corpus_rows(self, specs: Iterable[CorpusSpec]) -> list[TaskRow]:
         """Rows of the table `tasks` in results.db for corpora."""
-        facts = map(self.corpus_facts, specs)
+        corpora = map(self.corpus_info, specs)
         return [
-            TaskRow(f.fingerprint, f.name, "tagging", "accuracy", ("accuracy",), f.train_words) for f in facts
+            TaskRow(c.fingerprint, c.name, "tagging", "accuracy", ("accuracy",), c.train_words)
+            for c in corpora
         ]
 
     # --- by trial ---
@@ -212,8 +214,8 @@ class Assets:
             return word_stack_key(trial)
         if trial.probe is not None:
             return probe_key(trial)
-        facts = self._facts[trial.model_fingerprint]
-        return stack_key(trial, facts.family, facts.depth)
+        model = self._model_info[trial.model_fingerprint]
+        return stack_key(trial, model.family, model.depth)
 
     def _model_files_of(self, trial: Trial) -> ModelFiles:
         return self.index.models[trial.model_fingerprint]
@@ -312,7 +314,7 @@ class Assets:
             seen.add(key)
 
     def _check_length(self, trial: Trial) -> None:
-        longest = self._facts[trial.model_fingerprint].max_length
+        longest = self._model_info[trial.model_fingerprint].max_length
         if longest is not None and trial.training.max_length > longest:
             raise WhichlayersError(
                 f"training.max_length = {trial.training.max_length}, but {trial.model} supports at most"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whichlayers.results.connection import DATABASE
 from whichlayers.results.db import ResultsDB
-from whichlayers.results.folder import DATABASE
 from whichlayers.runs.assets import CorpusInfo, TaskInfo, cache_folder
 from whichlayers.runs.cost_model import (
     DiskUsage,
@@ -92,8 +92,8 @@ def estimate_study(
         trials = list({point.trial.id: point.trial for point in points}.values())
         done = _done_ids(folder, trials)
         left = [trial for trial in trials if trial.id not in done]
-        tasks = [assets.task_facts(task) for task in study.tasks]
-        corpora = [assets.corpus_facts(corpus) for corpus in study.corpora]
+        tasks = [assets.task_info(task) for task in study.tasks]
+        corpora = [assets.corpus_info(corpus) for corpus in study.corpora]
         if not measure:
             with show_activity("reading models and data"):
                 assets.check_models(left)
@@ -126,8 +126,8 @@ def estimate_study(
             if speeds:
                 gpu_timings = [scale_speed(timing.timings[0], speed) for speed in speeds]
                 on_gpus, _ = _estimate_timed(stacks, gpu_timings, timing.start, before)
-        models = {facts.fingerprint: facts for facts in map(assets.model_facts, study.models)}
-        depths = {fingerprint: facts.depth for fingerprint, facts in models.items()}
+        models = {model.fingerprint: model for model in map(assets.model_info, study.models)}
+        depths = {fingerprint: model.depth for fingerprint, model in models.items()}
         cached = sum(disk_use(cache).values()) if cache.is_dir() else 0
         cached += sentence_activation_bytes(left, assets) if measure else 0
         on_disk = not resources.on_cuda  # with a GPU, word activations stay in its memory

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whichlayers.files import atomic_write
 from whichlayers.runs.plan import Stack
 from whichlayers.trial import Trial
 
@@ -28,36 +28,30 @@ def model_path(folder: Path, finetuning: Trial) -> Path:
 
 
 def save_model(
-    folder: Path, finetuning: Trial, weights: Mapping[str, Tensor], facts: Mapping[str, Any]
+    folder: Path, finetuning: Trial, weights: Mapping[str, Tensor], metadata: Mapping[str, Any]
 ) -> None:
-    """Write a finetuned model; `facts` are JSON values, such as its metrics, that are stored with it."""
+    """Write a finetuned model; `metadata` are JSON values, such as its metrics, that are stored with it."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     target = model_path(folder, finetuning)
-    partial = target.with_suffix(f".{os.getpid()}.partial")
-    try:
-        save_file(dict(weights), partial, {"format": FORMAT, "facts": json.dumps(dict(facts))})
-        with open(partial, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with atomic_write(target, fsync=True) as partial:
+        save_file(dict(weights), partial, {"format": FORMAT, "facts": json.dumps(dict(metadata))})
 
 
 def load_model(folder: Path | None, finetuning: Trial) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Weights and facts of a finetuned model; None if there is no valid file."""
+    """Weights and metadata of a finetuned model; None if there is no valid file."""
     from safetensors import SafetensorError, safe_open
 
     if folder is None or not (file := model_path(folder, finetuning)).is_file():
         return None
     try:
         with safe_open(file, "pt") as stored:
-            metadata = stored.metadata()
-            if metadata.get("format") != FORMAT:
+            header = stored.metadata()
+            if header.get("format") != FORMAT:
                 return None
             weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-            return weights, json.loads(metadata["facts"])
+            return weights, json.loads(header["facts"])
     except (SafetensorError, OSError, KeyError, ValueError):
         return None
 

@@ -74,13 +74,13 @@ def device_name(device: str) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python, whichlayers and the packages that affect results."""
-    found = {"python": platform.python_version()}
+    result = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            result[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found | {"whichlayers": __version__}
+    return result | {"whichlayers": __version__}
 
 
 def git_commit() -> str | None:

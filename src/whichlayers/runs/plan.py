@@ -163,9 +163,7 @@ def make_stacks(
     for trial in sorted(trials, key=lambda trial: trial.seed):
         groups.setdefault(key(trial), []).append(trial)
     even_share = math.ceil(sum(map(count_models, groups.values())) / workers)
-    chunks: list[
-        tuple[Sequence[Trial], int]
-    ] = []  # trials, and the number of models in the group's largest chunk
+    chunks: list[tuple[Sequence[Trial], int]] = []  # trials, and models in the largest chunk of their group
     for group in groups.values():
         max_size = max_stack if isinstance(max_stack, int) else max_stack(group[0])
         if group[0].probe is None:  # sentence probes stay together: the frozen model then runs only once
@@ -249,6 +247,6 @@ def plan_rows(stacks: Iterable[Stack]) -> list[PlanRow]:
             trials.setdefault(row, []).append(trial)
             stack_numbers.setdefault(row, set()).add(stack.number)
     return [
-        PlanRow(*row, len(found), total_steps(found), len(stack_numbers[row]))
-        for row, found in trials.items()
+        PlanRow(*row, len(row_trials), total_steps(row_trials), len(stack_numbers[row]))
+        for row, row_trials in trials.items()
     ]

@@ -19,6 +19,7 @@ URGENT_FRACTION = 0.5
 
 
 def any_stack(stack: Stack) -> bool:
+    """The default of `StackQueue.pop`: every stack fits."""
     return True
 
 
@@ -29,9 +30,7 @@ class StackQueue:
         self.workers = workers
         self.front: deque[Stack] = deque()  # stacks to run before all others, such as retries
         self.pending: dict[int, Stack] = {}  # by number, low seeds first
-        self.longest: list[
-            tuple[int, int]
-        ] = []  # heap of (-steps, number); may contain stacks that were popped
+        self.longest: list[tuple[int, int]] = []  # heap of (-steps, number); may contain popped stacks
         self.steps = 0  # of all pending stacks
         self._fill(stacks)
 

@@ -188,6 +188,7 @@ class CheckpointConfig:
 def _checkpoints_on_ray(
     checkpointing: CheckpointConfig, single_machine: bool, study_folder: StudyFolder, on_event: OnEvent
 ) -> CheckpointConfig:
+    """Set the folder for checkpoints on Ray: in the study folder on one machine, else on local disks, with a note."""
     if not checkpointing.seconds or checkpointing.folder is not None:
         return checkpointing
     if single_machine:

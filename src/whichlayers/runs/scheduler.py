@@ -174,6 +174,7 @@ class Scheduler:
             delete_unused(self.finetuned_models, [*self.queue, *self.running.values()])
 
     def _handle_failure(self, stack: Stack, error: str) -> None:
+        """Run a stack that raised an exception again in halves; fail a stack of one model."""
         if stack.models > 1:
             first_line = error.partition("\n")[0]
             trials = counted(len(stack.trials), "trial")
@@ -183,6 +184,7 @@ class Scheduler:
             self._fail(stack, error)
 
     def _handle_out_of_memory(self, stack: Stack, error: str) -> None:
+        """Halve a stack that ran out of memory, and limit waiting stacks of its kind; fail a stack of one trial."""
         if stack.size == 1:
             self._fail(
                 stack,
@@ -211,6 +213,7 @@ class Scheduler:
         self.queue.split(parts_of)
 
     def _handle_lost_worker(self, stack: Stack, reason: str, log: str) -> None:
+        """Run a stack whose worker died again, after `retries` times in halves; fail a stack of one trial."""
         stack = dataclasses.replace(stack, lost_workers=stack.lost_workers + 1)
         trials = counted(len(stack.trials), "trial")
         if not stack.trials:  # all of them had ended already
@@ -224,8 +227,9 @@ class Scheduler:
             self.on_event(Note(f"{reason}, again; running its {trials} again in halves"))
             self._run_again_split(stack, (stack.size + 1) // 2)  # the most likely cause is memory
         else:
-            workers = counted(stack.lost_workers - 1, "earlier worker")
-            self._fail(stack, f"{reason}, like {workers} that ran this trial\n{log}".strip())
+            earlier = stack.lost_workers - 1
+            workers = f", like {counted(earlier, 'earlier worker')} that ran this trial" if earlier else ""
+            self._fail(stack, f"{reason}{workers}\n{log}".strip())
 
     def _run_again_split(self, stack: Stack, max_trials: int) -> None:
         """Run a stack again before all others, in parts of at most `max_trials` trials."""
@@ -234,6 +238,7 @@ class Scheduler:
         self.queue.push_front(*self._split(stack, max_trials))
 
     def _split(self, stack: Stack, max_trials: int) -> list[Stack]:
+        """New stacks of at most `max_trials` trials, with new numbers."""
         chunks = split_trials(stack.trials, max_trials)
         slots = None if stack.slots is None else min(stack.slots, max_trials)
         first, self.next_number = self.next_number, self.next_number + len(chunks)

@@ -1,4 +1,4 @@
-"""Run a stack of word probes: finetune all its models together, then probe each of them on every corpus.
+"""Run and time a stack of word probes: finetune all its models together, then probe each on every corpus.
 
 Models that an earlier run finetuned are read from disk. Results are reported as soon as they are known, so that they
 are not lost if a later part of the stack is interrupted.
@@ -101,10 +101,11 @@ def _finetune(
     by_id, in_memory = {trial.id: trial for trial in trials}, {}
 
     def keep(result: TrialResult, weights: dict[str, Tensor]) -> None:
-        facts = {"metrics": _task_metrics(result), "seconds": result.seconds / len(trials)}
+        """Save a finetuned model, or keep its weights in memory."""
+        metadata = {"metrics": _task_metrics(result), "seconds": result.seconds / len(trials)}
         if config.finetuned_models is not None:
             try:
-                save_model(config.finetuned_models, by_id[result.trial_id], weights, facts)
+                save_model(config.finetuned_models, by_id[result.trial_id], weights, metadata)
                 return
             except OSError as error:  # most likely the disk is full
                 log.warning("could not save a finetuned model (%s): it is kept in memory", error)

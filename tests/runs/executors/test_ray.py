@@ -119,7 +119,7 @@ def test_with_random_kills_every_trial_finishes_once_with_the_same_results(
 
 
 def test_a_bad_trial_fails_alone_and_the_study_continues(cluster, folder):
-    for engine, message in (("bad", "a corrupt shard"), ("diverging", "loss is not a number")):
+    for engine, message in (("failing", "a corrupt shard"), ("diverging", "loss is not a number")):
         summary = run_fake_study(
             folder / engine, on="ray", workers=2, max_stack=8, engine=f"ray_engines:{engine}"
         )
@@ -133,7 +133,7 @@ def test_a_trial_that_kills_its_workers_fails_after_its_retries(cluster, folder)
     study, notes = make_study(trials=2), []
     note = lambda event: notes.append(event.text) if isinstance(event, Note) else None  # noqa: E731
     options = {"on": "ray", "workers": 2, "max_stack": 5, "retries": 1}
-    summary = run_fake_study(folder, study, engine="ray_engines:deadly", on_event=note, **options)
+    summary = run_fake_study(folder, study, engine="ray_engines:killing", on_event=note, **options)
     assert (summary.done, summary.failed) == (5, 5)
     with ResultsDB.open_readonly(folder / "results.db") as db:
         assert {f.trial.seed for f in db.failures()} == {1}

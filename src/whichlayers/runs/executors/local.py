@@ -228,9 +228,8 @@ class ProcessExecutor:
         self.stack_sizes = stack_sizes
         self.emit = emit
         self.logs = logs
-        self.processes: dict[
-            int, WorkerProcess
-        ] = {}  # by worker number; missing until used, and after a death
+        # by worker number; a worker has no process before its first stack and after its process died
+        self.processes: dict[int, WorkerProcess] = {}
         self.worker_deaths = 0  # consecutive
         self.start_failures = 0  # consecutive
         logs.mkdir(parents=True, exist_ok=True)
@@ -266,6 +265,7 @@ class ProcessExecutor:
             self._read(numbers[connection])
 
     def _read(self, number: int) -> None:
+        """Receive one message of a worker and pass it on."""
         process = self.processes[number]
         try:
             message: WorkerEvent | WorkerReady = process.connection.recv()
@@ -282,6 +282,7 @@ class ProcessExecutor:
         self.emit(message)
 
     def _handle_death(self, number: int) -> None:
+        """Report the stack of a worker process that died; stop the run after many deaths in a row."""
         process = self.processes.pop(number)
         reason, log = process.exit_reason(), process.log_tail()
         process.connection.close()

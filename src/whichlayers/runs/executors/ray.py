@@ -55,7 +55,7 @@ class RayWorkerHandle:
     """One worker; when its actor dies, it is replaced by a new handle."""
 
     actor: Any
-    pending: Any  # reference to the reply that the actor owes; None if it owes none
+    pending: Any  # reference to the reply of the actor's current call; None if it has no call
     info: WorkerInfo | None = None  # None: the actor has not joined yet
     stack: Stack | None = None
     stack_sizes: dict[Hashable, int] = field(default_factory=dict)  # by memory_key
@@ -119,7 +119,7 @@ class RayExecutor:
         self.request = MeasureMemory(representative_trials(trials), (), self.max_stack)
         self.make_actor = lambda: actor_class.remote(config, bundle, run_key)
         self.worker_deaths = self.start_failures = 0  # consecutive
-        self.last_joined = time.monotonic()  # the last time at which any worker was there
+        self.last_joined = time.monotonic()  # the last time at which any worker was available
         self.handles = [self._new_handle() for _ in range(self.workers)]
 
     def _new_handle(self) -> RayWorkerHandle:
@@ -188,6 +188,7 @@ class RayExecutor:
             )
 
     def _read(self, number: int, reference: Any) -> None:
+        """Process the reply of a worker: its metadata, or its events."""
         handle = self.handles[number]
         try:
             reply = self.ray.get(reference)
@@ -204,6 +205,7 @@ class RayExecutor:
             handle.pending = None if handle.stack is None else handle.actor.poll.remote(EVENT_SECONDS)
 
     def _handle_joined(self, handle: RayWorkerHandle, info: WorkerInfo) -> None:
+        """Compute the stack sizes of a worker that has joined; note differing versions."""
         handle.info, handle.pending, self.start_failures = info, None, 0
         process_bytes = 0.0 if self.on_gpu else PROCESS_BYTES + self.weights_bytes
         sharing = 1 if self.on_gpu else min(self.workers, self._cpus_of(info.node))
@@ -224,10 +226,11 @@ class RayExecutor:
             )
 
     def _cpus_of(self, node: str) -> int:
-        found = [n["Resources"].get("CPU", 1) for n in self.ray.nodes() if n["NodeID"] == node]
-        return max(1, int(found[0])) if found else 1
+        cpus = [n["Resources"].get("CPU", 1) for n in self.ray.nodes() if n["NodeID"] == node]
+        return max(1, int(cpus[0])) if cpus else 1
 
     def _handle_death(self, number: int, error: BaseException) -> None:
+        """Replace a worker that died and report its stack; stop the run after many deaths in a row."""
         handle = self.handles[number]
         with contextlib.suppress(Exception):  # in case the actor is still alive
             self.ray.kill(handle.actor)

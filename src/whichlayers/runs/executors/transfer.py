@@ -38,9 +38,8 @@ class AssetBundle:
     """References to all models and data of a study in the object store."""
 
     files: dict[str, ModelFiles] = field(default_factory=dict)  # by model fingerprint
-    models: dict[str, Reference] = field(
-        default_factory=dict
-    )  # to file contents by name, by model fingerprint
+    # to the contents of a model's files by name, by model fingerprint
+    models: dict[str, Reference] = field(default_factory=dict)
     # to tokenized tasks, by task fingerprint, model fingerprint and sequence length
     data: dict[tuple[str, str, int], Reference] = field(default_factory=dict)
     corpora: dict[str, Reference] = field(default_factory=dict)  # by corpus fingerprint

@@ -112,7 +112,7 @@ class TrialRunner:
     """Runs stacks of trials in this process with an engine and assets that are loaded once.
 
     An engine is a function `engine(stack, runner, on_epoch=..., on_steps=...)` that returns the results of the trials.
-    Its module may also define `engine_memory` and `engine_time`, which answer `MeasureMemory` and `MeasureTime`.
+    Its module may also define `engine_memory` and `engine_time`, which reply to `MeasureMemory` and `MeasureTime`.
     """
 
     def __init__(self, config: WorkerConfig, assets: Assets | None = None) -> None:
@@ -354,17 +354,17 @@ def error_text(error: BaseException) -> str:
 def main(descriptor: int) -> None:
     """The main function of a worker process; `descriptor` is its end of the socket."""
     faulthandler.enable()
-    serve(Connection(descriptor), leave=lambda: os._exit(0))
+    serve(Connection(descriptor), on_close=lambda: os._exit(0))
 
 
-def serve(connection: Connection, leave: Callable[[], Any]) -> None:
+def serve(connection: Connection, on_close: Callable[[], Any]) -> None:
     """Process requests until the connection closes.
 
     The first message is a `WorkerConfig`; each further one is a `Stack`, a `MeasureMemory` or a `MeasureTime`.
 
     Args:
         connection: To the main process.
-        leave: Called by the reading thread when the connection closes.
+        on_close: Called by the reading thread when the connection closes.
     """
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -374,7 +374,7 @@ def serve(connection: Connection, leave: Callable[[], Any]) -> None:
                 requests.put(connection.recv())
         except (EOFError, OSError):
             requests.put(None)
-            leave()
+            on_close()
 
     threading.Thread(target=listen, daemon=True).start()
     config = requests.get()
