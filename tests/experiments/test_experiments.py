@@ -147,3 +147,21 @@ def test_every_setting_of_a_probe_is_a_key():
     settings |= {"lr": 0.5, "weight_decay": 0.25, "standardize": True}
     (variant,) = Probing(layers=1, **settings).variants(2)
     assert vars(variant.probe) == {"layer": 1} | settings
+
+
+@pytest.mark.parametrize("kind", ["probing", "word_probing", "neurons", "selectivity"])
+def test_standardize_has_two_spellings(kind):
+    def study(**keys):
+        return a_study(corpora=["builtin:pos"], experiments=[{"kind": kind, **keys}])
+
+    assert study(standardise=True) == study(standardize=True) != study()
+    assert "standardise" not in study(standardise=True).to_toml()
+    with pytest.raises(
+        StudyError, match=r"standardise.*another spelling of `standardize`, which is also given; remove one"
+    ):
+        study(standardise=True, standardize=True)
+
+
+def test_other_experiments_have_neither_spelling():
+    with pytest.raises(StudyError, match=r"standardise"):
+        a_study(experiments=[{"kind": "incremental", "standardise": True}])
