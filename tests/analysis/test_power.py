@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -11,8 +12,10 @@ from scipy import stats
 from statsmodels.stats.power import TTestPower
 
 from whichlayers.analysis.power import (
+    equivalence_power,
     minutes_per_added_trial,
     power_estimates,
+    t_test_power,
     trials_for_equivalence,
     trials_for_interaction,
     trials_for_t_test,
@@ -122,6 +125,44 @@ def test_trials_for_t_test_have_the_promised_power():
     assert trials_for_equivalence(0.02, 0.005, 0.01) is None
     assert trials_for_t_test(0.0, 0.01) is None
     assert trials_for_t_test(1e-6, 1.0) is None  # more than MAX_TRIALS
+
+
+@pytest.mark.parametrize(("effect", "needed"), [(4.0, 3), (2.0, 5), (1.0, 10), (0.5, 34), (0.2, 199)])
+def test_trials_for_t_test_are_those_of_the_noncentral_t_distribution(effect, needed):
+    assert trials_for_t_test(effect, 1.0) == needed
+    for n, enough in ((needed, True), (needed - 1, False)):  # simulated
+        rng = np.random.default_rng(n)
+        t = (rng.normal(size=200_000) + effect * math.sqrt(n)) / np.sqrt(
+            rng.chisquare(n - 1, 200_000) / (n - 1)
+        )
+        assert (np.mean(abs(t) > stats.t.isf(0.025, n - 1)) > 0.8) == enough
+
+
+def test_power_of_t_tests_agrees_with_statsmodels_where_that_is_finite():
+    compared = 0
+    for d, n, two_sided in itertools.product(
+        (0.1, 0.5, 1.0, 2.0, 4.0), (2, 3, 5, 10, 40, 200), (True, False)
+    ):
+        expected = TTestPower().power(d, n, 0.05, alternative="two-sided" if two_sided else "larger")
+        if math.isfinite(expected):
+            compared += 1
+            assert t_test_power(d * math.sqrt(n), n - 1, 0.05, two_sided) == pytest.approx(expected, abs=1e-5)
+    assert compared > 40
+
+
+@pytest.mark.parametrize(("mean", "sd", "n"), [(0.0, 1.0, 8), (0.3, 1.0, 12), (-0.5, 0.8, 5), (0.0, 2.0, 20)])
+def test_power_of_equivalence_tests_agrees_with_simulation(mean, sd, n):
+    samples = np.random.default_rng(n).normal(mean, sd, (40_000, n))
+    error = samples.std(1, ddof=1) / math.sqrt(n)
+    critical = stats.t.isf(0.05, n - 1)
+    both = (samples.mean(1) + 1.0 > critical * error) & (samples.mean(1) - 1.0 < -critical * error)
+    assert equivalence_power(mean / sd, 1.0 / sd, n, 0.05) == pytest.approx(both.mean(), abs=0.01)
+
+
+def test_equivalence_at_zero_needs_more_trials_than_one_of_its_tests():
+    one_sided = trials_for_t_test(1.0, 2.0, alternative="larger")
+    assert trials_for_equivalence(0.0, 2.0, 1.0) > one_sided
+    assert trials_for_equivalence(0.9, 2.0, 1.0) == trials_for_t_test(0.1, 2.0, alternative="larger")
 
 
 def test_trials_for_an_interaction_fall_with_its_size():

@@ -15,9 +15,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
-from scipy import stats
-from statsmodels.stats.power import TTestIndPower, TTestPower
+from numpy.typing import NDArray
+from scipy import special, stats
 
 from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES
 from whichlayers.analysis.intervals import paired_difference
@@ -44,7 +45,8 @@ def trials_for_t_test(
     """
     if not _is_valid(effect, sd):
         return None
-    return _solve(TTestPower(), effect / sd, alpha, alternative)
+    d, two_sided = abs(effect) / sd, alternative == "two-sided"
+    return _smallest_n(lambda n: t_test_power(d * math.sqrt(n), n - 1, alpha, two_sided), 2)
 
 
 def trials_for_two_sample_test(effect: float, sd: float, alpha: float = 0.05) -> int | None:
@@ -54,16 +56,25 @@ def trials_for_two_sample_test(effect: float, sd: float, alpha: float = 0.05) ->
     """
     if not _is_valid(effect, sd):
         return None
-    return _solve(TTestIndPower(), effect / sd, alpha, "two-sided")
+    d = abs(effect) / sd
+    return _smallest_n(lambda n: t_test_power(d * math.sqrt(n / 2), 2 * n - 2, alpha, two_sided=True), 2)
 
 
 def trials_for_equivalence(mean: float, sd: float, margin: float, alpha: float = 0.05) -> int | None:
-    """Trials for an equivalence test to show that `mean` is within ±margin; None if |mean| >= margin.
+    """Trials for two one-sided t tests (TOST) to show that `mean` is within ±margin with 80% power.
 
-    Computed as the one-sided t test of the nearer bound, whose effect is margin - |mean|.
+    Args:
+        mean: The assumed true mean.
+        sd: Standard deviation of one trial, or of one paired difference.
+        margin: Equivalence margin, in the units of `sd`.
+        alpha: Significance level of each one-sided test; both must reject.
+
+    Returns:
+        At least 2; None if |mean| >= margin, if more than `MAX_TRIALS` are needed, or if `sd` is zero or not finite.
     """
-    distance = margin - abs(mean)
-    return trials_for_t_test(distance, sd, alpha, "larger") if distance > 0 else None
+    if not abs(mean) < margin or not _is_valid(margin, sd):
+        return None
+    return _smallest_n(lambda n: equivalence_power(mean / sd, margin / sd, n, alpha), 2)
 
 
 def trials_for_interaction(
@@ -95,11 +106,34 @@ def _is_valid(effect: float, sd: float) -> bool:
     return math.isfinite(effect) and math.isfinite(sd) and sd > 0 and effect != 0
 
 
-def _solve(
-    test: TTestPower | TTestIndPower, effect_size: float, alpha: float, alternative: str
-) -> int | None:
-    """Smallest whole n >= 2 with enough power; statsmodels' `solve_power` gives fractions and fails below 2."""
-    return _smallest_n(lambda n: float(test.power(abs(effect_size), n, alpha, alternative=alternative)), 2)
+def t_test_power(noncentrality: float, df: float, alpha: float, two_sided: bool) -> float:
+    """Power of a t test: probability that |T| (or T, if one-sided) exceeds its critical value.
+
+    T = (Z + noncentrality) / S with Z standard normal and S² ~ chi²(df) / df. The probability given S is averaged
+    over S, which is accurate where the noncentral t distributions of scipy and statsmodels return NaN (few degrees of
+    freedom with a large noncentrality).
+    """
+    critical = stats.t.isf(alpha / 2 if two_sided else alpha, df)
+    s, weights = _chi_quadrature(df)
+    power = special.ndtr(noncentrality - critical * s)
+    if two_sided:
+        power = power + special.ndtr(-noncentrality - critical * s)
+    return float(weights @ power)
+
+
+def equivalence_power(mean: float, margin: float, n: int, alpha: float) -> float:
+    """Power of TOST with n trials, `mean` and `margin` in standard deviations: probability that both tests reject."""
+    critical = stats.t.isf(alpha, n - 1)
+    s, weights = _chi_quadrature(n - 1)
+    upper = math.sqrt(n) * (margin - mean) - critical * s
+    lower = math.sqrt(n) * (-margin - mean) + critical * s
+    return float(weights @ np.maximum(special.ndtr(upper) - special.ndtr(lower), 0.0))
+
+
+def _chi_quadrature(df: float, nodes: int = 400) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gauss-Legendre nodes and weights, each (nodes,), to average over the quantiles of S = sqrt(chi²(df) / df)."""
+    x, weights = np.polynomial.legendre.leggauss(nodes)
+    return np.sqrt(stats.chi2.ppf((x + 1) / 2, df) / df), weights / 2
 
 
 def _smallest_n(power: Callable[[int], float], least: int) -> int | None:
