@@ -10,6 +10,7 @@ one, and so are the numbers of trials.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from whichlayers.results.frames import CURVE
 
 POWER = 0.8
 MAX_TRIALS = 1000  # upper limit of the search
+NODES = 400  # of the quadrature; enough for five digits with one degree of freedom
 
 
 def trials_for_t_test(
@@ -130,10 +132,16 @@ def equivalence_power(mean: float, margin: float, n: int, alpha: float) -> float
     return float(weights @ np.maximum(special.ndtr(upper) - special.ndtr(lower), 0.0))
 
 
-def _chi_quadrature(df: float, nodes: int = 400) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Gauss-Legendre nodes and weights, each (nodes,), to average over the quantiles of S = sqrt(chi²(df) / df)."""
-    x, weights = np.polynomial.legendre.leggauss(nodes)
+@functools.lru_cache(maxsize=4 * MAX_TRIALS)  # the searches of all comparisons of a study share it
+def _chi_quadrature(df: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gauss-Legendre nodes and weights, each (NODES,), to average over the quantiles of S = sqrt(chi²(df) / df)."""
+    x, weights = _legendre()
     return np.sqrt(stats.chi2.ppf((x + 1) / 2, df) / df), weights / 2
+
+
+@functools.cache
+def _legendre() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return np.polynomial.legendre.leggauss(NODES)
 
 
 def _smallest_n(power: Callable[[int], float], least: int) -> int | None:
