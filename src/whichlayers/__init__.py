@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from whichlayers.api import Results, load, run
     from whichlayers.errors import WhichlayersError
     from whichlayers.study.study_file import Study, load_study
-    from whichlayers.trial import Point, Probe, Surgery, Training, Trial
+    from whichlayers.trial import Point, Probe, Surgery, Training, Trial, WordProbe
 
 
 _MODULES = {
@@ -47,6 +47,7 @@ __all__ = [
     "Training",
     "Trial",
     "WhichlayersError",
+    "WordProbe",
     "__version__",
     "load",
     "load_study",

@@ -245,6 +245,11 @@ class Trial:
         )
 
 
+# Conditions of points that several packages refer to
+ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"  # the baselines
+PRETRAINED = "pretrained"  # word-level experiments: the model without finetuning
+
+
 @dataclass(frozen=True)
 class Point:
     """One point of an experiment's curve and the trial that measures it.

@@ -13,8 +13,8 @@ from whichlayers.analysis.intervals import (
 )
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
+from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED
 
-ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"  # values of the column `condition`
 BASELINES = (ALL_PRETRAINED, NONE_PRETRAINED)
 
 

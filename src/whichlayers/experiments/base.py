@@ -19,7 +19,7 @@ from whichlayers.config.sections import (
     at_least_one,
 )
 from whichlayers.text import join_list
-from whichlayers.trial import Probe, Recipe
+from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED, Probe, Recipe
 
 SHARED_KEYS = (
     "tasks",
@@ -31,7 +31,6 @@ SHARED_KEYS = (
     "keep_layer_norm",
     "reinit_lr_factor",
 )
-ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"  # conditions of the baselines
 
 Names = Annotated[
     Literal["all"] | tuple[Text, ...], BeforeValidator(lambda v: v if v == "all" else as_tuple(v))

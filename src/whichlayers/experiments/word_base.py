@@ -14,7 +14,6 @@ from whichlayers.experiments.base import SHARED_KEYS, Experiment, Names
 from whichlayers.text import join_list
 from whichlayers.trial import Norm, Subword, WordProbe
 
-PRETRAINED = "pretrained"  # in conditions: the model without finetuning
 DEFAULTS = WordProbe("", "")
 Share = Annotated[Number, Field(gt=0, le=1)]
 Shares = Annotated[tuple[Share, ...], BeforeValidator(at_least_one)]

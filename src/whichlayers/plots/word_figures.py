@@ -24,8 +24,8 @@ from whichlayers.plots.facets import (
 from whichlayers.plots.published_overlay import COLOR_NOTE, DURRANI, draw_published_points
 from whichlayers.plots.style import MARKERS, Theme
 from whichlayers.results.frame_utils import each_group
+from whichlayers.trial import PRETRAINED
 
-PRETRAINED = "pretrained"
 PUBLISHED = f"published: {DURRANI}"
 SET_ORDER = ("all neurons", "top", "random", "bottom")
 # (experiment, set of neurons) -> key of `published_word_probing`

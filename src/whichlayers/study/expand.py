@@ -23,11 +23,11 @@ from whichlayers.experiments.permutation import Permutation
 from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.prune import Prune
 from whichlayers.experiments.selectivity import Selectivity
-from whichlayers.experiments.word_base import PRETRAINED, WordExperiment
+from whichlayers.experiments.word_base import WordExperiment
 from whichlayers.experiments.word_probing import WordProbing
 from whichlayers.study.study_file import Study
 from whichlayers.text import counted
-from whichlayers.trial import Point, Probe, Recipe, Surgery, Training, Trial, WordProbe
+from whichlayers.trial import PRETRAINED, Point, Probe, Recipe, Surgery, Training, Trial, WordProbe
 
 
 class ModelInfoLike(Protocol):
