@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from whichlayers.trial import Point, Probe, Surgery, Training, Trial
+from whichlayers.trial import Point, Probe, Surgery, Training, Trial, WordProbe
 
 TRIAL = Trial("org/model", "f" * 16, "SST-2", "a" * 16, 500, 3)
 
@@ -17,6 +17,12 @@ def changed(**changes) -> Trial:
 def test_an_id_is_16_hex_digits_and_pinned():
     """Results of earlier versions are looked up by id, so the id of a trial must never change."""
     assert TRIAL.id == "60120f9628d2e531"
+
+
+def test_the_kind_of_a_trial():
+    assert TRIAL.kind == "finetune"
+    assert changed(probe=Probe(3)).kind == "probe"
+    assert changed(word_probe=WordProbe("chunks", "b" * 16)).kind == "word_probe"
 
 
 @pytest.mark.parametrize(

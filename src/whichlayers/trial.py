@@ -22,6 +22,7 @@ Neurons = Literal["layer", "all", "top", "bottom", "random"]
 Ranking = Literal["lca", "probeless"]
 Subword = Literal["last", "first", "mean"]
 Norm = Literal["squared", "plain"]
+TrialKind = Literal["finetune", "probe", "word_probe"]
 
 # Field names as they are hashed into trial ids and stored in results.db. A field may be renamed here, its stored
 # name never: ids and finished trials of existing studies would be lost.
@@ -207,6 +208,13 @@ class Trial:
     @property
     def id(self) -> str:
         return _id_of(self)
+
+    @property
+    def kind(self) -> TrialKind:
+        """What the trial runs: it finetunes a model, or it trains a sentence-level or a word-level probe."""
+        if self.word_probe is not None:
+            return "word_probe"
+        return "finetune" if self.probe is None else "probe"
 
     @property
     def finetuning(self) -> Trial | None:
