@@ -6,14 +6,10 @@ from fake_facts import a_study
 
 from whichlayers.config.errors import StudyError
 from whichlayers.config.sections import (
-    BUILTIN_NAMES,
-    GLUE_NAMES,
-    METRICS,
     ModelSpec,
     PerSize,
     TaskSpec,
     TrainingSpec,
-    glue_name,
 )
 from whichlayers.trial import Training
 
@@ -30,21 +26,6 @@ def test_training_has_all_settings_of_a_training_and_their_defaults():
     fields = {f.name for f in dataclasses.fields(Training)} - {"lr_factors"}
     assert set(TrainingSpec.model_fields) == fields
     assert TrainingSpec().at(500, None, None, ()) == Training()
-
-
-def test_names_match_those_of_the_data_package():
-    from whichlayers.data.builtin import BUILTIN_TASKS
-    from whichlayers.data.glue import ALIASES, GLUE
-    from whichlayers.data.glue import glue_name as data_glue_name
-    from whichlayers.data.metrics import CLASSIFICATION, REGRESSION
-
-    assert set(GLUE_NAMES) == set(GLUE)
-    spellings = [text for name in GLUE for text in (name, name.lower(), GLUE[name].config, f" {name}_")]
-    for name in [*spellings, *ALIASES, "reviews", "builtin:sentiment", "glue", ""]:
-        assert glue_name(name) == data_glue_name(name)
-    assert set(BUILTIN_NAMES) == {f"builtin:{name}" for name in BUILTIN_TASKS}
-    assert set(METRICS["classification"]) == set(CLASSIFICATION)
-    assert set(METRICS["regression"]) == set(REGRESSION)
 
 
 def test_a_number_per_size_holds_up_to_its_limit():
@@ -111,6 +92,14 @@ def test_where_a_task_comes_from():
         (OWN | {"metric": "acuracy"}, ["did you mean `accuracy`?"]),
         ({"name": "SST-2", "train": "train.tsv"}, ["tasks[0].train", "`source`"]),
         ({"name": "SST-2", "kind": "regression"}, ["tasks[0].kind"]),
+        (
+            {"name": "MRPC", "metric": "mcc"},
+            ['tasks[0].metric = "mcc"', 'allowed for MRPC: "accuracy", "f1"'],
+        ),
+        (
+            {"name": "builtin:acceptability", "metric": "pearson"},
+            ['tasks[0].metric = "pearson"', 'allowed for builtin:acceptability: "accuracy", "mcc"'],
+        ),
     ],
 )
 def test_invalid_combinations_of_task_keys(task, parts):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from whichlayers.data.conll import BadCorpus, read_conll, read_conllu, read_pmb, read_tagged
-from whichlayers.errors import WhichlayersError
+from whichlayers.data.conll import read_conll, read_conllu, read_pmb, read_tagged
+from whichlayers.data.tasks import BadData
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 
@@ -116,32 +116,21 @@ def test_pmb(file):
         (read_pmb, "a\tb\n", r"corpus.txt:1: no column 3; the row has 2 columns"),
         (read_pmb, PMB + "x\ty\n", r"corpus.txt:15: 2 columns, but the first row has 7"),
         (read_pmb, "a X\nb Y\n", r"corpus.txt:1: only one column: 'a X'; .* separated by tabs"),
-        (read_conll, b"He PRP B-NP\ncaf\xe9 NN I-NP\n", r"corpus.txt:2: not UTF-8 \(byte 0xe9\)"),
+        (read_conll, b"He PRP B-NP\ncaf\xe9 NN I-NP\n", r"corpus.txt:2: not UTF-8: byte 0xe9"),
         (read_conll, "", r"corpus.txt is empty"),
         (read_conll, "\n \n", r"corpus.txt is empty"),
         (read_conllu, "# only\n# comments\n", r"corpus.txt has no tagged words"),
     ],
 )
 def test_bad_files(file, reader, content, message):
-    with pytest.raises(BadCorpus, match=message):
+    with pytest.raises(BadData, match=message):
         reader(file(content))
 
 
-def test_bad_requests(file, tmp_path):
-    path = file(CONLL)
-    with pytest.raises(WhichlayersError, match="unknown format 'tsv'; choose one of conll, conllu, pmb"):
-        read_tagged(path, "tsv")  # type: ignore[arg-type]
-    with pytest.raises(WhichlayersError, match="column = 'pos': columns of a conll file are numbers"):
-        read_tagged(path, "conll", "pos")
+def test_missing_file(tmp_path):
     with pytest.raises(
-        WhichlayersError, match="column = 'pos' does not exist in a CoNLL-U file; choose one of upos, xpos"
+        BadData, match=r"absent.txt cannot be read: No such file or directory; check the file"
     ):
-        read_tagged(path, "conllu", "pos")
-    with pytest.raises(
-        WhichlayersError, match="column = 'pos' does not exist in a PMB file; choose one of sym, sem"
-    ):
-        read_tagged(path, "pmb", "pos")
-    with pytest.raises(BadCorpus, match=r"absent.txt cannot be read \(No such file"):
         read_conll(tmp_path / "absent.txt")
 
 

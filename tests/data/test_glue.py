@@ -7,7 +7,8 @@ import datasets
 import numpy as np
 import pytest
 
-from whichlayers.data.glue import GLUE, glue_name, load_glue
+from whichlayers.catalog import GLUE
+from whichlayers.data.glue import load_glue
 from whichlayers.data.tasks import BadData
 from whichlayers.errors import WhichlayersError
 
@@ -78,31 +79,6 @@ def test_the_error_for_a_missing_file_lists_existing_files(subsets):
         load_glue("RTE", subsets, dev="other.tsv")
 
 
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        ("sst2", "SST-2"),
-        ("SST_2", "SST-2"),
-        ("sst", "SST-2"),
-        ("stsb", "STS-B"),
-        ("sts-b", "STS-B"),
-        ("cola", "CoLA"),
-        ("Mnli", "MNLI"),
-        ("quora", "QQP"),
-        ("wnli", "WNLI"),
-        ("imdb", None),
-        ("", None),
-    ],
-)
-def test_names(written, name):
-    assert glue_name(written) == name
-
-
-def test_unknown_names():
-    with pytest.raises(WhichlayersError, match=r"'qnl' \(did you mean QNLI\?\); choose one of SST-2, CoLA"):
-        load_glue("qnl", "anywhere")
-
-
 # Small files in the classic layout.
 
 
@@ -152,7 +128,7 @@ def test_qqp_malformed_lines_are_skipped_and_counted(tmp_path):
     broken = ["1\t2\t3\tis this", '"\tcut in two?\t0']
     put(tmp_path / "QQP", "train.tsv", [header, "0\t1\t2\ta?\tb?\t1", *broken, "4\t5\t6\tc?\t\t0"])
     put(tmp_path / "QQP", "dev.tsv", [header, "0\t1\t2\ta?\tb?\t0"])
-    task = load_glue("qqp", tmp_path)
+    task = load_glue("QQP", tmp_path)
     assert (task.train.texts, task.train.pairs) == (["a?", "c?"], ["b?", ""])
     assert any("skipped 2 malformed lines" in note and "3, 4" in note for note in task.notes)
     assert (task.metric, task.metrics) == ("accuracy", ("accuracy", "f1"))
@@ -189,8 +165,6 @@ def test_missing_folders(tmp_path):
         load_glue("QNLI", tmp_path)
     with pytest.raises(WhichlayersError, match="is not a folder; set it to a glue_data folder, or to 'hub'"):
         load_glue("QNLI", tmp_path / "gone")
-    with pytest.raises(WhichlayersError, match="also set source to a glue_data folder"):
-        load_glue("QNLI", train="train_subset.tsv")
 
 
 # A fake hub with the columns and splits of the real dataset.

@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
-from whichlayers.data.metrics import METRICS, choose_metrics, score
+from whichlayers.catalog import METRICS
+from whichlayers.data.metrics import choose_metrics, score
 from whichlayers.errors import WhichlayersError
 
 

@@ -7,11 +7,7 @@ import dataclasses
 import pytest
 from fake_facts import FakeFacts, a_study
 
-from whichlayers.config.corpus import BUILTIN_CORPORA, FOLDER_CORPORA, TAGS, CorpusSpec
 from whichlayers.config.errors import StudyError
-from whichlayers.data import builtin
-from whichlayers.data.conll import CONLLU_COLUMNS, PMB_LAYERS
-from whichlayers.data.corpora import CORPUS_FILES
 from whichlayers.study.describe import describe_study
 from whichlayers.study.expand import expand
 from whichlayers.study.study_file import Study
@@ -134,13 +130,6 @@ def test_ids_of_other_trials_are_what_they_were():
     old = Trial("m", "mf", "t", "tf", 10, 0, surgery=Surgery(reinit=(2,)))
     assert old.id == "6689296472649a0d"
     assert Trial("m", "mf", "t", "tf", 10, 0, probe=Probe(3)).id == "1db344b03fbba304"
-
-
-def test_known_corpora_match_those_of_the_data_package():
-    assert set(BUILTIN_CORPORA) == set(builtin.BUILTIN_CORPORA)
-    assert set(FOLDER_CORPORA) == set(CORPUS_FILES)
-    assert CorpusSpec(name="ud-ewt:XPOS").name == "UD-EWT:xpos"
-    assert {name: tuple(known) for name, known in (("conllu", CONLLU_COLUMNS), ("pmb", PMB_LAYERS))} == TAGS
 
 
 OWN = {"name": "mine", "train": "a", "test": "b", "format": "conll"}

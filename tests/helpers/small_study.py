@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from whichlayers.data.builtin import load_builtin_task
+from whichlayers.data.load_task import load_task
 from whichlayers.study.study_file import Study
 
 QUICK: dict[str, Any] = {
@@ -47,7 +47,7 @@ def write_model(folder: Path, words: Iterable[str], layers: int = 2) -> Path:
 def small_study(folder: Path, **settings: Any) -> Study:
     """A study of the built-in sentiment task with a model of three layers, which is written into `folder`."""
     words = sorted(
-        {word for text in load_builtin_task("sentiment").train.texts for word in text.lower().split()}
+        {word for text in load_task("builtin:sentiment").train.texts for word in text.lower().split()}
     )
     model = write_model(folder / "model", words, layers=3)
     return Study(name="small", models=[str(model)], tasks=["builtin:sentiment"], **(QUICK | settings))

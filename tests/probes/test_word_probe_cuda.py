@@ -7,8 +7,8 @@ import torch
 from small_study import write_model
 from word_models import word_probe_results
 
-from whichlayers.data.builtin import load_builtin_task
 from whichlayers.data.corpora import load_corpus
+from whichlayers.data.load_task import load_task
 from whichlayers.data.tokenize import tokenize
 from whichlayers.engine.export_weights import with_weights
 from whichlayers.engine.finetune import finetune
@@ -27,7 +27,7 @@ def test_a_model_finetuned_and_probed_on_a_gpu_matches_the_cpu(tmp_path):
     words = {w for split in (corpus.train, corpus.test) for s in split.sentences for w in s.words}
     folder = write_model(tmp_path / "m", sorted(words))
     tokenizer, encoder = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).float()
-    data = tokenize(load_builtin_task("sentiment"), tokenizer, 32, None, "m")
+    data = tokenize(load_task("builtin:sentiment"), tokenizer, 32, None, "m")
     training = Training(epochs=1, lr=1e-3, max_length=32)
     finetuning = [Trial("m", "m", "t", "t", 64, seed, training=training) for seed in (0, 1)]
     word_probes = [WordProbe("c", corpus.fingerprint, neurons="layer", layer=layer) for layer in range(3)]

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from whichlayers.catalog import METRICS
+from whichlayers.text import join_list
+
 
 def new(
     file: Annotated[Path, typer.Argument(help="Study file to write, such as my-study.toml.")],
@@ -28,9 +31,7 @@ def new(
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(
-            help="accuracy, f1, macro_f1, mcc, pearson or spearman. Default: chosen from the label type."
-        ),
+        typer.Option(help=f"{join_list(METRICS, 'or')}. Default: chosen from the label type."),
     ] = None,
 ) -> None:
     """Write a runnable study file with all settings explained."""

@@ -7,22 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from whichlayers.catalog import BUILTIN, CORPORA, TAG_COLUMNS, CorpusFormat
 from whichlayers.config.errors import close_match, format_choices, raise_problems
 from whichlayers.config.sections import Count, Section, Text, absolute_path
 
-BUILTIN_CORPORA = ("builtin:pos", "builtin:chunk")
-FOLDER_CORPORA = ("UD-EWT:xpos", "UD-EWT:upos", "CoNLL-2000:pos", "CoNLL-2000:chunk", "PMB:sem")
-# tags of each format; conll files number their columns instead
-TAGS = {"conllu": ("upos", "xpos"), "pmb": ("sym", "sem", "cat", "sns", "rol")}
 FILE_KEYS = ("train", "test", "dev", "format", "column")
 
 
 class CorpusSpec(Section):
     """A corpus with one tag per word: built in, one of the corpora of Durrani et al. 2021, or your own files."""
 
-    name: Text = Field(
-        description=f"One of {', '.join((*BUILTIN_CORPORA, *FOLDER_CORPORA))}, or any name for your own files."
-    )
+    name: Text = Field(description=f"One of {', '.join(CORPORA)}, or any name for your own files.")
     source: Text | None = Field(
         default=None,
         description="Folder with the corpora of Durrani et al. 2021.",
@@ -41,7 +36,7 @@ class CorpusSpec(Section):
         description="File for selecting lambdas and neuron sets. Default: part of the training sentences.",
         examples=["dev.conll"],
     )
-    format: Literal["conll", "conllu", "pmb"] | None = Field(
+    format: CorpusFormat | None = Field(
         default=None,
         description="File format: conll (columns separated by white space), conllu (Universal Dependencies) or pmb "
         "(Parallel Meaning Bank).",
@@ -65,7 +60,7 @@ class CorpusSpec(Section):
     @property
     def origin(self) -> Literal["builtin", "folder", "files"]:
         """Where the corpus comes from: built in, the folder `source`, or your own files."""
-        if self.name.startswith("builtin:"):
+        if self.name.startswith(BUILTIN):
             return "builtin"
         return "files" if any(getattr(self, key) is not None for key in FILE_KEYS) else "folder"
 
@@ -75,7 +70,7 @@ class CorpusSpec(Section):
         settings = {"name": value} if isinstance(value, str) else value
         if not isinstance(settings, dict) or not isinstance(settings.get("name"), str):
             return settings
-        known = {name.lower(): name for name in (*BUILTIN_CORPORA, *FOLDER_CORPORA)}
+        known = {name.lower(): name for name in CORPORA}
         return {**settings, "name": known.get(settings["name"].lower(), settings["name"])}
 
     @model_validator(mode="after")
@@ -87,7 +82,6 @@ class CorpusSpec(Section):
 
     def _problems(self) -> list[tuple[str, str]]:
         """Pairs of key and message for keys that are missing, invalid or not allowed for this kind of corpus."""
-        known = (*BUILTIN_CORPORA, *FOLDER_CORPORA)
         if self.origin == "files":
             missing = [key for key in ("train", "test", "format") if getattr(self, key) is None]
             problems = [(key, f"`{key}` is required for your own files") for key in missing]
@@ -101,7 +95,7 @@ class CorpusSpec(Section):
                 problems.append(
                     ("source", "not used with your own files; remove it and give paths in `train` and `test`")
                 )
-            if self.name in known:
+            if self.name in CORPORA:
                 problems.append(
                     (
                         "name",
@@ -109,11 +103,11 @@ class CorpusSpec(Section):
                     )
                 )
             return problems
-        if self.name not in known:
+        if self.name not in CORPORA:
             return [
                 (
                     "name",
-                    f"unknown corpus;{close_match(self.name, known)} allowed: {format_choices(known)}, "
+                    f"unknown corpus;{close_match(self.name, CORPORA)} allowed: {format_choices(CORPORA)}, "
                     "or any name for your own files, with the keys train, test and format",
                 )
             ]
@@ -126,8 +120,7 @@ class CorpusSpec(Section):
         """The error message for an invalid `column`."""
         if self.column is None or self.format is None:
             return None
-        if self.format in TAGS:
-            names = TAGS[self.format]
+        if names := TAG_COLUMNS.get(self.format):
             return None if self.column in names else f"allowed for {self.format}: {format_choices(names)}"
         if isinstance(self.column, str):
             return "columns of a conll file are given by index: 1, 2, ..., or -1 for the last"

@@ -83,6 +83,12 @@ def format_choices(allowed: Iterable[str]) -> str:
     return ", ".join(toml.value_text(a) for a in allowed)
 
 
+def allowed_values(value: object, allowed: Iterable[str]) -> str:
+    """ "allowed: "a", "b"; did you mean `a`?", the message for a value that is not allowed."""
+    allowed = list(allowed)
+    return f"allowed: {format_choices(allowed)};{close_match(str(value), allowed)}".rstrip(";")
+
+
 def raise_problems(*problems: tuple[str | toml.KeyPath, str]) -> NoReturn:
     """Raise one or more problems from a section's validator.
 
@@ -162,8 +168,7 @@ def _message(kind: str, ctx: dict[str, Any], value: object, default: str) -> str
         case "value_error":
             return str(ctx["error"])
         case "literal_error":
-            choices = re.findall(r"'([^']*)'", ctx["expected"])
-            return f"allowed: {format_choices(choices)};{close_match(str(value), choices)}".rstrip(";")
+            return allowed_values(value, re.findall(r"'([^']*)'", ctx["expected"]))
         case "int_type" | "int_from_float":
             return "must be an integer"
         case "float_type":

@@ -6,20 +6,17 @@ from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
-from whichlayers.config.errors import close_match, format_choices, raise_problems
+from whichlayers.catalog import BUILTIN, BUILTIN_TASKS, GLUE, METRICS, Kind, glue_name, metrics_of
+from whichlayers.config.errors import allowed_values, close_match, format_choices, raise_problems
+from whichlayers.text import join_list
 from whichlayers.trial import Training
-
-GLUE_NAMES = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
-GLUE_ALIASES = {"sst": "SST-2", "sts": "STS-B", "multinli": "MNLI", "quora": "QQP"}
-BUILTIN_NAMES = ("builtin:acceptability", "builtin:sentiment", "builtin:question-answer")
-METRICS = {"classification": ("accuracy", "f1", "macro_f1", "mcc"), "regression": ("pearson", "spearman")}
 
 Size = int | float | Literal["all"]
 DEFAULTS = Training()  # defaults of [training]
@@ -127,16 +124,10 @@ def at_least_one(value: Any) -> tuple[Any, ...]:
     raise ValueError("at least one is required")
 
 
-def glue_name(name: str) -> str | None:
-    """The official name of a GLUE task, ignoring case and punctuation (sst2 -> SST-2); None if there is none."""
-    normalized = _normalize(name)
-    return next((task for task in GLUE_NAMES if _normalize(task) == normalized), GLUE_ALIASES.get(normalized))
-
-
-def _normalize(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
-
-
+if TYPE_CHECKING:  # mypy has no Literal with computed values
+    MetricName = str
+else:
+    MetricName = Literal[tuple(METRICS)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Number = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -178,8 +169,8 @@ class TaskSpec(Section):
     """A labeled task: built in, from GLUE, or your own files."""
 
     name: Text = Field(
-        description="builtin:NAME (acceptability, sentiment, question-answer), a GLUE name "
-        f"({', '.join(GLUE_NAMES)}), or any name for your own files."
+        description=f"builtin:NAME ({', '.join(name.removeprefix(BUILTIN) for name in BUILTIN_TASKS)}), a GLUE name "
+        f"({', '.join(GLUE)}), or any name for your own files."
     )
     source: Text | None = Field(
         default=None,
@@ -201,14 +192,15 @@ class TaskSpec(Section):
         examples=["question"],
     )
     label: Text | None = Field(default=None, description="Name of the label column.", examples=["label"])
-    kind: Literal["classification", "regression"] | None = Field(
+    kind: Kind | None = Field(
         default=None,
         description="Your own files: classification or regression. Default: chosen from the label type.",
         examples=["classification"],
     )
-    metric: Literal["accuracy", "f1", "macro_f1", "mcc", "pearson", "spearman"] | None = Field(
+    metric: MetricName | None = Field(
         default=None,
-        description="Metric: accuracy, f1, macro_f1 or mcc for classification; pearson or spearman for regression. "
+        description=f"Metric: {join_list(metrics_of('classification'), 'or')} for classification; "
+        f"{join_list(metrics_of('regression'), 'or')} for regression. "
         "Default: the official metric of a GLUE task; otherwise chosen from the label type.",
         examples=["accuracy"],
     )
@@ -221,11 +213,11 @@ class TaskSpec(Section):
     @property
     def origin(self) -> Literal["builtin", "glue", "files"]:
         """Where the task comes from: built in, GLUE, or your own files."""
-        if self.name.startswith("builtin:"):
+        if self.name.startswith(BUILTIN):
             return "builtin"
         names_columns = self.text or self.pair or self.label
         names_files = (self.train or self.dev) and self.source in (None, "hub")
-        return "files" if names_columns or (names_files and self.name not in GLUE_NAMES) else "glue"
+        return "files" if names_columns or (names_files and self.name not in GLUE) else "glue"
 
     @model_validator(mode="before")
     @classmethod
@@ -256,15 +248,14 @@ class TaskSpec(Section):
         """Pairs of key and message for invalid keys of a built-in task."""
         unused = self._set_keys("source", "train", "dev", "text", "pair", "label", "kind")
         problems = [(key, f"{self.name} is built in and has no key `{key}`; remove it") for key in unused]
-        if self.name not in BUILTIN_NAMES:
-            message = f"unknown built-in task; allowed: {format_choices(BUILTIN_NAMES)};"
-            problems.insert(0, ("name", (message + close_match(self.name, BUILTIN_NAMES)).rstrip(";")))
-        return problems
+        if self.name not in BUILTIN_TASKS:
+            return [("name", f"unknown built-in task; {allowed_values(self.name, BUILTIN_TASKS)}"), *problems]
+        return problems + self._metric_problems(BUILTIN_TASKS[self.name].metrics)
 
     def _glue_problems(self) -> list[tuple[str, str]]:
         """Pairs of key and message for invalid keys of a GLUE task."""
-        if self.name not in GLUE_NAMES:
-            known = (*BUILTIN_NAMES, *GLUE_NAMES)
+        if self.name not in GLUE:
+            known = (*BUILTIN_TASKS, *GLUE)
             return [
                 (
                     "name",
@@ -287,7 +278,7 @@ class TaskSpec(Section):
                 )
                 for key in self._set_keys("train", "dev")
             ]
-        return problems
+        return problems + self._metric_problems(GLUE[self.name].metrics)
 
     def _file_problems(self) -> list[tuple[str, str]]:
         """Pairs of key and message for missing or invalid keys of a task from your own files."""
@@ -302,9 +293,15 @@ class TaskSpec(Section):
             same = next((other for other in list(columns)[:i] if columns[other] == column), None)
             if same is not None:
                 problems.append((key, f"the same column as `{same}`; give different columns"))
-        if self.kind and self.metric and self.metric not in METRICS[self.kind]:
-            problems.append(("metric", f"allowed for {self.kind}: {format_choices(METRICS[self.kind])}"))
+        if self.kind is not None:
+            problems += self._metric_problems(metrics_of(self.kind), self.kind)
         return problems
+
+    def _metric_problems(self, allowed: Sequence[str], where: str = "") -> list[tuple[str, str]]:
+        """The problem of a metric that this task, or this kind of task, does not have."""
+        if self.metric is None or self.metric in allowed:
+            return []
+        return [("metric", f"allowed for {where or self.name}: {format_choices(allowed)}")]
 
     def resolved(self, base: Path) -> TaskSpec:
         """A copy with absolute paths. Files of a GLUE folder are relative to that folder and stay so."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from whichlayers.errors import WhichlayersError
+from whichlayers.catalog import TAG_COLUMNS, CorpusFormat
+from whichlayers.data.readers import read_lines
+from whichlayers.data.tasks import BadData, BadRows
 from whichlayers.text import counted
 
-CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
-PMB_LAYERS = {"sym": 2, "sem": 3, "cat": 4, "sns": 5, "rol": 6}
 Row = tuple[int, list[str]]  # line number, cells
 
 
@@ -24,7 +23,7 @@ class TaggedSentence:
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
-    number: int  # line of its first word in the file; index from 1 in a built-in corpus
+    number: int  # line of its first word in the file
 
 
 @dataclass(frozen=True)
@@ -45,13 +44,7 @@ class TaggedCorpus:
         return tuple(sorted({tag for sentence in self.sentences for tag in sentence.tags}))
 
 
-class BadCorpus(WhichlayersError):
-    """A tagged corpus that cannot be read or used."""
-
-
-def read_tagged(
-    path: str | Path, format: Literal["conll", "conllu", "pmb"], column: str | int | None = None
-) -> TaggedCorpus:
+def read_tagged(path: str | Path, format: CorpusFormat, column: str | int | None = None) -> TaggedCorpus:
     """Read a tagged corpus.
 
     Args:
@@ -61,16 +54,10 @@ def read_tagged(
             "upos" (default) or "xpos", for pmb a layer such as "sem" (default).
     """
     if format == "conll":
-        if isinstance(column, str):
-            raise WhichlayersError(
-                f"{path}: column = {column!r}: columns of a conll file are numbers; use 1, 2, ..., or -1 for the last"
-            )
-        return read_conll(path, tag_column=-1 if column is None else column)
+        return read_conll(path, tag_column=-1 if column is None else int(column))
     if format == "conllu":
         return read_conllu(path, "upos" if column is None else str(column))
-    if format == "pmb":
-        return read_pmb(path, "sem" if column is None else str(column))
-    raise WhichlayersError(f"unknown format {format!r}; choose one of conll, conllu, pmb")
+    return read_pmb(path, "sem" if column is None else str(column))
 
 
 def read_conll(path: str | Path, word_column: int = 0, tag_column: int = -1) -> TaggedCorpus:
@@ -85,19 +72,17 @@ def read_conllu(path: str | Path, tag: str = "upos") -> TaggedCorpus:
 
     Multiword tokens (3-4) and empty nodes (8.1) are skipped; the syntactic words 3 and 4 follow with their own tags.
     """
-    column = _column_of(tag, CONLLU_COLUMNS, "a CoNLL-U file")
     path = Path(path)
     blocks = (
         [(number, cells) for number, cells in block if not ("-" in cells[0] or "." in cells[0])]
         for block in _blocks(path, lambda line: line.startswith("#"), _split_tabs)
     )
-    return _corpus(path, blocks, 1, column)
+    return _corpus(path, blocks, 1, TAG_COLUMNS["conllu"][tag])
 
 
 def read_pmb(path: str | Path, layer: str = "sem") -> TaggedCorpus:
     """Read a file of the Parallel Meaning Bank. A multiword token (Charles~de~Gaulle) is treated as one word."""
-    column = _column_of(layer, PMB_LAYERS, "a PMB file")
-    path = Path(path)
+    path, column = Path(path), TAG_COLUMNS["pmb"][layer]
     documents = sum(line.startswith("# newdoc") for line in _lines(path))
     return _corpus(path, _blocks(path, _is_pmb_comment, _split_tabs), 0, column, documents or None)
 
@@ -115,16 +100,16 @@ def _corpus(
         words, tags = [], []
         for number, cells in block:
             if tag_column in (word_column, word_column - len(cells)):
-                raise BadCorpus(
+                raise BadData(
                     f"{path}:{number}: column {tag_column} contains the words; set column to that of the tags"
                 )
             word, tag = (_cell(path, number, cells, column) for column in (word_column, tag_column))
             if not word.strip():
-                raise BadCorpus(
+                raise BadData(
                     f"{path}:{number}: the word (column {word_column}) is empty; add it or delete the row"
                 )
             if not tag.strip():
-                raise BadCorpus(
+                raise BadData(
                     f"{path}:{number}: the tag of {word!r} (column {tag_column}) is empty; add a tag"
                 )
             words.append(word)
@@ -132,7 +117,7 @@ def _corpus(
         if words:
             sentences.append(TaggedSentence(tuple(words), tuple(tags), block[0][0]))
     if not sentences:
-        raise BadCorpus(
+        raise BadData(
             f"{path} has no tagged words; expected one word per line and empty lines between sentences"
         )
     return TaggedCorpus(path.stem, sentences, documents)
@@ -140,7 +125,7 @@ def _corpus(
 
 def _cell(path: Path, number: int, cells: list[str], column: int) -> str:
     if not -len(cells) <= column < len(cells):
-        raise BadCorpus(
+        raise BadData(
             f"{path}:{number}: no column {column}; the row has {counted(len(cells), 'column')}, numbered from 0"
         )
     return cells[column]
@@ -161,13 +146,13 @@ def _blocks(
             cells = split_line(line)
             if width is None and len(cells) == 1:
                 separator = "tabs" if split_line is _split_tabs else "whitespace"
-                raise BadCorpus(
+                raise BadData(
                     f"{path}:{number}: only one column: {line[:50]!r}; expected a word and its tag, separated by "
                     f"{separator}"
                 )
             width = len(cells) if width is None else width
             if len(cells) != width:
-                raise BadCorpus(
+                raise BadData(
                     f"{path}:{number}: {counted(len(cells), 'column')}, but the first row has {width}: {line[:50]!r}; "
                     "all rows must have the same number of columns"
                 )
@@ -177,30 +162,14 @@ def _blocks(
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise BadCorpus(f"{path} cannot be read ({error.strerror}); check the path") from error
-    if not raw.strip():
-        raise BadCorpus(f"{path} is empty; expected one word per line and empty lines between sentences")
-    try:
-        decoded = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        number = raw.count(b"\n", 0, error.start) + 1
-        raise BadCorpus(
-            f"{path}:{number}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file to UTF-8"
-        ) from error
-    return [line.removesuffix("\r") for line in decoded.split("\n")]  # splitlines would also split at U+2028
+    """All lines, without their line endings."""
+    bad = BadRows(str(path))
+    lines = [line.removesuffix("\n").removesuffix("\r") for line in read_lines(path, bad)]
+    bad.raise_if_any()
+    if not any(map(str.strip, lines)):
+        raise BadData(f"{path} is empty; expected one word per line and empty lines between sentences")
+    return lines
 
 
 def _split_tabs(line: str) -> list[str]:
     return line.split("\t")
-
-
-def _column_of(name: str, columns: dict[str, int], file_type: str) -> int:
-    """Column number of a named tag."""
-    if name not in columns:
-        raise WhichlayersError(
-            f"column = {name!r} does not exist in {file_type}; choose one of {', '.join(columns)}"
-        )
-    return columns[name]

@@ -11,45 +11,20 @@ a fixed seed.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
-from whichlayers.data.builtin import BUILTIN_CORPORA, load_builtin_corpus
-from whichlayers.data.conll import BadCorpus, TaggedCorpus, read_tagged
+from whichlayers.catalog import BUILTIN_CORPORA, CORPORA, CorpusFormat
+from whichlayers.data.conll import TaggedCorpus, read_tagged
+from whichlayers.data.tasks import BadData
 from whichlayers.errors import WhichlayersError
 from whichlayers.rng import permutation
 from whichlayers.text import counted
 
-Format = Literal["conll", "conllu", "pmb"]
-
-
-@dataclass(frozen=True)
-class CorpusFiles:
-    """File layout of a supported corpus, and the column of its tags."""
-
-    folders: tuple[str, ...]  # possible names of its folder
-    format: Format
-    column: str | int
-    train: str
-    test: str
-    dev: str | None = None
-
-
-_EWT = ("ud_english_ewt", "UD_English-EWT", "ud-english-ewt")
-_EWT_FILES = [f"en_ewt-ud-{part}.conllu" for part in ("train", "test", "dev")]
-_PMB_FILES = ("train.conll", "test.conll", "dev.conll")
-CORPUS_FILES: dict[str, CorpusFiles] = {
-    "UD-EWT:xpos": CorpusFiles(_EWT, "conllu", "xpos", *_EWT_FILES),
-    "UD-EWT:upos": CorpusFiles(_EWT, "conllu", "upos", *_EWT_FILES),
-    "CoNLL-2000:pos": CorpusFiles(("conll2000",), "conll", 1, "train.txt", "test.txt"),
-    "CoNLL-2000:chunk": CorpusFiles(("conll2000",), "conll", 2, "train.txt", "test.txt"),
-    "PMB:sem": CorpusFiles(("sem_pmb", "pmb"), "pmb", "sem", *_PMB_FILES),
-}
+DATA_FOLDER = Path(__file__).parent  # contains builtin/
 
 
 @dataclass(frozen=True)
@@ -96,7 +71,7 @@ def load_corpus(
     train: str | Path | None = None,
     test: str | Path | None = None,
     dev: str | Path | None = None,
-    format: Format | None = None,
+    format: CorpusFormat | None = None,
     column: str | int | None = None,
     train_words: int | None = None,
     test_words: int | None = None,
@@ -104,25 +79,17 @@ def load_corpus(
     """Load a tagged corpus.
 
     Args:
-        name: A built-in corpus, a supported corpus such as "UD-EWT:xpos", or any name for custom files.
-        source: Folder of a supported corpus.
-        train, test, dev: Custom files; dev is optional.
+        name: A corpus of the catalog, such as "builtin:pos" or "UD-EWT:xpos", or any name for custom files.
+        source: Folder that contains the folder of a corpus that is not built in.
+        train, test, dev: Custom files; dev is optional. The settings are validated in the study file.
         format, column: Format of custom files and the column of the tags (see `read_tagged`).
         train_words, test_words: Maximum number of words of the training split, and of the dev and test splits.
     """
-    if name in BUILTIN_CORPORA:
-        splits = load_builtin_corpus(name)
-    elif train is None:
-        splits = _read_supported(name, source)
-    else:
-        if test is None or format is None:
-            missing = [key for key, value in {"test": test, "format": format}.items() if value is None]
-            raise WhichlayersError(
-                f"corpus {name!r}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; a custom "
-                "corpus needs train, test and format"
-            )
+    if train is not None and test is not None and format is not None:
         files = {"train": train, "test": test, "dev": dev}
         splits = {part: read_tagged(file, format, column) for part, file in files.items() if file is not None}
+    else:
+        splits = _read_known(name, DATA_FOLDER if name in BUILTIN_CORPORA else source)
     max_words = {"train": train_words, "dev": test_words, "test": test_words}
     limited = {part: _limit_words(split, max_words[part]) for part, split in splits.items()}
     _check_several_tags(
@@ -131,11 +98,9 @@ def load_corpus(
     return Corpus(name, limited["train"], limited["test"], limited.get("dev"), tuple(_notes(limited)))
 
 
-def _read_supported(name: str, source: str | Path | None) -> dict[str, TaggedCorpus]:
-    """Read the splits of a supported corpus from its folder inside `source`."""
-    if name not in CORPUS_FILES:
-        raise WhichlayersError(_unknown_corpus_message(name))
-    files = CORPUS_FILES[name]
+def _read_known(name: str, source: str | Path | None) -> dict[str, TaggedCorpus]:
+    """Read the splits of a corpus of the catalog from its folder inside `source`."""
+    files = CORPORA[name]
     if source is None:
         raise WhichlayersError(
             f"corpus {name} cannot be downloaded; set source = ... (or --data) to the folder that contains "
@@ -167,17 +132,6 @@ def _read_supported(name: str, source: str | Path | None) -> dict[str, TaggedCor
     }
 
 
-def _unknown_corpus_message(name: str) -> str:
-    """Error message that lists the available corpora, with the closest match."""
-    allowed = [*BUILTIN_CORPORA, *CORPUS_FILES]
-    close = difflib.get_close_matches(name.lower(), [a.lower() for a in allowed], n=1, cutoff=0.5)
-    hint = next((f" (did you mean {a!r}?)" for a in allowed if a.lower() in close), "")
-    return (
-        f"unknown corpus {name!r}{hint}; choose one of {', '.join(allowed)}, or define a custom corpus with "
-        "train, test and format"
-    )
-
-
 def _limit_words(corpus: TaggedCorpus, max_words: int | None) -> TaggedCorpus:
     """A fixed random sample of complete sentences with at most max_words words in total, in file order."""
     if max_words is None or corpus.n_words <= max_words:
@@ -206,7 +160,7 @@ def _check_several_tags(where: str, full: TaggedCorpus, limited: TaggedCorpus) -
         raise WhichlayersError(
             f"{where}: with this train_words, every word has the tag {tags[0]!r}; increase train_words"
         )
-    raise BadCorpus(f"{where}: every word has the tag {tags[0]!r}; a probe needs at least two different tags")
+    raise BadData(f"{where}: every word has the tag {tags[0]!r}; a probe needs at least two different tags")
 
 
 def _notes(splits: dict[str, TaggedCorpus]) -> Iterable[str]:

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from whichlayers.catalog import Kind
 from whichlayers.data.metrics import choose_metrics
 from whichlayers.data.readers import read_records
-from whichlayers.data.tasks import BadData, BadRows, Kind, Split, Task
+from whichlayers.data.tasks import BadData, BadRows, Split, Task
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
 
@@ -45,7 +46,7 @@ class RawExamples:
 def load_file_task(
     name: str,
     train: str | Path,
-    dev: str | Path | None,
+    dev: str | Path,
     text: str,
     label: str,
     pair: str | None = None,
@@ -61,20 +62,6 @@ def load_file_task(
         kind: None infers it from the labels: regression if all are numbers and not all are integers.
         metric: Primary metric; None selects the default for the kind.
     """
-    if dev is None:
-        raise WhichlayersError(
-            f"task {name!r} has no dev file; set dev = ... to a file with the same columns as {train} and other "
-            "examples"
-        )
-    if kind not in (None, "classification", "regression"):
-        raise WhichlayersError(
-            f"task {name!r}: kind = {kind!r} is not valid; choose classification or regression"
-        )
-    if label in (text, pair) or text == pair:
-        raise WhichlayersError(
-            f"task {name!r}: text = {text!r}, {'' if pair is None else f'pair = {pair!r}, '}label = {label!r}; "
-            "these must be different columns"
-        )
     if Path(train).resolve() == Path(dev).resolve():
         raise WhichlayersError(
             f"task {name!r}: train and dev are the same file ({train}); set dev to a file of held-out examples"

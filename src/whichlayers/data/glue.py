@@ -9,138 +9,19 @@ The test sets have no public labels and are not loaded.
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from whichlayers.catalog import GLUE, GlueSpec, glue_name
 from whichlayers.data.file_task import RawExamples, encode_labels, parse_targets, read_examples
 from whichlayers.data.readers import column_names
-from whichlayers.data.tasks import BadData, BadRows, Kind, Split, Task
+from whichlayers.data.tasks import BadData, BadRows, Split, Task
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
 
 HUB_DATASET = "nyu-mll/glue"
-
-
-@dataclass(frozen=True)
-class GlueSpec:
-    """Columns, labels and metrics of a GLUE task. Columns are (text, pair); pair is None for single-sentence tasks."""
-
-    config: str  # its configuration name on the hub
-    label_names: tuple[str, ...]  # in the hub's order; () for regression
-    columns: tuple[str, str | None]  # in the TSV files
-    hub_columns: tuple[str, str | None]
-    label_columns: tuple[str, ...] = ("label",)  # in the TSV files; the first that exists is used
-    file_labels: tuple[str, ...] = ("0", "1")  # class labels in the TSV files
-    metrics: tuple[str, ...] = ("accuracy",)  # the first is the primary metric
-    header: tuple[str, ...] | None = None  # column names of files without a header line
-    evals: tuple[tuple[str, str, str], ...] = (("", "dev", "validation"),)  # (name, file, split on the hub)
-    official_rows: tuple[int, ...] = ()  # train, then each evaluation split
-    unlabeled: str | None = None  # label of rows without a gold label, skipped as in the official scripts
-    # official files have malformed lines (skipped, as on the hub) and empty texts (kept)
-    known_flaws: bool = False
-
-    @property
-    def kind(self) -> Kind:
-        return "classification" if self.label_names else "regression"
-
-
-ENTAILMENT = ("entailment", "not_entailment")
-SENTENCES = ("sentence1", "sentence2")
-GLUE: dict[str, GlueSpec] = {
-    "SST-2": GlueSpec(
-        config="sst2",
-        label_names=("negative", "positive"),
-        columns=("sentence", None),
-        hub_columns=("sentence", None),
-        official_rows=(67_349, 872),
-    ),
-    "CoLA": GlueSpec(
-        config="cola",
-        label_names=("unacceptable", "acceptable"),
-        columns=("sentence", None),
-        hub_columns=("sentence", None),
-        metrics=("mcc", "accuracy"),
-        header=("source", "label", "mark", "sentence"),
-        official_rows=(8_551, 1_043),
-    ),
-    "QNLI": GlueSpec(
-        config="qnli",
-        label_names=ENTAILMENT,
-        columns=("question", "sentence"),
-        hub_columns=("question", "sentence"),
-        file_labels=ENTAILMENT,
-        official_rows=(104_743, 5_463),
-    ),
-    "RTE": GlueSpec(
-        config="rte",
-        label_names=ENTAILMENT,
-        columns=SENTENCES,
-        hub_columns=SENTENCES,
-        file_labels=ENTAILMENT,
-        official_rows=(2_490, 277),
-    ),
-    "MRPC": GlueSpec(
-        config="mrpc",
-        label_names=("not_equivalent", "equivalent"),
-        columns=("#1 String", "#2 String"),
-        hub_columns=SENTENCES,
-        label_columns=("Quality",),
-        metrics=("accuracy", "f1"),
-        official_rows=(3_668, 408),
-    ),
-    "STS-B": GlueSpec(
-        config="stsb",
-        label_names=(),
-        columns=SENTENCES,
-        hub_columns=SENTENCES,
-        label_columns=("score",),
-        metrics=("pearson", "spearman"),
-        official_rows=(5_749, 1_500),
-    ),
-    "MNLI": GlueSpec(
-        config="mnli",
-        label_names=("entailment", "neutral", "contradiction"),
-        columns=SENTENCES,
-        hub_columns=("premise", "hypothesis"),
-        label_columns=("gold_label", "label"),
-        file_labels=("entailment", "neutral", "contradiction"),
-        evals=(
-            ("", "dev_matched", "validation_matched"),
-            ("mismatched", "dev_mismatched", "validation_mismatched"),
-        ),
-        official_rows=(392_702, 9_815, 9_832),
-        unlabeled="-",
-        known_flaws=True,
-    ),
-    "QQP": GlueSpec(
-        config="qqp",
-        label_names=("not_duplicate", "duplicate"),
-        columns=("question1", "question2"),
-        hub_columns=("question1", "question2"),
-        label_columns=("is_duplicate",),
-        metrics=("accuracy", "f1"),
-        official_rows=(363_846, 40_430),
-        known_flaws=True,
-    ),
-    "WNLI": GlueSpec(
-        config="wnli",
-        label_names=("not_entailment", "entailment"),
-        columns=SENTENCES,
-        hub_columns=SENTENCES,
-        official_rows=(635, 71),
-    ),
-}
-ALIASES = {"sst": "SST-2", "sts": "STS-B", "multinli": "MNLI", "quora": "QQP"}
-
-
-def glue_name(name: str) -> str | None:
-    """The official name of a GLUE task, ignoring case and hyphens; None if it is not a GLUE task."""
-    normalized = _normalize(name)
-    return next((task for task in GLUE if _normalize(task) == normalized), ALIASES.get(normalized))
 
 
 def load_glue(
@@ -149,37 +30,27 @@ def load_glue(
     """Load a GLUE task.
 
     Args:
-        name: Name of the task.
+        name: Name of the task in `GLUE`.
         folder: glue_data folder, or the folder of the task itself; None loads from the hub.
         train, dev: Other files in the task's folder, such as train_subset.tsv or dev.tsv.gz.
     """
-    task = glue_name(name)
-    if task is None:
-        close = difflib.get_close_matches(_normalize(name), [_normalize(known) for known in GLUE], n=1)
-        hint = f" (did you mean {glue_name(close[0])}?)" if close else ""
-        raise WhichlayersError(f"unknown GLUE task {name!r}{hint}; choose one of {', '.join(GLUE)}")
-    spec = GLUE[task]
+    spec = GLUE[name]
     notes: list[str] = []
-    if folder is None:
-        if train or dev:
-            raise WhichlayersError(
-                f"{task}: train and dev are file names in a local folder; also set source to a glue_data folder"
-            )
-        splits = _from_hub(task, spec)
-    else:
-        splits = _from_folder(task, spec, Path(folder), train, dev, notes)
+    splits = (
+        _from_hub(name, spec) if folder is None else _from_folder(name, spec, Path(folder), train, dev, notes)
+    )
     for (split_name, split), official in zip(splits.items(), spec.official_rows, strict=False):
         if len(split) != official:
             label = split_name.replace("eval/", "dev ").strip()
             notes.append(f"{label} has {counted(len(split), 'row')}, the official split has {official:,}")
     return Task(
-        name=task,
+        name=name,
         kind=spec.kind,
         label_names=spec.label_names,
         metric=spec.metrics[0],
         metrics=spec.metrics,
         train=splits.pop("train"),
-        evals={name.removeprefix("eval/"): split for name, split in splits.items()},
+        evals={key.removeprefix("eval/"): split for key, split in splits.items()},
         notes=tuple(notes),
     )
 
@@ -299,8 +170,3 @@ def _hub_split(task: str, spec: GlueSpec, rows: Any) -> Split:
                 f"{len(spec.label_names) - 1}"
             )
     return Split(columns[text], columns[pair] if pair else None, labels)
-
-
-def _normalize(name: str) -> str:
-    """Lower case, letters and digits only."""
-    return "".join(c for c in name.lower() if c.isalnum())

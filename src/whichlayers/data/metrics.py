@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from whichlayers.data.tasks import Kind
+from whichlayers.catalog import METRICS, Kind, metrics_of
 from whichlayers.errors import WhichlayersError
 
 
@@ -54,17 +54,14 @@ def _constant(predictions: np.ndarray, labels: np.ndarray) -> bool:
     return bool(np.ptp(predictions) == 0 or np.ptp(labels) == 0)
 
 
-CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+SCORERS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # of the metrics in the catalog
     "accuracy": _accuracy,
     "f1": _f1,
     "macro_f1": _macro_f1,
     "mcc": _mcc,
-}
-REGRESSION: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "pearson": _pearson,
     "spearman": _spearman,
 }
-METRICS = {**CLASSIFICATION, **REGRESSION}
 
 
 def score(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -86,17 +83,14 @@ def score(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -
         labels = labels.astype(np.float64)
         if not np.isfinite(predictions).all():
             return {name: float("nan") for name in metrics}
-    return {name: METRICS[name](predictions, labels) for name in metrics}
+    return {name: SCORERS[name](predictions, labels) for name in metrics}
 
 
 def choose_metrics(
     kind: Kind, n_classes: int, metric: str | None, where: str = "metric"
 ) -> tuple[str, tuple[str, ...]]:
     """(primary metric, all metrics) of a custom task; `where` is the name of the setting in error messages."""
-    if kind == "regression":
-        allowed = tuple(REGRESSION)
-    else:
-        allowed = ("accuracy", "f1", "macro_f1", "mcc") if n_classes == 2 else ("accuracy", "macro_f1", "mcc")
+    allowed = tuple(m for m in metrics_of(kind) if n_classes == 2 or not METRICS[m].binary_only)
     metric = metric or allowed[0]
     if metric not in allowed:
         classes = f" with {n_classes} classes" if kind == "classification" else ""

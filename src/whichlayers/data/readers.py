@@ -44,18 +44,15 @@ def read_records(
     if extension == ".parquet":
         yield from _parquet_values(path, columns)
     elif extension == ".jsonl":
-        yield from _json_values(_lines(path, bad), columns, bad)
+        yield from _json_values(read_lines(path, bad), columns, bad)
     else:
-        lines = _lines(path, bad)
-        rows = _csv_records(lines, bad) if extension == ".csv" else _tsv_records(lines)
-        yield from _delimited_values(path, rows, columns, header, bad, malformed)
+        yield from _delimited_values(path, _records(path, bad), columns, header, bad, malformed)
 
 
 def column_names(path: Path) -> list[str]:
     """Column names in the header of a TSV or CSV file."""
     bad = BadRows(str(path))
-    lines = _lines(path, bad)
-    return _header(_csv_records(lines, bad) if _format(path) == ".csv" else _tsv_records(lines), bad)
+    return _header(_records(path, bad), bad)
 
 
 def check_columns(path: Path, columns: list[str]) -> None:
@@ -81,11 +78,9 @@ def count_rows(path: Path) -> int | None:
             raise BadData(f"{path} cannot be read as Parquet: {error}") from error
     if path.stat().st_size > MAX_BYTES_TO_COUNT:
         return None
-    lines = _lines(path, bad)
     if extension == ".jsonl":
-        return sum(1 for line in lines if line.strip())
-    rows = _csv_records(lines, bad) if extension == ".csv" else _tsv_records(lines)
-    return max(0, sum(1 for _ in rows) - 1)  # without the header
+        return sum(1 for line in read_lines(path, bad) if line.strip())
+    return max(0, sum(1 for _ in _records(path, bad)) - 1)  # without the header
 
 
 def _format(path: Path) -> str:
@@ -100,7 +95,7 @@ def _format(path: Path) -> str:
     return extension
 
 
-def _lines(path: Path, bad: BadRows) -> Iterator[str]:
+def read_lines(path: Path, bad: BadRows) -> Iterator[str]:
     """Decoded lines with their line endings. Only \\n ends a line: str.splitlines would also split at U+2028."""
     opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     try:
@@ -119,7 +114,14 @@ def _lines(path: Path, bad: BadRows) -> Iterator[str]:
                     bad.add(number, f"not UTF-8: {where}; save the file as UTF-8")
                     yield raw.decode(errors="replace")
     except (OSError, EOFError, zlib.error) as error:
-        raise BadData(f"{path} cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise BadData(f"{path} cannot be read: {reason}; check the file") from error
+
+
+def _records(path: Path, bad: BadRows) -> Iterator[Record]:
+    """Rows of a TSV or CSV file, including the header."""
+    lines = read_lines(path, bad)
+    return _csv_records(lines, bad) if _format(path) == ".csv" else _tsv_records(lines)
 
 
 def _tsv_records(lines: Iterator[str]) -> Iterator[Record]:

@@ -10,14 +10,13 @@ import bisect
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
+from whichlayers.catalog import Kind
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
 
-Kind = Literal["classification", "regression"]
 MAX_LISTED_ROWS = 5  # invalid rows that an error lists
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from whichlayers.data.tasks import Kind, Split, Task
+from whichlayers.catalog import Kind
+from whichlayers.data.tasks import Split, Task
 from whichlayers.errors import WhichlayersError
 from whichlayers.files import atomic_write
 from whichlayers.text import counted

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePath
 
-METRICS = {
-    "accuracy": "accuracy",
-    "f1": "F1",
-    "macro_f1": "macro F1",
-    "mcc": "Matthews correlation",
-    "pearson": "Pearson correlation",
-    "spearman": "Spearman correlation",
+from whichlayers.catalog import METRICS
+
+MEASURES = {  # what is measured besides the metrics of tasks
     "distance": "weight change",
     "spectral norm, min-max scaled": "weight change, scaled",
     "spread": "fraction of the top neurons",
@@ -72,7 +68,7 @@ ORDER = list(EXPERIMENTS)
 
 def metric_name(metric: str) -> str:
     """Display name of a metric, e.g. "Matthews correlation" for "mcc"."""
-    return METRICS.get(metric, metric)
+    return METRICS[metric].display_name if metric in METRICS else MEASURES.get(metric, metric)
 
 
 def experiment_name(experiment: str) -> str:

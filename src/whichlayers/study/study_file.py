@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
+from whichlayers.catalog import glue_name
 from whichlayers.config import toml
 from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.errors import (
@@ -39,7 +40,6 @@ from whichlayers.config.sections import (
     TrainingSpec,
     as_tuple,
     at_least_one,
-    glue_name,
 )
 from whichlayers.experiments import KINDS, AnyExperiment
 from whichlayers.experiments.base import Flags, Recipes

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from whichlayers.catalog import BUILTIN_CORPORA
 from whichlayers.config import toml
-from whichlayers.config.corpus import BUILTIN_CORPORA, FILE_KEYS, CorpusSpec
+from whichlayers.config.corpus import FILE_KEYS, CorpusSpec
 from whichlayers.config.errors import StudyError
 from whichlayers.config.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
 from whichlayers.errors import WhichlayersError
@@ -156,7 +157,7 @@ def _task_sections(task: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _corpus_sections() -> Iterator[str]:
-    yield _disabled("[[corpora]]\n" + _settings(CorpusSpec, {"name": BUILTIN_CORPORA[0]}, ["name"]))
+    yield _disabled("[[corpora]]\n" + _settings(CorpusSpec, {"name": next(iter(BUILTIN_CORPORA))}, ["name"]))
     folder_keys = [key for key in CorpusSpec.key_order() if key not in FILE_KEYS]
     yield _disabled("[[corpora]]\n" + _settings(CorpusSpec, {"name": "UD-EWT:xpos"}, folder_keys))
     yield _disabled("[[corpora]]\n" + _settings(CorpusSpec, {"name": "my-tags"}, ["name", *FILE_KEYS]))
