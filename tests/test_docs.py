@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from whichlayers.analysis.claims import as_table, durrani2021, singh2020, tamkin2020
-from whichlayers.config import toml
 from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
 from whichlayers.experiments import KINDS
@@ -25,7 +24,7 @@ from whichlayers.experiments.word_base import WORD_KEYS
 from whichlayers.models.families import FAMILIES, UNSUPPORTED_FAMILIES
 from whichlayers.report.tables import CELL, FURTHER, STATISTICS
 from whichlayers.results.schema import SCHEMA
-from whichlayers.study.study_file import ONE_OR_LIST, Study
+from whichlayers.study.study_file import Study, format_setting
 from whichlayers.study.template import redefines
 from whichlayers.trial import Recipe
 
@@ -121,11 +120,7 @@ def default_of(key: str, field: FieldInfo) -> str:
         return "none"
     if isinstance(value, Section):
         return "see below"
-    if isinstance(value, PerSize):
-        value = value.plain()
-    if key in ONE_OR_LIST and len(value) == 1:
-        value = value[0]
-    return f"`{toml.value_text(value)}`"
+    return f"`{format_setting(key, value)}`"
 
 
 def regenerate(page: str) -> str:

@@ -21,7 +21,6 @@ from whichlayers.analysis.power import (
     trials_for_t_test,
     trials_for_two_sample_test,
 )
-from whichlayers.study.add_trials import with_more_trials
 from whichlayers.study.study_file import Study
 
 
@@ -104,7 +103,7 @@ def test_a_study_with_more_trials_keeps_the_seeds_that_it_has():
         ],
         trials={"500": 5, "default": 3},
     )
-    more = with_more_trials(study, 2)
+    more = study.with_more_trials(2)
     assert more.trials.plain() == {"500": 7, "default": 5}
     incremental, permutation = more.experiments
     assert incremental.trials is None

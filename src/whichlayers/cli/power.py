@@ -83,12 +83,10 @@ def power(
 def _add(folder: StudyFolder, more: int) -> str:
     """Add trials to the study file in the folder; returns a message."""
     from whichlayers.results.lock import study_lock
-    from whichlayers.study.add_trials import with_more_trials
     from whichlayers.study.study_file import load_study
 
     with study_lock(folder.path):
-        extended = with_more_trials(load_study(folder.study_file), more)
-        folder.write_study(extended.to_toml())
+        folder.write_study(load_study(folder.study_file).with_more_trials(more).to_toml())
     return (
         f"added {counted(more, 'trial')} of every point to {folder.study_file}; existing results are kept. Run the"
         f" new trials with: whichlayers run {folder.path}"

@@ -68,6 +68,10 @@ class PerSize:
         """The count for `size` training examples."""
         return next((number for limit, number in self.steps if size <= limit), self.default)
 
+    def plus(self, more: int) -> PerSize:
+        """The count, increased by `more` at every training size."""
+        return PerSize(self.default + more, tuple((limit, number + more) for limit, number in self.steps))
+
     def plain(self) -> int | dict[str, int]:
         """The value in a study file: 3, or {"500": 50, "default": 3}."""
         if not self.steps:

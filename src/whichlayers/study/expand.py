@@ -30,37 +30,34 @@ from whichlayers.text import counted
 from whichlayers.trial import PRETRAINED, Point, Probe, Recipe, Surgery, Training, Trial, WordProbe
 
 
-class ModelInfoLike(Protocol):
-    """Metadata of a model."""
+class InfoLike(Protocol):
+    """Metadata of a model, task or corpus."""
 
     @property
     def name(self) -> str: ...
     @property
     def fingerprint(self) -> str: ...
+
+
+class ModelInfoLike(InfoLike, Protocol):
+    """Metadata of a model."""
+
     @property
     def depth(self) -> int: ...
     @property
     def has_pooler(self) -> bool: ...
 
 
-class TaskInfoLike(Protocol):
+class TaskInfoLike(InfoLike, Protocol):
     """Metadata of a task."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
     @property
     def train_rows(self) -> int: ...
 
 
-class CorpusInfoLike(Protocol):
+class CorpusInfoLike(InfoLike, Protocol):
     """Metadata of a corpus."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
     @property
     def has_validation_data(self) -> bool: ...
 
@@ -255,9 +252,7 @@ def _sizes(study: Study, experiment: AnyExperiment, task: TaskSpec) -> tuple[Siz
     return experiment.train_sizes or task.train_sizes or study.train_sizes
 
 
-def _duplicates(
-    key: str, infos: Sequence[ModelInfoLike | TaskInfoLike | CorpusInfoLike]
-) -> Iterator[Problem]:
+def _duplicates(key: str, infos: Sequence[InfoLike]) -> Iterator[Problem]:
     """Sections whose content has the same fingerprint as an earlier one."""
     seen: dict[str, int] = {}
     for i, info in enumerate(infos):

@@ -254,6 +254,17 @@ class Study(Section):
         study._file = self._file
         return study
 
+    def with_more_trials(self, more: int) -> Study:
+        """A copy with `more` additional trials of every point. The seeds, ids and results of the others stay valid."""
+        experiments = []
+        for experiment in self.experiments:
+            counts = {key: getattr(experiment, key, None) for key in ("trials", "baseline_trials")}
+            added = {key: count.plus(more) for key, count in counts.items() if count is not None}
+            experiments.append(experiment.model_copy(update=added))
+        study = Study(**(self.settings() | {"trials": self.trials.plus(more), "experiments": experiments}))
+        study._file = self._file
+        return study
+
     def error(self, problems: Sequence[Problem]) -> StudyError:
         """A `StudyError` with the file and the line of each problem, for checks made after loading."""
         return StudyError(problems, self._file, self._text)
@@ -308,15 +319,18 @@ def _with_all_tasks(experiment: Any) -> Any:
 
 def _format_keys(settings: dict[str, Any]) -> str:
     """The settings as lines of TOML; None is left out."""
-    lines = []
-    for key, value in settings.items():
-        if isinstance(value, PerSize):
-            value = value.plain()
-        if key in ONE_OR_LIST and value is not None and len(value) == 1:
-            value = value[0]
-        if value is not None:
-            lines.append(f"{key} = {toml.value_text(value)}\n")
-    return "".join(lines)
+    return "".join(
+        f"{key} = {format_setting(key, value)}\n" for key, value in settings.items() if value is not None
+    )
+
+
+def format_setting(key: str, value: Any) -> str:
+    """The value of a key as TOML."""
+    if isinstance(value, PerSize):
+        value = value.plain()
+    if key in ONE_OR_LIST and isinstance(value, tuple) and len(value) == 1:
+        value = value[0]
+    return toml.value_text(value)
 
 
 def _syntax_error(error: tomllib.TOMLDecodeError, text: str, file: str) -> StudyError:

