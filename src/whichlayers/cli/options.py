@@ -1,13 +1,174 @@
-"""Arguments shared by several commands."""
+"""Arguments and options shared by several commands, and the study that they select."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+from whichlayers.errors import WhichlayersError
+from whichlayers.results.folder import STUDY_FILE, folder_of
+
+if TYPE_CHECKING:
+    from whichlayers.study.study_file import Study
 
 StudyFolderPath = Annotated[
     Path,
     typer.Argument(metavar="STUDY", help="Folder of a study, a file in it, or its study file."),
 ]
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """The argument and the options that `plan` and `run` share."""
+
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="A study file, the folder of a study to resume, or a preset (see whichlayers presets).",
+        ),
+    ]
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Folder for the results. Default: the name of the study.")
+    ] = None
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Model to use instead of the study's; may be repeated."),
+    ] = None
+    data: Annotated[
+        str | None, typer.Option("--data", help='Source of GLUE tasks and corpora: a folder, or "hub".')
+    ] = None
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option("--recipe", help="Re-initialization recipes, comma-separated or repeated; each is run."),
+    ] = None
+    trials: Annotated[int | None, typer.Option("--trials", help="Number of trials per point.")] = None
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sizes",
+            help="Training sizes, comma-separated or repeated: numbers (500), fractions (0.1) or all.",
+        ),
+    ] = None
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tasks",
+            help="Tasks, comma-separated or repeated: tasks of the study, GLUE tasks or builtin:NAME.",
+        ),
+    ] = None
+    words: Annotated[
+        int | None,
+        typer.Option(
+            "--words", min=1, help="Maximum number of training words, and of test words, of each corpus."
+        ),
+    ] = None
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="cpu, cuda, cuda:1 or cuda:0,cuda:1. Default: all GPUs, else the CPU."),
+    ] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            help="Number of worker processes; 0: train in this process. Default: one per core or GPU.",
+        ),
+    ] = None
+    max_stack: Annotated[
+        int | None,
+        typer.Option(
+            "--max-stack",
+            help="Maximum number of trials trained as one stack. Default: as many as fit in memory, up to 64 on a "
+            "GPU and 4 on a CPU.",
+        ),
+    ] = None
+
+    def select(self) -> tuple[Study, Path]:
+        """The study with the options applied, and the folder for its results."""
+        if self.trials is not None and self.trials < 1:
+            raise WhichlayersError(f"--trials {self.trials}: must be at least 1")
+        study, default_folder = find_study(self.study)
+        overrides = {
+            "models": self.model or None,
+            "tasks": _split_commas(self.tasks),
+            "source": self.data,
+            "recipe": _split_commas(self.recipe),
+            "trials": self.trials,
+            "sizes": [_parse_size(text) for text in _split_commas(self.sizes) or ()] or None,
+            "words": self.words,
+        }
+        if any(value is not None for value in overrides.values()):
+            study = study.override(**overrides)  # type: ignore[arg-type]
+        return study, self.folder or default_folder
+
+
+def with_study_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command: its first parameter, a `StudyOptions`, becomes one parameter of the CLI per field."""
+    shared = fields(StudyOptions)
+    hints = get_type_hints(StudyOptions, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in shared
+    ]
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> None:
+        options = StudyOptions(**{field.name: values.pop(field.name) for field in shared})
+        command(options, **values)
+
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
+
+
+def find_study(name: str) -> tuple[Study, Path]:
+    """The study in a folder or a file, or the preset of this name, and the default folder for its results."""
+    from whichlayers.config.errors import close_match
+    from whichlayers.study.preset import list_presets, load_preset
+    from whichlayers.study.study_file import load_study
+
+    path = Path(name)
+    if (path / STUDY_FILE).is_file():
+        return load_study(path), path
+    if path.is_file() or path.suffix == ".toml":
+        return load_study(path), folder_of(path)
+    presets = list_presets()
+    if name not in presets:
+        if path.is_dir():
+            raise WhichlayersError(
+                f"{name} is a folder without {STUDY_FILE}: no study was run in it; give a study file"
+            )
+        raise WhichlayersError(
+            f"no study file or preset {name};{close_match(name, presets)} presets: {', '.join(presets)}; create a"
+            " study file with: whichlayers new my-study.toml"
+        )
+    return load_preset(name), Path(name.replace("/", "-"))
+
+
+def _split_commas(values: list[str] | None) -> list[str] | None:
+    """Values of an option that may be comma-separated, repeated, or both; None without values."""
+    return [part.strip() for text in values or () for part in text.split(",") if part.strip()] or None
+
+
+def _parse_size(text: str) -> int | float | str:
+    if text == "all":
+        return text
+    try:
+        return float(text) if "." in text or "e" in text else int(text)
+    except ValueError:
+        raise WhichlayersError(
+            f"--sizes {text}: give numbers of examples (500), fractions (0.1) or all, separated by commas"
+        ) from None

@@ -12,21 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whichlayers.cli.format import console, format_bytes, format_duration, make_table, stderr_console
-from whichlayers.cli.run import (
-    DataOption,
-    DeviceOption,
-    FolderOption,
-    MaxStackOption,
-    ModelsOption,
-    RecipeOption,
-    SizesOption,
-    StudyArgument,
-    TasksOption,
-    TrialsOption,
-    WordsOption,
-    WorkersOption,
-    select_study,
-)
+from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
 from whichlayers.trial import Trial
@@ -36,35 +22,22 @@ if TYPE_CHECKING:
     from whichlayers.runs.cost_model import DiskUsage, TimeRange
     from whichlayers.runs.plan import Stack
 
-GpusOption = Annotated[
-    str | None,
-    typer.Option(
-        "--gpus",
-        help="Also estimate the time on this many GPUs like this one (8), or on GPUs of these relative speeds,"
-        " where this one has speed 1 (1,1,0.5).",
-    ),
-]
-NoMeasureOption = Annotated[
-    bool,
-    typer.Option("--no-measure", help="Only check and count; do not train to measure the time."),
-]
 
-
+@with_study_options
 def plan(
-    study: StudyArgument,
-    folder: FolderOption = None,
-    model: ModelsOption = None,
-    data: DataOption = None,
-    recipe: RecipeOption = None,
-    trials: TrialsOption = None,
-    sizes: SizesOption = None,
-    tasks: TasksOption = None,
-    words: WordsOption = None,
-    device: DeviceOption = None,
-    workers: WorkersOption = None,
-    max_stack: MaxStackOption = None,
-    gpus: GpusOption = None,
-    no_measure: NoMeasureOption = False,
+    options: StudyOptions,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            help="Also estimate the time on this many GPUs like this one (8), or on GPUs of these relative speeds,"
+            " where this one has speed 1 (1,1,0.5).",
+        ),
+    ] = None,
+    no_measure: Annotated[
+        bool,
+        typer.Option("--no-measure", help="Only check and count; do not train to measure the time."),
+    ] = False,
 ) -> None:
     """Check a study and estimate its trials, time and disk space. Trains for at most a minute."""
     from whichlayers.runs import assets, machine
@@ -72,19 +45,19 @@ def plan(
     from whichlayers.runs.resources import choose_resources
     from whichlayers.study.describe import describe_study
 
-    selected = select_study(study, folder, model, data, recipe, trials, sizes, tasks, words)
-    resources = choose_resources(machine.choose_devices(device), workers, max_stack)
+    study, folder = options.select()
+    resources = choose_resources(machine.choose_devices(options.device), options.workers, options.max_stack)
     speeds = gpu_speeds(gpus, resources.on_cuda)
     out = console()
-    out.print(describe_study(selected.study), soft_wrap=True, markup=False, highlight=False)
+    out.print(describe_study(study), soft_wrap=True, markup=False, highlight=False)
     out.print()
     estimate = estimate_study(
-        selected.study,
-        selected.folder,
+        study,
+        folder,
         resources,
         speeds,
         measure=not no_measure,
-        fewer_workers=workers is None,
+        fewer_workers=options.workers is None,
         show_activity=ActivityDisplay(stderr_console()),
         make_assets=assets.Assets,
     )
@@ -99,7 +72,7 @@ def plan(
         out.print(Text(f"{'':<6}{note}", style="yellow"), soft_wrap=True)
     if estimate.done:
         total, verb = counted(len(estimate.trials), "trial"), "is" if len(estimate.trials) == 1 else "are"
-        show("done", f"{estimate.done:,} of {total} {verb} done in {selected.folder}")
+        show("done", f"{estimate.done:,} of {total} {verb} done in {folder}")
     if estimate.here is not None:
         workers_text = _format_workers(estimate.resources.workers, estimate.resources.devices)
         show("time", f"{format_time_range(estimate.here)} on {workers_text}")
