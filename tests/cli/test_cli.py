@@ -29,7 +29,7 @@ def fake_engine(monkeypatch, tmp_path):
     monkeypatch.delenv("WHICHLAYERS_DEBUG", raising=False)
     monkeypatch.setenv("COLUMNS", "160")
     real = functools.partial(
-        run_study.run, engine=fakes.ENGINE, assets=fakes.FakeAssets(), workers=0, device="cpu"
+        run_study.run, handlers=fakes.HANDLERS, assets=fakes.FakeAssets(), workers=0, device="cpu"
     )
     monkeypatch.setattr(run_study, "run", lambda *args, **options: real(*args, **(options | {"workers": 0})))
     monkeypatch.setattr(assets, "Assets", lambda cache: fakes.FakeAssets())
@@ -147,7 +147,6 @@ def test_plan_reports_the_errors_of_run_also_without_measuring(monkeypatch):
 def test_plan_shows_its_current_activity(monkeypatch):
     monkeypatch.setattr(estimate, "fit_memory", lambda resources, *rest: resources)
     monkeypatch.setattr(estimate, "time_stacks", lambda *arguments: StudyTiming((), 0.0))
-    monkeypatch.setattr(estimate, "sentence_activation_bytes", lambda *arguments: 0)
     assert "timing a few steps of 1 kind of stack ..." in call("plan", "mine.toml").stderr
     two = call("plan", "mine.toml", "--tasks", "builtin:sentiment,builtin:acceptability").stderr
     assert "timing a few steps of 2 kinds of stack ..." in two

@@ -25,7 +25,7 @@ if __name__ == "__main__":
         device="cpu",
         workers=int(workers),
         max_stack=int(max_stack),
-        engine=fakes.ENGINE,
+        handlers=fakes.HANDLERS,
         assets=fakes.FakeAssets(),
         on_event=print_event,
     )

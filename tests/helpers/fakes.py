@@ -1,6 +1,6 @@
-"""Fakes of models, data and the engine: a study that runs in milliseconds, without torch.
+"""Fakes of models, data and trial handlers: a study that runs in milliseconds, without torch.
 
-Environment variables, which worker processes inherit, control the fake engine:
+Environment variables, which worker processes inherit, control the fake handler:
 FAKE_LOG        a file to which the id of every computed trial is appended
 FAKE_SECONDS    duration of one epoch of a stack
 FAKE_FAIL_SEED  seed of the trials that raise an exception
@@ -17,13 +17,16 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
+from whichlayers.engine.cost import MemoryCost
 from whichlayers.results.records import ModelRow, RunRow, TaskRow
+from whichlayers.runs.handlers import Handlers, TrialHandler
+from whichlayers.runs.handlers.finetune import FinetuneHandler
 from whichlayers.runs.plan import trial_steps
 from whichlayers.study.study_file import Study
-from whichlayers.trial import Point, Surgery, Training, Trial
+from whichlayers.trial import Point, Surgery, Training, Trial, TrialKind
 
-ENGINE = "fakes:engine"
 DEPTH = 4
 
 # rows of results.db for the model and the task of `make_trial`, and for a run
@@ -66,24 +69,49 @@ def fake_result(trial: Trial, error: str | None = None) -> FakeTrialResult:
     return FakeTrialResult(trial.id, epochs, error)
 
 
-def engine(stack, runner, on_epoch, on_steps):
-    trials = stack.trials
-    if stack.size > int(os.environ.get("FAKE_MAX_STACK", "1000")):
-        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-    seeds = {str(trial.seed) for trial in trials}
-    results = [fake_result(trial) for trial in trials]
-    for epoch in range(trials[0].training.epochs):
-        time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
-        on_steps(sum(map(trial_steps, trials)) // trials[0].training.epochs)
-        for result in results:
-            on_epoch(result.trial_id, result.epochs[epoch])
-        if os.environ.get("FAKE_FAIL_SEED") in seeds:
-            raise ValueError("this seed is bad")
-        if os.environ.get("FAKE_KILL_SEED") in seeds:
-            kill_this_process()
-    with open(os.environ.get("FAKE_LOG", os.devnull), "a") as log:
-        log.write("".join(f"{trial.id}\n" for trial in trials))
-    return results
+class FakeHandler(FinetuneHandler):
+    """In place of the handlers of all kinds; `cost` is the memory of a trial."""
+
+    def __init__(self, cost: MemoryCost | None = None) -> None:
+        self.cost = cost
+
+    def stack_key(self, trial, assets):
+        return stack_key(trial)
+
+    def prepare(self, worker):
+        pass
+
+    def measure_memory(self, trial, worker, max_stack):
+        return self.cost
+
+    def cache_bytes(self, trials, assets):
+        return 0
+
+    def run(self, trials, worker, settings, report):
+        if max(len(trials), settings.slots or 0) > int(os.environ.get("FAKE_MAX_STACK", "1000")):
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        seeds = {str(trial.seed) for trial in trials}
+        results = [fake_result(trial) for trial in trials]
+        for epoch in range(trials[0].training.epochs):
+            time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+            report.steps(sum(map(trial_steps, trials)) // trials[0].training.epochs)
+            for result in results:
+                report.epoch(result.trial_id, result.epochs[epoch])
+            if os.environ.get("FAKE_FAIL_SEED") in seeds:
+                raise ValueError("this seed is bad")
+            if os.environ.get("FAKE_KILL_SEED") in seeds:
+                kill_this_process()
+        with open(os.environ.get("FAKE_LOG", os.devnull), "a") as log:
+            log.write("".join(f"{trial.id}\n" for trial in trials))
+        report.results(results)
+
+
+def handlers_of(handler: TrialHandler) -> Handlers:
+    """The same handler for all kinds of trials."""
+    return dict.fromkeys(get_args(TrialKind), handler)
+
+
+HANDLERS = handlers_of(FakeHandler())
 
 
 def kill_this_process() -> None:
@@ -96,12 +124,15 @@ def kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def no_results_engine(stack, runner, on_epoch, on_steps):
-    return []
+class NoResults(FakeHandler):
+    def run(self, trials, worker, settings, report):
+        pass
 
 
-def diverging_engine(stack, runner, on_epoch, on_steps):
-    return [fake_result(trial, "loss is not a number" if trial.seed == 1 else None) for trial in stack.trials]
+class Diverging(FakeHandler):
+    def run(self, trials, worker, settings, report):
+        error = "loss is not a number"
+        report.results([fake_result(trial, error if trial.seed == 1 else None) for trial in trials])
 
 
 def stack_key(trial: Trial):
@@ -133,14 +164,14 @@ class FakeAssets:
     checked: list[str] = field(default_factory=list)
     error: Exception | None = None
 
-    def stack_key(self, trial):
-        return stack_key(trial)
-
     def model_info(self, spec):
         return FakeInfo(spec.name, f"model of {spec.name}")
 
     def task_info(self, spec):
         return FakeInfo(spec.name, f"data of {spec.name}")
+
+    def model_of(self, trial):
+        return FakeInfo(trial.model, trial.model_fingerprint)
 
     def model_rows(self, specs):
         return [ModelRow(f"model of {s.name}", s.name, s.revision, "bert", DEPTH) for s in specs]

@@ -13,13 +13,13 @@ from whichlayers.runs import run_study
 
 
 def run_fake_study(folder, study=None, **options):
-    """Run a study with the fake engine in this process, unless `options` say otherwise."""
-    defaults = {"device": "cpu", "workers": 0, "engine": fakes.ENGINE}
+    """Run a study with the fake handler in this process, unless `options` say otherwise."""
+    defaults = {"device": "cpu", "workers": 0, "handlers": fakes.HANDLERS}
     return run_study.run(study or make_study(), folder, **{"assets": FakeAssets(), **defaults, **options})
 
 
 def computed_trials(folder: Path) -> list[str]:
-    """Ids of all trials that the fake engine computed, in order; see `folder` in tests/runs/conftest.py."""
+    """Ids of all trials that the fake handler computed, in order; see `folder` in tests/runs/conftest.py."""
     log = folder.parent / "computed"
     return log.read_text().split() if log.exists() else []
 

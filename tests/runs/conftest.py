@@ -1,4 +1,4 @@
-"""A folder for a study, and files beside it for the log of the fake engine."""
+"""A folder for a study, and files beside it for the log of the fake handler."""
 
 from __future__ import annotations
 

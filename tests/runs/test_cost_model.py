@@ -24,8 +24,8 @@ from whichlayers.runs.cost_model import (
     split_by_timed,
     stack_seconds,
 )
-from whichlayers.runs.executors.worker import DEFAULT_ENGINE
-from whichlayers.runs.plan import Stack, make_stacks, time_key
+from whichlayers.runs.handlers import HANDLERS
+from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, time_key
 from whichlayers.runs.profiling import _mean, fit_memory, time_stacks
 from whichlayers.runs.queue import StackQueue
 from whichlayers.runs.resources import choose_resources
@@ -125,9 +125,9 @@ def test_the_estimate_is_close_to_a_real_run(study, tmp_path, monkeypatch):
     trials = list({p.trial.id: p.trial for p in points}.values())
     assets.check(trials)
     resources = choose_resources(["cpu"], workers=0, max_stack=4)
-    resources = fit_memory(resources, trials, DEFAULT_ENGINE, assets, tmp_path / "logs", fewer_workers=False)
-    stacks = make_stacks(trials, assets.stack_key, resources.stack_size)
-    timing = time_stacks(stacks, resources, DEFAULT_ENGINE, assets, tmp_path / "logs", seconds=10)
+    resources = fit_memory(resources, trials, HANDLERS, assets, tmp_path / "logs", fewer_workers=False)
+    stacks = make_stacks(trials, stack_key_fn(HANDLERS, assets), resources.stack_size)
+    timing = time_stacks(stacks, resources, HANDLERS, assets, tmp_path / "logs", seconds=10)
     assert {time_key(stack.trials[0]) for stack in stacks} <= set(timing.timings[0])
     time_range = estimate_time(stacks, timing.timings, timing.start)
     results = whichlayers.run(study, tmp_path / "study", device="cpu", workers=0, max_stack=4, progress=False)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 
 import fakes
 import pytest
 from fakes import FakeAssets, make_study, make_trial, stack_key
 from running import assert_complete, computed_trials, run_fake_study
 
+from whichlayers.engine import memory
 from whichlayers.engine.cost import MemoryCost, is_out_of_memory
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.records import Counts
 from whichlayers.runs import resources as resources_module
-from whichlayers.runs.events import Note, StackDone, StackFailed
+from whichlayers.runs.events import Note, StackDone, StackFailed, TrialsDone
 from whichlayers.runs.executors.local import FreeWorker, measure_memory_in_subprocesses
 from whichlayers.runs.executors.worker import MeasureMemory, MemoryReport, WorkerConfig
 from whichlayers.runs.plan import Stack, make_stacks, memory_key
@@ -58,7 +59,7 @@ def test_the_default_is_one_worker_per_core_or_gpu():
     gpu = choose_resources(["cuda:0", "cuda:1"], None, None)
     assert (gpu.workers, gpu.max_stack) == (2, 64)
     assert gpu.for_stacks(1) == gpu
-    assert [s.device for s in gpu.worker_configs("e", None)] == ["cuda:0", "cuda:1"]
+    assert [s.device for s in gpu.worker_configs(fakes.HANDLERS, None)] == ["cuda:0", "cuda:1"]
 
 
 def test_how_many_trials_fit():
@@ -125,10 +126,10 @@ def test_on_cpu_the_number_of_workers_is_limited_by_memory():
 
 
 def test_a_study_that_does_not_fit_fails_before_any_work(folder, monkeypatch):
-    report = MemoryReport([MemoryCost(5 * GB, GB)], GB)
-    monkeypatch.setattr(fakes, "engine_memory", lambda request, runner: report, raising=False)
+    monkeypatch.setattr(memory, "free_memory", lambda device: GB)
+    handlers = fakes.handlers_of(fakes.FakeHandler(MemoryCost(5 * GB, GB)))
     with pytest.raises(WhichlayersError, match=r"does not fit into memory: one trial needs 5.00 GB"):
-        run_fake_study(folder)
+        run_fake_study(folder, handlers=handlers)
     assert computed_trials(folder) == []
     assert not (folder / "results.db").exists()
 
@@ -136,30 +137,35 @@ def test_a_study_that_does_not_fit_fails_before_any_work(folder, monkeypatch):
 def test_stacks_are_as_large_as_was_measured(folder, monkeypatch):
     seen = []
 
-    def memory(request, runner):
-        seen.append([trial.train_size for trial in request.trials])
-        return MemoryReport([MemoryCost(2 * GB, GB)] * len(request.trials), 6 * GB)
+    class Measured(fakes.FakeHandler):
+        def measure_memory(self, trial, worker, max_stack):
+            seen.append(trial.train_size)
+            return MemoryCost(2 * GB, GB)
 
-    monkeypatch.setattr(fakes, "engine_memory", memory, raising=False)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 6 * GB)
     monkeypatch.setenv("FAKE_MAX_STACK", "4")
     events = []
-    summary = run_fake_study(folder, make_study(sizes=(16, 32)), max_stack=64, on_event=events.append)
-    assert (summary.done, seen) == (30, [[32]])
+    study, handlers = make_study(sizes=(16, 32)), fakes.handlers_of(Measured())
+    summary = run_fake_study(folder, study, max_stack=64, handlers=handlers, on_event=events.append)
+    assert (summary.done, seen) == (30, [32])
     assert not any("memory" in e.text for e in events if isinstance(e, Note))
 
 
 def test_memory_on_a_gpu_is_measured_in_other_processes(tmp_path, monkeypatch):
-    script = tmp_path / "measured_engine.py"
+    script = tmp_path / "measured_handler.py"
     script.write_text(
-        "from whichlayers.engine.cost import MemoryCost\nfrom whichlayers.runs.executors.worker import MemoryReport\n"
-        "from whichlayers.errors import WhichlayersError\ndef engine(*args): pass\n"
-        "def engine_memory(request, runner):\n"
-        "    if request.max_stack == 13: import os; os._exit(7)\n"
-        "    if request.max_stack == 14: raise WhichlayersError('does not fit')\n"
-        "    return MemoryReport([MemoryCost(1, 2) for _ in request.trials], 99)\n"
+        "import os, fakes\nfrom whichlayers.engine import memory\nfrom whichlayers.engine.cost import MemoryCost\n"
+        "from whichlayers.errors import WhichlayersError\n"
+        "class Handler(fakes.FakeHandler):\n"
+        "    def measure_memory(self, trial, worker, max_stack):\n"
+        "        if max_stack == 13: os._exit(7)\n"
+        "        if max_stack == 14: raise WhichlayersError('does not fit')\n"
+        "        memory.free_memory = lambda device: 99\n"
+        "        return MemoryCost(1, 2)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    config = WorkerConfig("measured_engine:engine", "cuda", 1)
+    handler = importlib.import_module("measured_handler").Handler()
+    config = WorkerConfig(fakes.handlers_of(handler), "cuda", 1)
 
     def measure(max_stack):
         return measure_memory_in_subprocesses(
@@ -220,7 +226,8 @@ class Recorder:
             self.scheduler.handle(StackFailed(stack.number, "MemoryError", out_of_memory=True))
         else:
             results = [fakes.fake_result(trial) for trial in stack.trials]
-            self.scheduler.handle(StackDone(stack.number, results))
+            self.scheduler.handle(TrialsDone(stack.number, results))
+            self.scheduler.handle(StackDone(stack.number))
 
     def poll(self):
         pass
@@ -328,7 +335,7 @@ def test_what_counts_as_out_of_memory():
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
-def test_a_stack_that_runs_out_of_memory_frees_it_before_the_next(monkeypatch):
+def test_a_stack_that_runs_out_of_memory_frees_it_before_the_next():
     """The traceback references the failed stack: it must be freed before the failure is reported."""
     import gc
     import weakref
@@ -340,17 +347,17 @@ def test_a_stack_that_runs_out_of_memory_frees_it_before_the_next(monkeypatch):
     class Model:
         pass
 
-    def engine(stack, runner, on_epoch, on_steps):
-        model = Model()
-        model.itself = model  # a cycle, as modules have
-        alive.append(weakref.ref(model))
-        raise MemoryError("not enough memory")
+    class Heavy(fakes.FakeHandler):
+        def run(self, trials, worker, settings, report):
+            model = Model()
+            model.itself = model  # a cycle, as modules have
+            alive.append(weakref.ref(model))
+            raise MemoryError("not enough memory")
 
-    monkeypatch.setattr(fakes, "heavy", engine, raising=False)
     gc.disable()
     try:
         reported = []
-        TrialRunner(WorkerConfig("fakes:heavy", "cpu", 1)).run(
+        TrialRunner(WorkerConfig(fakes.handlers_of(Heavy()), "cpu", 1)).run(
             Stack(3, (make_trial(), make_trial(1))), lambda e: reported.append((e, alive[0]() is None))
         )
     finally:
@@ -358,4 +365,3 @@ def test_a_stack_that_runs_out_of_memory_frees_it_before_the_next(monkeypatch):
     ((event, freed),) = reported
     assert (event.stack, event.out_of_memory, freed) == (3, True, True)
     assert memory_key(make_trial()) == memory_key(make_trial(5, reinit=(1,), size=99, epochs=9))
-    assert "fakes" in sys.modules

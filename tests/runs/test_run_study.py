@@ -1,4 +1,4 @@
-"""Running a study with a fake engine: in this process and in workers; failing trials, dying workers, edits."""
+"""Running a study with a fake handler: in this process and in workers; failing trials, dying workers, edits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import fakes
 import pytest
@@ -151,15 +152,15 @@ def test_only_the_bad_trials_of_a_stack_fail(folder, monkeypatch, workers):
     assert_complete(folder, 15)
 
 
-def test_a_trial_for_which_the_engine_returns_an_error_fails_alone(folder):
-    summary = run_fake_study(folder, engine="fakes:diverging_engine", max_stack=15)
+def test_a_trial_whose_result_is_an_error_fails_alone(folder):
+    summary = run_fake_study(folder, handlers=fakes.handlers_of(fakes.Diverging()), max_stack=15)
     assert (summary.done, summary.failed) == (10, 5)
     with ResultsDB.open_readonly(folder / "results.db") as db:
         assert {f.error for f in db.failures()} == {"loss is not a number"}
 
 
-def test_an_engine_that_returns_no_results_is_an_error(folder):
-    summary = run_fake_study(folder, engine="fakes:no_results_engine", max_stack=15)
+def test_a_handler_that_reports_no_results_is_an_error(folder):
+    summary = run_fake_study(folder, handlers=fakes.handlers_of(fakes.NoResults()), max_stack=15)
     assert (summary.done, summary.failed) == (0, 15)
 
 
@@ -199,9 +200,13 @@ def test_workers_that_all_die_stop_the_run_and_lose_no_trial(folder, monkeypatch
 
 
 def test_workers_that_cannot_start_are_a_clear_error(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "nowhere", fakes)  # importable in the main process, but not in a worker
+    class Handler(fakes.FakeHandler):
+        __module__, __qualname__ = "nowhere", "Handler"
+
+    # importable in the main process, but not in a worker
+    monkeypatch.setitem(sys.modules, "nowhere", SimpleNamespace(Handler=Handler))
     with pytest.raises(WhichlayersError, match=r"(?s)cannot start: .*No module named 'nowhere'"):
-        run_fake_study(folder, workers=1, engine="nowhere:engine")
+        run_fake_study(folder, workers=1, handlers=fakes.handlers_of(Handler()))
     with ResultsDB.open_readonly(folder / "results.db") as db:
         assert db.counts() == Counts(pending=15)
 

@@ -140,11 +140,11 @@ def check_stackable(trials: Sequence[Trial], family: str | None = None, depth: i
     """Raise WhichlayersError unless the trials can be finetuned as one stack."""
     if not trials:
         raise WhichlayersError("a stack needs at least one trial, got none")
-    if any(trial.probe is not None for trial in trials):
+    if any(trial.kind == "probe" for trial in trials):
         raise WhichlayersError(
             "cannot finetune a probe of a frozen model: use whichlayers.probes.sentence_probe"
         )
-    if any(trial.word_probe is not None for trial in trials):
+    if any(trial.kind == "word_probe" for trial in trials):
         raise WhichlayersError(
             "cannot finetune a word probe: it probes a finetuned model; finetune `trial.finetuning`"
         )

@@ -1,7 +1,7 @@
-"""The models, tasks and corpora of a study, loaded once per process and cached; their metadata and stack keys.
+"""The models, tasks and corpora of a study, loaded once per process and cached; their metadata.
 
 The main process reads the metadata of each section of the study file (`model_info`, `task_info`, `corpus_info`) before
-training starts, and groups trials by `stack_key`. Workers load models and data by trial (`encoder`, `data`, `corpus`)
+training starts. Workers load models and data by trial (`encoder`, `data`, `corpus`)
 with an `AssetIndex` from the main process: they do not access the hub, and raise an error if the data have changed
 since the run started.
 """
@@ -9,7 +9,7 @@ since the run started.
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.records import ModelRow, TaskRow
-from whichlayers.trial import Trial
+from whichlayers.trial import Trial, WordProbe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -204,18 +204,9 @@ class Assets:
 
     # --- by trial ---
 
-    def stack_key(self, trial: Trial) -> Hashable:
-        """Trials with equal keys may share a stack."""
-        from whichlayers.engine.finetune import stack_key
-        from whichlayers.probes.sentence_probe import stack_key as probe_key
-        from whichlayers.runs.plan import word_stack_key
-
-        if trial.word_probe is not None:
-            return word_stack_key(trial)
-        if trial.probe is not None:
-            return probe_key(trial)
-        model = self._model_info[trial.model_fingerprint]
-        return stack_key(trial, model.family, model.depth)
+    def model_of(self, trial: Trial) -> ModelInfo:
+        """Metadata of a trial's model, after `model_info` was called for it."""
+        return self._model_info[trial.model_fingerprint]
 
     def _model_files_of(self, trial: Trial) -> ModelFiles:
         return self.index.models[trial.model_fingerprint]
@@ -251,16 +242,15 @@ class Assets:
             )
         return self._data[key]
 
-    def corpus(self, trial: Trial) -> Corpus:
+    def corpus(self, word_probe: WordProbe) -> Corpus:
         """The corpus of a word probe."""
-        assert trial.word_probe is not None
-        fingerprint = trial.word_probe.fingerprint
+        fingerprint = word_probe.fingerprint
         if fingerprint not in self._corpora:
             corpus = self.index.corpora[fingerprint].load()
             if corpus.fingerprint != fingerprint:
                 raise WhichlayersError(
-                    f"the corpus {trial.word_probe.corpus} has changed since the run started: run the study again to"
-                    " use the new data, or restore the old data"
+                    f"the corpus {word_probe.corpus} has changed since the run started: run the study again to use"
+                    " the new data, or restore the old data"
                 )
             self._corpora[fingerprint] = corpus
         return self._corpora[fingerprint]
@@ -290,15 +280,16 @@ class Assets:
         """
         seen: set[tuple[str, str, int]] = set()
         for trial in trials:
-            if trial.word_probe is not None and trial.finetuning is None:
-                self.encoder(trial)
-                continue
             key = (trial.model_fingerprint, trial.task_fingerprint, trial.training.max_length)
-            if key in seen:
-                continue
-            seen.add(key)
-            self._check_length(trial)
-            self.encoder(trial)
+            if key not in seen:
+                seen.add(key)
+                self._check_length(trial)
+                self.load(trial)
+
+    def load(self, trial: Trial) -> None:
+        """Load the model and the tokenized task of a trial."""
+        self.encoder(trial)
+        if trial.train_size:
             self.data(trial)
 
     def check_models(self, trials: Iterable[Trial]) -> None:
@@ -306,16 +297,16 @@ class Assets:
         seen: set[tuple[str, int]] = set()
         for trial in trials:
             if (key := (trial.model_fingerprint, trial.training.max_length)) not in seen:
-                if trial.train_size:
-                    self._check_length(trial)
+                self._check_length(trial)
                 self.tokenizer(trial)
                 self.encoder(trial)
                 self._encoders.clear()
             seen.add(key)
 
     def _check_length(self, trial: Trial) -> None:
-        longest = self._model_info[trial.model_fingerprint].max_length
-        if longest is not None and trial.training.max_length > longest:
+        """Raise WhichlayersError if the model does not support the sequence length of the task."""
+        longest = self.model_of(trial).max_length
+        if trial.train_size and longest is not None and trial.training.max_length > longest:
             raise WhichlayersError(
                 f"training.max_length = {trial.training.max_length}, but {trial.model} supports at most"
                 f" {longest} tokens: set it to {longest} or less"

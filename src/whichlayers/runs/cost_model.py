@@ -7,20 +7,15 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from whichlayers.engine.cost import StackTiming
-from whichlayers.runs.plan import Stack, max_finetuned_models, time_key
+from whichlayers.runs.plan import Stack, max_finetuned_models, models_to_keep, time_key
 from whichlayers.runs.queue import StackQueue
-from whichlayers.trial import Trial
 
 Timings = Mapping[Hashable, StackTiming]  # by time_key
 
 # Bounds for what a measurement of a minute does not cover: other programs, cold caches, checkpoints.
 LOW_FACTOR, HIGH_FACTOR = 0.8, 1.3
-MAX_TIMING_ERROR = 0.4
 CHECKPOINT_COPIES = 3  # a checkpoint holds the weights and both moments of Adam
-# Bytes in results.db, indices included: a trial with its point, a metric of an epoch, a weight matrix
-TRIAL_BYTES, VALUE_BYTES, MATRIX_BYTES = 1600, 60, 130
-VALUES_PER_EPOCH = 4  # two losses, seconds, a metric
-MATRICES_PER_LAYER = 6
+TRIAL_BYTES = 1600  # of a trial with its point in results.db, indices included
 
 
 @dataclass(frozen=True)
@@ -88,18 +83,7 @@ def stack_seconds(stack: Stack, timings: Timings, first: bool, bound: int = 0) -
         bound: -1 for the lower bound, 0 for the expected time, 1 for the upper bound.
     """
     trial = stack.trials[0]
-    timing = timings[time_key(trial)]
-    if trial.probe is not None:  # early stopping: the number of epochs is unknown
-        earliest, latest = min(trial.probe.patience + 1, trial.probe.max_epochs), trial.probe.max_epochs
-        epochs = (earliest, (earliest + latest) // 2, latest)[bound + 1]
-        return timing.seconds(stack.size, epochs, 0, first)
-    seconds = timing.seconds(stack.size, trial.steps, evaluations(trial), first)
-    return seconds * (1 + 2 * bound * min(timing.error, MAX_TIMING_ERROR))
-
-
-def evaluations(trial: Trial) -> int:
-    """How often a finetuning trial is evaluated."""
-    return 1 if trial.training.evaluate == "end" else trial.training.epochs
+    return stack.handler.seconds(trial, stack.size, timings[time_key(trial)], first, bound)
 
 
 def split_by_timed(stacks: Iterable[Stack], workers: Sequence[Timings]) -> tuple[list[Stack], list[Stack]]:
@@ -119,7 +103,7 @@ def estimate_disk(
     weights_bytes: int,
     cache: int,
     depths: Mapping[str, int],
-    activations: int = 0,
+    activations: Sequence[int] = (),
 ) -> DiskUsage:
     """Estimated disk space of a study.
 
@@ -130,19 +114,20 @@ def estimate_disk(
         weights_bytes: Size of the largest model.
         cache: Size of the cache of tokens and hidden states.
         depths: Number of layers by model fingerprint.
-        activations: Size of the word activations of the largest corpus.
+        activations: Size of the hidden states that each stack keeps on disk while it runs.
     """
-    trials = [trial for stack in stacks for trial in stack.trials]
-    finetuned = [trial for trial in trials if trial.probe is None and trial.word_probe is None]
-    word_stacks = [stack for stack in stacks if stack.trials[0].word_probe is not None]
-    values = sum(VALUES_PER_EPOCH * (1 if t.probe else evaluations(t)) for t in trials)
-    matrices = sum(MATRICES_PER_LAYER * depths[trial.model_fingerprint] for trial in finetuned)
-    results = TRIAL_BYTES * max(points, len(trials)) + VALUE_BYTES * values + MATRIX_BYTES * matrices
+    trials = sum(len(stack.trials) for stack in stacks)
+    results = TRIAL_BYTES * max(points, trials) + sum(
+        stack.handler.result_bytes(trial, depths[trial.model_fingerprint])
+        for stack in stacks
+        for trial in stack.trials
+    )
     checkpoints = checkpoint_bytes(weights_bytes, max_finetuned_models(stacks), workers)
+    kept_models = max((len(models_to_keep([stack])) for stack in stacks), default=0)
     return DiskUsage(
         checkpoints=2 * checkpoints,  # an old checkpoint is deleted after the new one is written
-        finetuned_models=weights_bytes * max(1, workers) * max_finetuned_models(word_stacks),
-        activations=activations * min(max(1, workers), len(word_stacks)),
+        finetuned_models=weights_bytes * max(1, workers) * kept_models,
+        activations=max(activations, default=0) * min(max(1, workers), sum(map(bool, activations))),
         cache=cache,
         results=results,
     )

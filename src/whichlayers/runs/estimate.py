@@ -22,15 +22,9 @@ from whichlayers.runs.cost_model import (
     scale_speed,
     split_by_timed,
 )
-from whichlayers.runs.executors.worker import DEFAULT_ENGINE
-from whichlayers.runs.plan import Stack, make_stacks, time_key
-from whichlayers.runs.profiling import (
-    StudyTiming,
-    fit_memory,
-    sentence_activation_bytes,
-    time_stacks,
-    word_activation_bytes,
-)
+from whichlayers.runs.handlers import HANDLERS, Handlers
+from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, time_key
+from whichlayers.runs.profiling import StudyTiming, fit_memory, time_stacks
 from whichlayers.runs.resources import Resources
 from whichlayers.runs.status import disk_use
 from whichlayers.text import counted
@@ -68,6 +62,7 @@ def estimate_study(
     fewer_workers: bool,
     show_activity: ShowActivity,
     make_assets: Callable[[Path], Any],
+    handlers: Handlers = HANDLERS,
 ) -> Estimate:
     """Check a study and estimate its time and disk space. Writes nothing but to an existing cache folder.
 
@@ -80,6 +75,7 @@ def estimate_study(
         fewer_workers: Whether the number of workers may be reduced to fit into memory.
         show_activity: Displays what is being done.
         make_assets: Creates `Assets` with a cache folder.
+        handlers: For tests.
     """
     from whichlayers.study.expand import expand
 
@@ -104,12 +100,13 @@ def estimate_study(
             with show_activity("reading models and data"):
                 assets.check(left)
             with show_activity("measuring how many trials fit into memory"):
-                resources = fit_memory(resources, left, DEFAULT_ENGINE, assets, logs, fewer_workers)
+                resources = fit_memory(resources, left, handlers, assets, logs, fewer_workers)
             before = time.monotonic() - began
         workers = len(speeds) or max(1, resources.workers)
 
         def to_stacks(some: list[Trial], workers: int) -> list[Stack]:
-            return make_stacks(some, assets.stack_key, resources.stack_size, workers, resources.on_cuda)
+            key = stack_key_fn(handlers, assets)
+            return make_stacks(some, key, resources.stack_size, workers, resources.on_cuda)
 
         stacks = to_stacks(left, workers)
         resources = resources.for_stacks(len(stacks))
@@ -117,7 +114,7 @@ def estimate_study(
         if measure:
             kinds = len({time_key(stack.trials[0]) for stack in stacks})
             with show_activity(f"timing a few steps of {counted(kinds, 'kind')} of stack"):
-                timing = time_stacks(stacks, resources, DEFAULT_ENGINE, assets, logs)
+                timing = time_stacks(stacks, resources, handlers, assets, logs)
         here = on_gpus = None
         untimed: list[Stack] = []
         if timing.known:
@@ -129,9 +126,14 @@ def estimate_study(
         models = {model.fingerprint: model for model in map(assets.model_info, study.models)}
         depths = {fingerprint: model.depth for fingerprint, model in models.items()}
         cached = sum(disk_use(cache).values()) if cache.is_dir() else 0
-        cached += sentence_activation_bytes(left, assets) if measure else 0
-        on_disk = not resources.on_cuda  # with a GPU, word activations stay in its memory
-        activations = word_activation_bytes(left, assets.loaded_corpora(), models) if on_disk else 0
+        if measure:
+            for kind, handler in handlers.items():
+                cached += handler.cache_bytes([trial for trial in left if trial.kind == kind], assets)
+        activations = [
+            max(stack.handler.activation_bytes(t, assets, models[t.model_fingerprint]) for t in stack.trials)
+            for stack in stacks
+            if not resources.on_cuda  # with a GPU, hidden states stay in its memory
+        ]
         disk = estimate_disk(stacks, len(points), workers, assets.weights_bytes, cached, depths, activations)
         all_stacks = stacks if len(left) == len(trials) else to_stacks(trials, workers)
     return Estimate(

@@ -1,13 +1,22 @@
-"""The events of a run: from workers to the scheduler, and from the scheduler to the caller."""
+"""The events of a run: from workers to the scheduler, and from the scheduler to the caller.
+
+Whatever happens while a stack runs is sent by its `Reporter`, in the main process, in worker processes and on Ray.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from whichlayers.errors import WhichlayersError
 from whichlayers.results.records import EpochLike, TrialResultLike
 from whichlayers.trial import Trial
+
+PROGRESS_SECONDS = 0.25  # minimum time between two progress events of a stack
+TRACEBACK_LINES = 30
 
 # --- from a worker to the scheduler ---
 
@@ -31,18 +40,17 @@ class StepsDone:
 
 @dataclass(frozen=True)
 class TrialsDone:
-    """Some trials of a stack are finished while the stack is still running."""
+    """Some or all trials of a running stack are finished."""
 
     stack: int
-    results: list[TrialResultLike]
+    results: Sequence[TrialResultLike]
 
 
 @dataclass(frozen=True)
 class StackDone:
-    """A stack is finished; `results` are those of the trials that were not reported before."""
+    """A stack is finished, after the results of all its trials were sent."""
 
     stack: int
-    results: list[TrialResultLike]
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,57 @@ class WorkerNote:
 
 WorkerEvent = EpochDone | StepsDone | TrialsDone | StackDone | StackFailed | StackLost | WorkerNote
 Emit = Callable[[WorkerEvent], None]
+
+
+class Reporter:
+    """Sends the events of one running stack to the scheduler.
+
+    Args:
+        stack: Number of the stack.
+        emit: Sends an event.
+    """
+
+    def __init__(self, stack: int, emit: Emit) -> None:
+        self.stack, self.emit = stack, emit
+        self.finished: list[str] = []  # ids of the trials whose results were sent
+        self._steps = self._restored = 0
+        self._last_sent = 0.0
+
+    def epoch(self, trial_id: str, epoch: EpochLike) -> None:
+        """A trial finished an epoch."""
+        self.emit(EpochDone(trial_id, epoch))
+
+    def steps(self, more: int) -> None:
+        """So many further steps are done, summed over trials."""
+        self._steps += more
+        if (now := time.monotonic()) - self._last_sent >= PROGRESS_SECONDS:
+            self._last_sent = now
+            self.emit(StepsDone(self.stack, self._steps, self._restored))
+
+    def restored(self, more: int) -> None:
+        """So many further steps, summed over trials, were done by an earlier run and read from disk."""
+        self._restored += more
+        self._last_sent = 0.0  # send at once
+        self.steps(more)
+
+    def results(self, results: Sequence[TrialResultLike]) -> None:
+        """These trials are finished; the seconds of a result are shared by all of them."""
+        self.finished += [result.trial_id for result in results]
+        self.emit(TrialsDone(self.stack, results))
+
+    def note(self, text: str) -> None:
+        """A message for the user."""
+        self.emit(WorkerNote(text))
+
+
+def error_text(error: BaseException) -> str:
+    """The error in one line, followed by the end of its traceback unless it is a WhichlayersError."""
+    if isinstance(error, WhichlayersError):
+        return str(error)
+    first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    tail = "".join(traceback.format_exception(error)).strip().splitlines()[-TRACEBACK_LINES:]
+    return "\n".join([first, "", *tail])
+
 
 # --- from the scheduler to the caller of `run` ---
 

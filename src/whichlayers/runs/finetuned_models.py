@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.files import atomic_write
-from whichlayers.runs.plan import Stack
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
@@ -56,21 +55,12 @@ def load_model(folder: Path | None, finetuning: Trial) -> tuple[dict[str, Tensor
         return None
 
 
-def delete_unused(folder: Path, stacks: Iterable[Stack]) -> None:
-    """Delete the models that no word probe of these stacks needs."""
+def delete_unused(folder: Path, needed: Iterable[Trial]) -> None:
+    """Delete the models of all but these finetuning trials."""
     if not folder.is_dir():
         return
-    needed = {finetuning_id for stack in stacks for finetuning_id in _finetuning_ids(stack)}
-    for file in folder.iterdir():
-        if file.name.partition(".")[0] not in needed:
+    ids = {finetuning.id for finetuning in needed}
+    for file in folder.iterdir():  # also files that are being written: ID.safetensors.RANDOM.partial
+        if file.name.partition(".")[0] not in ids:
             with contextlib.suppress(OSError):
                 file.unlink()
-
-
-def _finetuning_ids(stack: Stack) -> set[str]:
-    finetunings = {
-        trial.seed: trial.finetuning
-        for trial in stack.trials
-        if trial.word_probe is not None and trial.finetuning
-    }
-    return {finetuning.id for finetuning in finetunings.values() if finetuning is not None}

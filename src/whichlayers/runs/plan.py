@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from whichlayers.probes.steps import WORD_PROBE_STEPS, probe_steps
+from whichlayers.runs.assets import Assets
+from whichlayers.runs.handlers import HANDLERS, Handlers, TrialHandler
 from whichlayers.trial import Trial
 
 Item = TypeVar("Item")
@@ -41,6 +42,10 @@ class Stack:
     lost_workers: int = 0
     similar_stacks: int = 1
 
+    @property
+    def handler(self) -> TrialHandler:
+        return HANDLERS[self.trials[0].kind]
+
     @functools.cached_property
     def steps(self) -> int:
         return total_steps(self.trials)
@@ -52,8 +57,8 @@ class Stack:
 
     @property
     def finetunes(self) -> bool:
-        """Whether models are finetuned: not for sentence probes, nor for word probes of the pretrained model."""
-        return self.trials[0].probe is None and self.trials[0].train_size > 0
+        """Whether models are finetuned."""
+        return self.handler.finetunes(self.trials[0])
 
     @property
     def size(self) -> int:
@@ -79,27 +84,17 @@ class PlanRow:
 
 def trial_steps(trial: Trial) -> int:
     """Steps of one trial; for a word probe without the finetuning of its model, which other probes share."""
-    if trial.word_probe is not None:
-        return WORD_PROBE_STEPS
-    if trial.probe is not None:
-        return probe_steps(trial.probe)
-    return trial.steps
+    return HANDLERS[trial.kind].steps(trial)
 
 
 def total_steps(trials: Iterable[Trial]) -> int:
     """Steps of all trials, counting the finetuning of each model that is word-probed once."""
-    finetuning_steps, steps = dict[Hashable, int](), 0
+    shared, steps = dict[Hashable, int](), 0
     for trial in trials:
-        steps += trial_steps(trial)
-        if trial.word_probe is not None and trial.train_size:
-            finetuning_steps[word_stack_key(trial), trial.seed] = trial.steps
-    return steps + sum(finetuning_steps.values())
-
-
-def word_stack_key(trial: Trial) -> Hashable:
-    """The stack key of a word probe: its model and how that is finetuned, without the seed."""
-    training = trial.training if trial.train_size else None
-    return ("words", trial.model_fingerprint, trial.task_fingerprint, trial.train_size, trial.head, training)
+        handler = HANDLERS[trial.kind]
+        steps += handler.steps(trial)
+        shared |= handler.shared_steps(trial)
+    return steps + sum(shared.values())
 
 
 def max_finetuned_models(stacks: Iterable[Stack]) -> int:
@@ -107,24 +102,25 @@ def max_finetuned_models(stacks: Iterable[Stack]) -> int:
     return max((stack.models for stack in stacks if stack.finetunes), default=0)
 
 
+def models_to_keep(stacks: Iterable[Stack]) -> list[Trial]:
+    """The finetuning trials whose models are kept on disk until these stacks are finished."""
+    return [model for stack in stacks for model in stack.handler.kept_models(stack.trials)]
+
+
 def count_models(trials: Sequence[Trial]) -> int:
     """Number of models in a stack of these trials; word probes of the same model share it."""
-    return len(_group_by_model(trials)) if trials and trials[0].word_probe is not None else len(trials)
+    return len(HANDLERS[trials[0].kind].group_by_model(trials)) if trials else 0
 
 
 def split_trials(trials: Sequence[Trial], max_models: int) -> list[Sequence[Trial]]:
     """Split the trials of a stack evenly into parts of at most `max_models` models; a model's probes stay together."""
-    if trials[0].word_probe is None:
-        return even_chunks(trials, max_models)
-    return [list(itertools.chain(*chunk)) for chunk in even_chunks(_group_by_model(trials), max_models)]
+    models = HANDLERS[trials[0].kind].group_by_model(trials)
+    return [list(itertools.chain(*chunk)) for chunk in even_chunks(models, max_models)]
 
 
-def _group_by_model(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Word probes grouped by the model that they read: one model per finetuning seed."""
-    groups: dict[int | None, list[Trial]] = {}
-    for trial in trials:  # the pretrained model does not depend on the seed
-        groups.setdefault(trial.seed if trial.train_size else None, []).append(trial)
-    return list(groups.values())
+def stack_key_fn(handlers: Handlers, assets: Assets) -> StackKey:
+    """The function that computes stack keys."""
+    return lambda trial: handlers[trial.kind].stack_key(trial, assets)
 
 
 def memory_key(trial: Trial) -> Hashable:
@@ -135,13 +131,13 @@ def memory_key(trial: Trial) -> Hashable:
         trial.task_fingerprint,
         None if order is None else len(order),
         (training.batch_size, training.max_length, training.dropout),
-        trial.probe is not None or (trial.word_probe is not None and not trial.train_size),
+        HANDLERS[trial.kind].finetunes(trial),
     )
 
 
 def time_key(trial: Trial) -> Hashable:
     """Everything that determines the time of a step."""
-    return memory_key(trial), trial.word_probe is not None
+    return memory_key(trial), trial.kind
 
 
 def make_stacks(
@@ -166,7 +162,7 @@ def make_stacks(
     chunks: list[tuple[Sequence[Trial], int]] = []  # trials, and models in the largest chunk of their group
     for group in groups.values():
         max_size = max_stack if isinstance(max_stack, int) else max_stack(group[0])
-        if group[0].probe is None:  # sentence probes stay together: the frozen model then runs only once
+        if HANDLERS[group[0].kind].fixed_stack_size is None:
             max_size = min(max_size, even_share)
         group_chunks = split_trials(group, max(1, max_size))
         chunks += [(chunk, max(map(count_models, group_chunks))) for chunk in group_chunks]
@@ -240,10 +236,7 @@ def plan_rows(stacks: Iterable[Stack]) -> list[PlanRow]:
     stack_numbers: dict[tuple[str, str, int], set[int]] = {}
     for stack in stacks:
         for trial in stack.trials:
-            task = trial.task
-            if trial.word_probe is not None:
-                task = f"{trial.task}, then word probes" if trial.task else "word probes (pretrained)"
-            row = (trial.model, task, trial.train_size)
+            row = (trial.model, stack.handler.task_name(trial), trial.train_size)
             trials.setdefault(row, []).append(trial)
             stack_numbers.setdefault(row, set()).add(stack.number)
     return [

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from whichlayers.engine.cost import StackTiming
 from whichlayers.runs.executors.local import measure_memory_in_subprocesses, run_in_subprocesses
 from whichlayers.runs.executors.worker import MeasureMemory, MeasureTime, TimeReport, TrialRunner
+from whichlayers.runs.handlers import Handlers
 from whichlayers.runs.plan import Stack, time_key, trial_steps
 from whichlayers.runs.resources import (
     Resources,
@@ -19,9 +20,6 @@ from whichlayers.runs.resources import (
     representative_trials,
 )
 from whichlayers.trial import Trial
-
-if TYPE_CHECKING:
-    from whichlayers.data.corpora import Corpus
 
 TIMING_SECONDS = 30.0
 MAX_START_SECONDS = 6.0  # at most what a process takes to import torch and transformers
@@ -42,7 +40,12 @@ class StudyTiming:
 
 
 def fit_memory(
-    resources: Resources, trials: list[Trial], engine: str, assets: Any, logs: Path, fewer_workers: bool
+    resources: Resources,
+    trials: list[Trial],
+    handlers: Handlers,
+    assets: Any,
+    logs: Path,
+    fewer_workers: bool,
 ) -> Resources:
     """Measure memory and choose the largest stack sizes that fit.
 
@@ -52,14 +55,14 @@ def fit_memory(
     Args:
         resources: With the wanted number of workers and maximum stack size.
         trials: The trials to run.
-        engine: "module:function".
+        handlers: Measure the memory.
         assets: Models and data.
         logs: Folder for the logs of worker processes.
         fewer_workers: Whether the number of workers may be reduced to fit.
     """
     if not trials:
         return resources
-    measured, configs = representative_trials(trials), resources.worker_configs(engine, assets.index)
+    measured, configs = representative_trials(trials), resources.worker_configs(handlers, assets.index)
     if resources.on_cuda and resources.workers:
         request = MeasureMemory(measured, (), resources.max_stack)
         reports = measure_memory_in_subprocesses(configs[: len(resources.devices)], request, logs)
@@ -75,7 +78,7 @@ def fit_memory(
 def time_stacks(
     stacks: Sequence[Stack],
     resources: Resources,
-    engine: str,
+    handlers: Handlers,
     assets: Any,
     logs: Path,
     seconds: float = TIMING_SECONDS,
@@ -87,7 +90,7 @@ def time_stacks(
     """
     chosen = _longest_of_each_kind(stacks)
     request = MeasureTime(chosen, seconds)
-    configs = resources.worker_configs(engine, assets.index)
+    configs = resources.worker_configs(handlers, assets.index)
     began = time.monotonic()
     if resources.workers:
         replies = run_in_subprocesses(configs, request, logs, "timing a few steps")
@@ -118,8 +121,7 @@ def _longest_of_each_kind(stacks: Sequence[Stack]) -> list[Stack]:
     seen: set[Hashable] = set()
     first: list[Stack] = []
     for stack in by_work:
-        trial = stack.trials[0]
-        kind = (trial.model_fingerprint, trial.probe is None, trial.word_probe is None)
+        kind = (stack.trials[0].model_fingerprint, stack.trials[0].kind)
         if kind not in seen:
             seen.add(kind)
             first.append(stack)
@@ -157,9 +159,9 @@ def _fill_in(
                 (other, other_timing)
                 for other, other_timing in zip(stacks, timings, strict=True)
                 if other_timing is not None
-                and trial.word_probe is None
+                and stack.handler.timing_scales
                 and other.trials[0].model_fingerprint == trial.model_fingerprint
-                and (other.trials[0].probe is None) == (trial.probe is None)
+                and other.trials[0].kind == trial.kind
             ),
             None,
         )
@@ -185,41 +187,3 @@ def _scale_by_tokens(timing: StackTiming, timed: Stack, other: Stack, assets: An
         evaluation=timing.evaluation * eval_ratio,
         error=max(timing.error, UNTIMED_ERROR),
     )
-
-
-def word_activation_bytes(
-    trials: Sequence[Trial], corpora: Mapping[str, Corpus], models: Mapping[str, Any]
-) -> int:
-    """Size of the word activations (float16) of the largest corpus.
-
-    Twice that if L1 and L2 are searched for a finetuned model, which needs the activations of the pretrained one too.
-
-    Args:
-        trials: All trials.
-        corpora: By fingerprint.
-        models: Depth and hidden size of models, by fingerprint.
-    """
-    largest = 0
-    for trial in trials:
-        if (word_probe := trial.word_probe) is None:
-            continue
-        corpus, model = corpora[word_probe.fingerprint], models[trial.model_fingerprint]
-        size = corpus.n_words * (model.depth + 1) * model.hidden_size * 2
-        largest = max(largest, size * (2 if word_probe.lambdas is None and trial.train_size else 1))
-    return largest
-
-
-def sentence_activation_bytes(trials: Sequence[Trial], assets: Any) -> int:
-    """Size of the pooled hidden states (float32) that sentence probes read from the cache."""
-    groups: dict[Hashable, list[Trial]] = {}
-    for trial in trials:
-        if trial.probe is not None:
-            key = (trial.model_fingerprint, trial.task_fingerprint, trial.train_size, trial.probe.pooling)
-            groups.setdefault(key, []).append(trial)
-    total = 0
-    for group in groups.values():
-        data, config = assets.data(group[0]), assets.encoder(group[0]).config
-        rows = min(len(data.train), group[0].train_size * len({trial.seed for trial in group}))
-        rows += sum(len(split) for split in data.evals.values())
-        total += rows * (config.num_hidden_layers + 1) * config.hidden_size * 4
-    return total

@@ -14,12 +14,12 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
 from whichlayers.runs.assets import AssetIndex
 from whichlayers.runs.executors.worker import MemoryReport, WorkerConfig
+from whichlayers.runs.handlers import HANDLERS, Handlers
 from whichlayers.runs.plan import StackSizeFn, memory_key
 from whichlayers.trial import Trial
 
 MAX_STACK_CUDA = 64  # default; larger stacks are not faster
 MAX_STACK_CPU = 4
-MAX_PROBES = 512  # sentence probes in a stack, so that the frozen model runs only once for them
 PROCESS_BYTES = 600e6  # memory of a process that has imported torch and transformers
 
 
@@ -63,8 +63,8 @@ class Resources:
         ]
 
     def _stack_size(self, trial: Trial, stack_sizes: Mapping[Hashable, int]) -> int:
-        if trial.probe is not None:
-            return MAX_PROBES
+        if (fixed := HANDLERS[trial.kind].fixed_stack_size) is not None:
+            return fixed
         return min(self.max_stack, stack_sizes.get(memory_key(trial), self.max_stack))
 
     def for_stacks(self, count: int) -> Resources:
@@ -76,7 +76,7 @@ class Resources:
 
     def worker_configs(
         self,
-        engine: str,
+        handlers: Handlers,
         asset_index: AssetIndex | None,
         checkpoints: Path | None = None,
         checkpoint_seconds: float = 300.0,
@@ -86,7 +86,7 @@ class Resources:
         devices = [self.devices[worker % len(self.devices)] for worker in range(max(1, self.workers))]
         return [
             WorkerConfig(
-                engine, device, self.threads, asset_index, checkpoints, checkpoint_seconds, finetuned_models
+                handlers, device, self.threads, asset_index, checkpoints, checkpoint_seconds, finetuned_models
             )
             for device in devices
         ]

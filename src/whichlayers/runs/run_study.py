@@ -28,13 +28,19 @@ from whichlayers.runs.cost_model import checkpoint_bytes
 from whichlayers.runs.events import Note, OnEvent, RunStarted, RunSummary
 from whichlayers.runs.executors.local import Executor, InProcessExecutor, ProcessExecutor
 from whichlayers.runs.executors.ray import RayExecutor, is_single_machine, parse_ray_address, ray_session
-from whichlayers.runs.executors.worker import DEFAULT_ENGINE, WorkerConfig
+from whichlayers.runs.executors.worker import WorkerConfig
 from whichlayers.runs.finetuned_models import delete_unused
-from whichlayers.runs.plan import Stack, make_stacks_to_resume, max_finetuned_models
+from whichlayers.runs.handlers import HANDLERS, Handlers
+from whichlayers.runs.plan import (
+    Stack,
+    make_stacks_to_resume,
+    max_finetuned_models,
+    models_to_keep,
+    stack_key_fn,
+)
 from whichlayers.runs.profiling import fit_memory
 from whichlayers.runs.resources import Resources, check_counts, choose_resources
 from whichlayers.runs.scheduler import RETRIES, Scheduler
-from whichlayers.runs.stored_penalties import restore_penalties
 from whichlayers.text import counted
 from whichlayers.trial import Point
 
@@ -61,7 +67,7 @@ def run(
     retries: int = RETRIES,
     retry_failed: bool = False,
     on_event: OnEvent = lambda event: None,
-    engine: str = DEFAULT_ENGINE,
+    handlers: Handlers = HANDLERS,
     assets: Any = None,
 ) -> RunSummary:
     """Run all trials of a study that are not done yet.
@@ -78,7 +84,7 @@ def run(
         retries: How often a stack whose worker died is run again before it is split.
         retry_failed: Whether to run failed trials again.
         on_event: Called with the events of the run.
-        engine: "module:function"; for tests.
+        handlers: Run the trials of each kind; for tests.
         assets: Models and data; for tests.
 
     Raises:
@@ -120,11 +126,11 @@ def run(
         ray_executor: RayExecutor | None = None
         if on == "this":
             resources = choose_resources(devices, workers, max_stack)
-            resources = fit_memory(resources, trials, engine, assets, study_folder.logs, workers is None)
+            resources = fit_memory(resources, trials, handlers, assets, study_folder.logs, workers is None)
         elif trials:
             ray = exit_stack.enter_context(ray_session(address))
             checkpointing = _checkpoints_on_ray(checkpointing, is_single_machine(ray), study_folder, on_event)
-            config = WorkerConfig(engine, "", 1, None, checkpointing.folder, checkpointing.seconds)
+            config = WorkerConfig(handlers, "", 1, None, checkpointing.folder, checkpointing.seconds)
             ray_executor = RayExecutor(
                 ray, device, workers, max_stack, trials, assets, config, study_folder.path, on_event
             )
@@ -144,7 +150,7 @@ def run(
         if retry_failed:
             db.retry_failed()
         ran = _train(
-            db, study_folder, resources, engine, assets, on_event, checkpointing, retries, ray_executor
+            db, study_folder, resources, handlers, assets, on_event, checkpointing, retries, ray_executor
         )
         counts = db.counts()
     return RunSummary(
@@ -207,7 +213,7 @@ def _train(
     db: ResultsDB,
     study_folder: StudyFolder,
     resources: Resources,
-    engine: str,
+    handlers: Handlers,
     assets: Any,
     on_event: OnEvent,
     checkpointing: CheckpointConfig,
@@ -215,7 +221,7 @@ def _train(
     ray_executor: RayExecutor | None,
 ) -> int:
     """Run all unfinished trials and return how many finished or failed."""
-    key, workers = assets.stack_key, max(1, resources.workers)
+    key, workers = stack_key_fn(handlers, assets), max(1, resources.workers)
     stacks = make_stacks_to_resume(
         db.unfinished_trials(),
         db.interrupted_stacks(),
@@ -243,14 +249,13 @@ def _train(
         if checkpointing.seconds and ray_executor is None:
             size = checkpoint_bytes(assets.weights_bytes, max_finetuned_models(stacks), workers)
             checkpoints = _checkpoint_folder(checkpointing.folder or study_folder.checkpoints, size, on_event)
-        has_word_probes = any(stack.trials[0].word_probe is not None for stack in stacks)
-        if has_word_probes:
-            restore_penalties(db, assets.index.cache)
-        if ray_executor is None and has_word_probes:
+        for kind in {stack.trials[0].kind for stack in stacks}:
+            handlers[kind].restore(db, assets.index and assets.index.cache)
+        if ray_executor is None and any(stack.handler.needs_model_folder for stack in stacks):
             finetuned_models = _finetuned_models_folder(study_folder, stacks, assets.weights_bytes, on_event)
         scheduler = Scheduler(db, run_id, stacks, on_event, checkpoints, finetuned_models, retries)
         configs = resources.worker_configs(
-            engine, assets.index, checkpoints, checkpointing.seconds, finetuned_models
+            handlers, assets.index, checkpoints, checkpointing.seconds, finetuned_models
         )
         configs = configs[: max(1, workers)]
         if ray_executor is not None:
@@ -302,7 +307,7 @@ def _finetuned_models_folder(
     study_folder: StudyFolder, stacks: list[Stack], weights_bytes: int, on_event: OnEvent
 ) -> Path | None:
     """The folder for finetuned models that word probes need; None (with a note) if they could fill the disk."""
-    delete_unused(study_folder.finetuned_models, stacks)
+    delete_unused(study_folder.finetuned_models, models_to_keep(stacks))
     size = weights_bytes * max_finetuned_models(stacks) * 2
     if shutil.disk_usage(study_folder.path).free > 2 * size:
         return study_folder.finetuned_models

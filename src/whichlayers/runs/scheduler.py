@@ -31,7 +31,7 @@ from whichlayers.runs.events import (
 )
 from whichlayers.runs.executors.local import Executor, FreeWorker
 from whichlayers.runs.finetuned_models import delete_unused
-from whichlayers.runs.plan import Stack, memory_key, split_trials, total_steps
+from whichlayers.runs.plan import Stack, memory_key, models_to_keep, split_trials, total_steps
 from whichlayers.runs.queue import StackQueue
 from whichlayers.text import counted
 
@@ -124,19 +124,23 @@ class Scheduler:
                     self.db.set_restored_steps(self.run_id, sum(self.restored.values()))
                 self._report_progress()
             case TrialsDone(number, results):
-                self._store_results(self.running[number], results, time_fraction=1 / len(results))
-                self.ended_ids.setdefault(number, set()).update(result.trial_id for result in results)
-                self._report_progress()
-            case StackDone(number, results):
-                self._finish(self.running.pop(number), results)
+                self._store_results(self.running[number], results)
+            case StackDone(number):
+                self._finish(self.running.pop(number))
             case StackFailed(number, error, out_of_memory):
                 stack = self._pop_unfinished(number)
-                if out_of_memory:
+                if not stack.trials:
+                    self._finish(stack)
+                elif out_of_memory:
                     self._handle_out_of_memory(stack, error)
                 else:
                     self._handle_failure(stack, error)
             case StackLost(number, reason, log):
-                self._handle_lost_worker(self._pop_unfinished(number), reason, log)
+                stack = self._pop_unfinished(number)
+                if not stack.trials:
+                    self._finish(stack)
+                else:
+                    self._handle_lost_worker(stack, reason, log)
             case WorkerNote(text):
                 self.on_event(Note(text))
 
@@ -147,15 +151,15 @@ class Scheduler:
         unfinished = tuple(trial for trial in stack.trials if trial.id not in ended)
         return dataclasses.replace(stack, trials=unfinished) if ended else stack
 
-    def _finish(self, stack: Stack, results: Sequence[TrialResultLike]) -> None:
-        self._store_results(stack, results, time_fraction=1 / len(stack.trials))
+    def _finish(self, stack: Stack) -> None:
+        """All trials of a stack have ended."""
         self.ended_ids.pop(stack.number, None)
         self.steps_ended += stack.steps
         self._forget_running_steps(stack)
         self._delete_unused_models()
 
-    def _store_results(self, stack: Stack, results: Sequence[TrialResultLike], time_fraction: float) -> None:
-        self.db.finish(results, time_fraction)
+    def _store_results(self, stack: Stack, results: Sequence[TrialResultLike]) -> None:
+        self.db.finish(results, time_fraction=1 / len(results))
         if (checkpoint := checkpoint_file(self.settings, stack.trials)) is not None:
             checkpoint.unlink(missing_ok=True)  # not earlier: a run killed in between would lose both
         trials = {trial.id: trial for trial in stack.trials}
@@ -167,11 +171,16 @@ class Scheduler:
             else:
                 metrics = result.epochs[-1].metrics if result.epochs else {}
                 self.on_event(TrialDone(trial, dict(metrics)))
+        ended = self.ended_ids.setdefault(stack.number, set())
+        ended.update(result.trial_id for result in results)
+        if len(ended) < len(stack.trials):  # otherwise the stack ends now, which is reported then
+            self._report_progress()
 
     def _delete_unused_models(self) -> None:
         """Delete finetuned models without unfinished probes; called after the results are in results.db."""
         if self.finetuned_models is not None:
-            delete_unused(self.finetuned_models, [*self.queue, *self.running.values()])
+            unfinished = [*self.queue, *self.running.values()]
+            delete_unused(self.finetuned_models, models_to_keep(unfinished))
 
     def _handle_failure(self, stack: Stack, error: str) -> None:
         """Run a stack that raised an exception again in halves; fail a stack of one model."""
@@ -216,9 +225,7 @@ class Scheduler:
         """Run a stack whose worker died again, after `retries` times in halves; fail a stack of one trial."""
         stack = dataclasses.replace(stack, lost_workers=stack.lost_workers + 1)
         trials = counted(len(stack.trials), "trial")
-        if not stack.trials:  # all of them had ended already
-            self._forget_running_steps(stack)
-        elif stack.lost_workers <= self.retries:
+        if stack.lost_workers <= self.retries:
             self.on_event(Note(f"{reason}; running its {trials} again"))
             self.restored.pop(stack.number, None)
             self._forget_running_steps(stack)

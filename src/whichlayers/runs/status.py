@@ -10,6 +10,7 @@ from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.lock import LockHolder, lock_holder
 from whichlayers.results.records import Counts, Failure
+from whichlayers.runs.handlers import HANDLERS
 from whichlayers.runs.plan import total_steps, trial_steps
 
 
@@ -66,8 +67,7 @@ def _seconds_left(db: ResultsDB, now: float) -> float | None:
     steps_ended = total_steps(t for t in db.trials("done", "failed") if t.id in ended_in_run)
     steps_running, steps_left = 0.0, 0.0
     for trial in (unfinished := db.trials("running", "pending")):
-        max_epochs = trial.training.epochs if trial.probe is None else trial.probe.max_epochs
-        fraction = epochs.get(trial.id, 0) / max_epochs
+        fraction = epochs.get(trial.id, 0) / HANDLERS[trial.kind].max_epochs(trial)
         steps_running += fraction * trial_steps(trial)
         steps_left += (1 - fraction) * trial_steps(trial)
     steps_left += total_steps(unfinished) - sum(map(trial_steps, unfinished))  # finetuning for word probes

@@ -12,7 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+import fakes
 import pytest
+import ray_handlers
 from fakes import make_study
 from ray_cluster import Cluster, run_with_random_kills
 from running import assert_complete, run_fake_study
@@ -119,12 +121,15 @@ def test_with_random_kills_every_trial_finishes_once_with_the_same_results(
 
 
 def test_a_bad_trial_fails_alone_and_the_study_continues(cluster, folder):
-    for engine, message in (("failing", "a corrupt shard"), ("diverging", "loss is not a number")):
+    for name, handler, message in (
+        ("failing", ray_handlers.Failing(), "a corrupt shard"),
+        ("diverging", fakes.Diverging(), "loss is not a number"),
+    ):
         summary = run_fake_study(
-            folder / engine, on="ray", workers=2, max_stack=8, engine=f"ray_engines:{engine}"
+            folder / name, on="ray", workers=2, max_stack=8, handlers=fakes.handlers_of(handler)
         )
         assert (summary.done, summary.failed) == (10, 5)
-        with ResultsDB.open_readonly(folder / engine / "results.db") as db:
+        with ResultsDB.open_readonly(folder / name / "results.db") as db:
             assert {f.trial.seed for f in db.failures()} == {1}
             assert all(message in f.error for f in db.failures())
 
@@ -133,7 +138,8 @@ def test_a_trial_that_kills_its_workers_fails_after_its_retries(cluster, folder)
     study, notes = make_study(trials=2), []
     note = lambda event: notes.append(event.text) if isinstance(event, Note) else None  # noqa: E731
     options = {"on": "ray", "workers": 2, "max_stack": 5, "retries": 1}
-    summary = run_fake_study(folder, study, engine="ray_engines:killing", on_event=note, **options)
+    handlers = fakes.handlers_of(ray_handlers.Killing())
+    summary = run_fake_study(folder, study, handlers=handlers, on_event=note, **options)
     assert (summary.done, summary.failed) == (5, 5)
     with ResultsDB.open_readonly(folder / "results.db") as db:
         assert {f.trial.seed for f in db.failures()} == {1}
@@ -142,7 +148,8 @@ def test_a_trial_that_kills_its_workers_fails_after_its_retries(cluster, folder)
 
 
 def test_running_out_of_memory_on_ray_halves_the_stacks(cluster, folder):
-    summary = run_fake_study(folder, on="ray", workers=2, max_stack=5, engine="ray_engines:low_memory")
+    handlers = fakes.handlers_of(ray_handlers.LowMemory())
+    summary = run_fake_study(folder, on="ray", workers=2, max_stack=5, handlers=handlers)
     assert (summary.done, summary.failed) == (15, 0)
     assert_complete(folder, 15)
 

@@ -10,6 +10,7 @@ node, is replaced when the cluster has room; its stack goes to any free worker. 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import logging
 import os
@@ -107,15 +108,7 @@ class RayExecutor:
         ).hexdigest()
         options = {"num_cpus": 1, "num_gpus": int(self.on_gpu), "max_restarts": 0}
         actor_class, device = ray.remote(RayWorker).options(**options), "cuda" if self.on_gpu else "cpu"
-        config = WorkerConfig(
-            config.engine,
-            device,
-            1,
-            None,
-            config.checkpoints,
-            config.checkpoint_seconds,
-            config.finetuned_models,
-        )
+        config = dataclasses.replace(config, device=device, threads=1)
         self.request = MeasureMemory(representative_trials(trials), (), self.max_stack)
         self.make_actor = lambda: actor_class.remote(config, bundle, run_key)
         self.worker_deaths = self.start_failures = 0  # consecutive

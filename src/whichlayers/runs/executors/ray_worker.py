@@ -15,15 +15,9 @@ from pathlib import Path
 
 from whichlayers.engine.results import EngineSettings, checkpoint_file
 from whichlayers.runs import machine
-from whichlayers.runs.events import StackDone, WorkerEvent
+from whichlayers.runs.events import StackDone, WorkerEvent, error_text
 from whichlayers.runs.executors.transfer import AssetBundle, RemoteAssets
-from whichlayers.runs.executors.worker import (
-    MeasureMemory,
-    MemoryReport,
-    TrialRunner,
-    WorkerConfig,
-    error_text,
-)
+from whichlayers.runs.executors.worker import MeasureMemory, MemoryReport, TrialRunner, WorkerConfig
 from whichlayers.runs.plan import Stack
 
 
@@ -50,7 +44,7 @@ class RayWorker:
 
     Args:
         config: If it has `checkpoint_seconds` but no folder for checkpoints, they are written to the local disk.
-        bundle: Models and data; None if the engine needs none.
+        bundle: Models and data; None if the handlers need none.
         run_key: Identifies the study folder.
     """
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs.assets import AssetIndex, Assets
-from whichlayers.trial import Trial
+from whichlayers.trial import Trial, WordProbe
 
 if TYPE_CHECKING:
     from whichlayers.data.corpora import Corpus
@@ -101,9 +101,8 @@ class RemoteAssets(Assets):
             self._data[key] = self.get(self.bundle.data[key])
         return self._data[key]
 
-    def corpus(self, trial: Trial) -> Corpus:
-        assert trial.word_probe is not None
-        fingerprint = trial.word_probe.fingerprint
+    def corpus(self, word_probe: WordProbe) -> Corpus:
+        fingerprint = word_probe.fingerprint
         if fingerprint not in self._corpora:
             self._corpora[fingerprint] = self.get(self.bundle.corpora[fingerprint])
         return self._corpora[fingerprint]

@@ -6,61 +6,35 @@ the worker process exits at once.
 
 from __future__ import annotations
 
-import dataclasses
 import faulthandler
-import importlib
 import logging
 import os
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from whichlayers.engine.cost import (
-    MemoryCost,
-    StackTiming,
-    is_out_of_memory,
-    out_of_memory_error,
-    release_memory,
-)
+from whichlayers.engine.cost import MemoryCost, StackTiming, is_out_of_memory, release_memory
+from whichlayers.engine.results import EngineSettings
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.records import EpochLike, TrialResultLike
-from whichlayers.runs.events import (
-    Emit,
-    EpochDone,
-    StackDone,
-    StackFailed,
-    StepsDone,
-    TrialsDone,
-    WorkerEvent,
-    WorkerNote,
-)
+from whichlayers.runs.assets import AssetIndex, Assets
+from whichlayers.runs.events import Emit, Reporter, StackDone, StackFailed, WorkerEvent, error_text
+from whichlayers.runs.handlers import Handlers, TrialHandler, WorkerContext
 from whichlayers.runs.plan import Stack
 from whichlayers.trial import Trial
 
-if TYPE_CHECKING:
-    from whichlayers.runs.assets import AssetIndex, Assets
-
-TRACEBACK_LINES = 30
-PROGRESS_SECONDS = 0.25  # minimum time between two progress events of a stack
-DEFAULT_ENGINE = "whichlayers.runs.executors.worker:train_stack"
-
 log = logging.getLogger(__name__)
-
-OnEpoch = Callable[[str, EpochLike], None]
-OnSteps = Callable[[int], None]  # called with a number of finished steps, summed over trials
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
     """The configuration of a process that runs stacks; small and picklable, to be sent to a worker process."""
 
-    engine: str  # "module:function"; tests replace it
+    handlers: Handlers  # tests replace them
     device: str
     threads: int
     asset_index: AssetIndex | None = None
@@ -109,246 +83,103 @@ class TimeReport:
 
 
 class TrialRunner:
-    """Runs stacks of trials in this process with an engine and assets that are loaded once.
-
-    An engine is a function `engine(stack, runner, on_epoch=..., on_steps=...)` that returns the results of the trials.
-    Its module may also define `engine_memory` and `engine_time`, which reply to `MeasureMemory` and `MeasureTime`.
-    """
+    """Runs and measures stacks of trials in this process, with models and data that are loaded once."""
 
     def __init__(self, config: WorkerConfig, assets: Assets | None = None) -> None:
-        module_name, _, function = config.engine.partition(":")
-        module = importlib.import_module(module_name)
         self.config = config
-        self.engine: Callable[..., list[Any]] = getattr(module, function)
-        self.memory_hook: Callable[..., MemoryReport] | None = getattr(module, f"{function}_memory", None)
-        self.time_hook: Callable[..., TimeReport] | None = getattr(module, f"{function}_time", None)
-        self._assets = assets
-        # set while a stack runs: report the results of trials that end before their stack, and restored steps
-        self.report_results: Callable[[list[Any]], None] = lambda results: None
-        self.report_restored: OnSteps = lambda steps: None
 
-    @property
-    def assets(self) -> Assets:
-        if self._assets is None:
-            from whichlayers.runs.assets import Assets
+        def load_assets() -> Assets:
+            if assets is not None:
+                return assets
+            assert config.asset_index is not None
+            return Assets.from_index(config.asset_index)
 
-            assert self.config.asset_index is not None
-            self._assets = Assets.from_index(self.config.asset_index)
-        return self._assets
+        self.context = WorkerContext(config.device, config.threads, load_assets, config.finetuned_models)
+
+    def _handler(self, trial: Trial) -> TrialHandler:
+        handler = self.config.handlers[trial.kind]
+        handler.prepare(self.context)
+        return handler
 
     def measure_memory(self, request: MeasureMemory) -> MemoryReport:
         """Measure memory costs. Raises WhichlayersError if a single trial does not fit."""
-        if self.memory_hook is None:
-            return MemoryReport([None] * len(request.trials), None)
-        return self.memory_hook(request, self)
+        costs = [
+            self._handler(trial).measure_memory(trial, self.context, request.max_stack)
+            for trial in request.trials
+        ]
+        if not any(costs):
+            return MemoryReport(costs, None)
+        from whichlayers.engine.memory import free_memory
+
+        free = [free_memory(device) for device in request.devices or (self.config.device,)]
+        return MemoryReport(costs, min((number for number in free if number is not None), default=None))
 
     def measure_time(self, request: MeasureTime) -> TimeReport:
-        """Time a few steps of some stacks."""
-        if self.time_hook is None:
-            return TimeReport([None] * len(request.stacks), 0.0, self.config.device)
-        return self.time_hook(request, self)
+        """Time a few steps of some stacks, one after another until the time is used up."""
+        timings, loading, seen = list[StackTiming | None](), 0.0, set[tuple[str, str]]()
+        deadline = time.monotonic() + request.seconds
+        for left, stack in zip(range(len(request.stacks), 0, -1), request.stacks, strict=True):
+            trial, remaining = stack.trials[0], deadline - time.monotonic()
+            handler, kind = self._handler(trial), (trial.model_fingerprint, trial.kind)
+            if remaining < 0 and handler.timing_scales and kind in seen:
+                timings.append(None)
+                continue
+            seen.add(kind)
+            settings = EngineSettings(slots=stack.slots, similar_stacks=stack.similar_stacks)
+            try:
+                began = time.monotonic()
+                self.context.assets.load(trial)
+                loading += time.monotonic() - began
+                seconds = max(0.0, remaining) / left
+                timings.append(handler.measure_time(stack.trials, self.context, settings, seconds))
+            except Exception as error:  # training will raise the same error for the trials concerned
+                log.warning("could not time %s on %s: %s", trial.model, handler.task_name(trial), error)
+                timings.append(None)
+            release_memory()
+        return TimeReport(timings, loading, self._hardware_name())
+
+    def _hardware_name(self) -> str:
+        if not self.context.on_cuda:
+            return self.config.device
+        import torch
+
+        return torch.cuda.get_device_name(self.config.device)
 
     def run(self, stack: Stack, emit: Emit) -> None:
         """Run a stack; exceptions are reported as `StackFailed` events."""
-        last_event, steps, restored = 0.0, 0, 0
-        handler = WarningHandler(emit)
-        reported: list[str] = []
-
-        def report_results(results: list[TrialResultLike]) -> None:
-            reported.extend(result.trial_id for result in results)
-            emit(TrialsDone(stack.number, results))
-
-        self.report_results = report_results
-
-        def on_epoch(trial_id: str, epoch: EpochLike) -> None:
-            emit(EpochDone(trial_id, epoch))
-
-        def on_steps(more: int) -> None:
-            nonlocal last_event, steps
-            steps += more
-            if (now := time.monotonic()) - last_event >= PROGRESS_SECONDS:
-                last_event = now
-                emit(StepsDone(stack.number, steps, restored))
-
-        def report_restored(more: int) -> None:
-            nonlocal last_event, restored
-            restored += more
-            last_event = 0.0  # emit at once
-            on_steps(more)
-
-        self.report_restored = report_restored
-
-        logging.getLogger("whichlayers").addHandler(handler)
+        report = Reporter(stack.number, emit)
+        settings = EngineSettings(
+            slots=stack.slots,
+            similar_stacks=stack.similar_stacks,
+            checkpoint_folder=self.config.checkpoints,
+            checkpoint_seconds=self.config.checkpoint_seconds,
+            keep_checkpoint=True,  # the scheduler deletes it when the results are in results.db
+        )
+        warnings = WarningHandler(report)
+        logging.getLogger("whichlayers").addHandler(warnings)
         try:
-            results = self.engine(stack, self, on_epoch=on_epoch, on_steps=on_steps)
-            if sorted([*reported, *(result.trial_id for result in results)]) != sorted(stack.trial_ids):
-                raise RuntimeError("the engine did not return one result for each trial of the stack")
+            self._handler(stack.trials[0]).run(stack.trials, self.context, settings, report)
+            if sorted(report.finished) != sorted(stack.trial_ids):
+                raise RuntimeError("the handler did not report one result for each trial of the stack")
         except Exception as error:
             end: WorkerEvent = StackFailed(stack.number, error_text(error), is_out_of_memory(error))
         else:
-            end = StackDone(stack.number, results)
+            end = StackDone(stack.number)
         finally:
-            logging.getLogger("whichlayers").removeHandler(handler)
+            logging.getLogger("whichlayers").removeHandler(warnings)
         release_memory()  # after the except block: an exception keeps the tensors of its stack alive
         emit(end)
 
 
 class WarningHandler(logging.Handler):
-    """Sends logged warnings to the scheduler as `WorkerNote` events."""
+    """Reports logged warnings as notes."""
 
-    def __init__(self, send: Emit) -> None:
+    def __init__(self, report: Reporter) -> None:
         super().__init__(logging.WARNING)
-        self.send = send
+        self.report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.send(WorkerNote(record.getMessage()))
-
-
-def train_stack(
-    stack: Stack, runner: TrialRunner, on_epoch: OnEpoch, on_steps: OnSteps
-) -> list[TrialResultLike]:
-    """The default engine: finetunes the models of a stack, or runs its probes."""
-    import torch
-
-    from whichlayers.engine.cuda_graphs import warm_up_compiler
-    from whichlayers.engine.finetune import finetune
-    from whichlayers.engine.results import EngineSettings
-
-    config, trials = runner.config, stack.trials
-    torch.set_num_threads(config.threads)
-    if trials[0].word_probe is not None:
-        from whichlayers.runs.word_trials import run_word_stack
-
-        return run_word_stack(stack, runner, on_steps)
-    if config.device.startswith("cuda") and trials[0].probe is None:
-        warm_up_compiler()  # in the background while the model and the data are loaded
-    encoder = runner.assets.encoder(trials[0])
-    data = runner.assets.data(trials[0])
-    if trials[0].probe is not None:
-        from whichlayers.probes.sentence_probe import run_probes
-
-        cache = runner.assets.index.cache
-        return list(
-            run_probes(
-                trials,
-                encoder,
-                data,
-                device=config.device,
-                cache=cache and cache / "features",
-                on_epoch=on_epoch,
-                on_step=on_steps,
-            )
-        )
-    settings = EngineSettings(
-        slots=stack.slots,
-        similar_stacks=stack.similar_stacks,
-        checkpoint_folder=config.checkpoints,
-        checkpoint_seconds=config.checkpoint_seconds,
-        keep_checkpoint=True,  # the scheduler deletes it when the results are in results.db
-    )
-    return list(
-        finetune(
-            trials,
-            encoder,
-            data,
-            device=config.device,
-            on_epoch=on_epoch,
-            on_step=on_steps,
-            on_restored=runner.report_restored,
-            settings=settings,
-        )
-    )
-
-
-def train_stack_memory(request: MeasureMemory, runner: TrialRunner) -> MemoryReport:
-    """Memory costs of the default engine, from one step of a stack of one trial and of two trials."""
-    import torch
-
-    from whichlayers.engine.memory import free_memory, measure_memory
-
-    torch.set_num_threads(runner.config.threads)
-    device, costs = runner.config.device, list[MemoryCost | None]()
-    for trial in request.trials:
-        if trial.word_probe is not None:
-            trial = dataclasses.replace(trial, word_probe=None)
-        if trial.probe is not None or not trial.train_size:  # probes: memory does not depend on their number
-            costs.append(None)
-            continue
-        encoder, data = runner.assets.encoder(trial), runner.assets.data(trial)
-        encoder.to(device)  # type: ignore[arg-type]
-        free = free_memory(device)
-        try:
-            costs.append(measure_memory([trial], encoder, data, device, free=free, limit=request.max_stack))
-        except WhichlayersError:
-            raise
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise out_of_memory_error(None, free or 0, trial, device) from None
-            # training will raise the same error for the trials concerned
-            log.warning("could not measure the memory of %s on %s: %s", trial.model, trial.task, error)
-            costs.append(None)
-    free_bytes = [free for name in request.devices or (device,) if (free := free_memory(name)) is not None]
-    return MemoryReport(costs, min(free_bytes, default=None))
-
-
-def train_stack_time(request: MeasureTime, runner: TrialRunner) -> TimeReport:
-    """Timings of the default engine, one stack after another until the time is used up."""
-    import torch
-
-    from whichlayers.engine.results import EngineSettings
-    from whichlayers.engine.timing import measure_timing
-    from whichlayers.probes.timing import measure_probe_timing
-
-    config, assets = runner.config, runner.assets
-    torch.set_num_threads(config.threads)
-    timings, loading, seen = list[StackTiming | None](), 0.0, set[tuple[str, bool]]()
-    deadline = time.monotonic() + request.seconds
-    for left, stack in zip(range(len(request.stacks), 0, -1), request.stacks, strict=True):
-        trial, remaining = stack.trials[0], deadline - time.monotonic()
-        if trial.word_probe is not None:
-            try:
-                from whichlayers.runs.word_trials import time_word_stack
-
-                timings.append(time_word_stack(stack, runner, max(0.0, remaining) / left))
-            except Exception as error:
-                log.warning("could not time the word probes of %s: %s", trial.model, error)
-                timings.append(None)
-            release_memory()
-            continue
-        kind = (trial.model_fingerprint, trial.probe is None)
-        if remaining < 0 and kind in seen:
-            timings.append(None)
-            continue
-        seen.add(kind)
-        began = time.monotonic()
-        encoder, data = assets.encoder(trial), assets.data(trial)
-        loading += time.monotonic() - began
-        try:
-            if trial.probe is not None:
-                timing = measure_probe_timing(stack.trials, encoder, data, config.device)
-            else:
-                settings = EngineSettings(slots=stack.slots, similar_stacks=stack.similar_stacks)
-                timing = measure_timing(
-                    stack.trials, encoder, data, config.device, settings, max(0.0, remaining) / left
-                )
-            timings.append(timing)
-        except Exception as error:  # training will raise the same error for the trials concerned
-            log.warning("could not time %s on %s: %s", trial.model, trial.task, error)
-            timings.append(None)
-        release_memory()
-    on_cuda = config.device.startswith("cuda")
-    return TimeReport(
-        timings, loading, torch.cuda.get_device_name(config.device) if on_cuda else config.device
-    )
-
-
-def error_text(error: BaseException) -> str:
-    """The error in one line, followed by the end of its traceback unless it is a WhichlayersError."""
-    if isinstance(error, WhichlayersError):
-        return str(error)
-    first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    tail = "".join(traceback.format_exception(error)).strip().splitlines()[-TRACEBACK_LINES:]
-    return "\n".join([first, "", *tail])
+        self.report.note(record.getMessage())
 
 
 def main(descriptor: int) -> None:
@@ -366,6 +197,10 @@ def serve(connection: Connection, on_close: Callable[[], Any]) -> None:
         connection: To the main process.
         on_close: Called by the reading thread when the connection closes.
     """
+    try:
+        runner = TrialRunner(connection.recv())
+    except EOFError:  # the main process has ended
+        return
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def listen() -> None:
@@ -377,10 +212,6 @@ def serve(connection: Connection, on_close: Callable[[], Any]) -> None:
             on_close()
 
     threading.Thread(target=listen, daemon=True).start()
-    config = requests.get()
-    if config is None:
-        return
-    runner = TrialRunner(config)
     connection.send(WorkerReady())
     while (request := requests.get()) is not None:
         if isinstance(request, MeasureMemory | MeasureTime):

@@ -26,10 +26,19 @@ from whichlayers.runs import run_study
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.estimate import estimate_study
 from whichlayers.runs.finetuned_models import delete_unused, load_model, model_path, save_model
-from whichlayers.runs.plan import Stack, count_models, make_stacks, split_trials, total_steps, word_stack_key
+from whichlayers.runs.handlers import HANDLERS, WorkerContext
+from whichlayers.runs.handlers.word_probe import ProbedModel, _activation_store
+from whichlayers.runs.plan import (
+    Stack,
+    count_models,
+    make_stacks,
+    models_to_keep,
+    split_trials,
+    stack_key_fn,
+    total_steps,
+)
 from whichlayers.runs.resources import choose_resources
 from whichlayers.runs.status import disk_use
-from whichlayers.runs.word_trials import ProbedModel, _activation_store
 from whichlayers.study.study_file import Study
 from whichlayers.trial import Trial, WordProbe
 
@@ -39,16 +48,16 @@ from pathlib import Path
 from whichlayers.runs.run_study import run
 from whichlayers.study.study_file import load_study
 torch.set_num_threads(1)
-import whichlayers.runs.word_trials as word_trials, os, signal
-probe_model = word_trials._probe_model
+import whichlayers.runs.handlers.word_probe as word_probe, os, signal
+probe_model = word_probe._probe_model
 def kill(model, *rest):  # kill -9 before a finetuned model is probed
     if model.finetuning is not None:
         os.kill(os.getpid(), signal.SIGKILL)
     probe_model(model, *rest)
 if sys.argv[3] == "killed":
-    word_trials._probe_model = kill
+    word_probe._probe_model = kill
 else:
-    word_trials._finetune = None  # it must not be called again
+    word_probe._finetune = None  # it must not be called again
 run(load_study(sys.argv[1]), Path(sys.argv[2]), device="cpu", workers=0)
 """
 
@@ -125,7 +134,7 @@ def test_results_include_baselines_and_task_metrics(ran):
 def test_the_exported_table_has_the_task_of_the_finetuned_model(ran):
     frame = points_frame(StudyFolder(ran))
     assert set(frame["finetuned_on"]) == {"", "sentiment"}
-    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "results.md").read_text(encoding="utf-8")
     part = page.partition("The columns of `frame()`")[2].partition("\n`epochs()`")[0]
     described = {name for row in re.findall(r"^\| (`.*?) \|", part, re.MULTILINE) for name in row.split("`")}
     assert set(frame.columns) <= described
@@ -199,8 +208,8 @@ def test_studies_that_share_a_cache_have_separate_activations(tmp_path):
     assets = SimpleNamespace(index=SimpleNamespace(cache=tmp_path), alignments={})
 
     def folder_of(study: str, model: ProbedModel) -> Path:
-        config = SimpleNamespace(device="cpu", finetuned_models=tmp_path / study / "encoders")
-        with _activation_store(model, trial, SimpleNamespace(config=config, assets=assets)) as store:
+        worker = WorkerContext("cpu", 1, lambda: assets, tmp_path / study / "encoders")
+        with _activation_store(model, trial, worker) as store:
             return store.folder
 
     trial = Trial("m", "mf", "t", "tf", 10, 0, word_probe=WordProbe("c", "cf"))
@@ -333,7 +342,7 @@ def test_a_probe_that_diverges_is_a_failed_trial():
 def test_all_probes_of_a_model_stay_together():
     after, before = trials_of(), trials_of(size=0)
     assert (count_models(after), count_models(before)) == (3, 1)
-    stacks = make_stacks([*before, *after], word_stack_key, 2)
+    stacks = make_stacks([*before, *after], stack_key_fn(HANDLERS, Assets(None)), 2)
     assert sorted(stack.models for stack in stacks) == [1, 1, 2]
     for stack in stacks:
         assert len(stack.trials) == 6 * stack.models or stack.trials[0].train_size == 0
@@ -360,7 +369,10 @@ def test_saved_models_are_complete_or_missing(tmp_path):
     file.write_bytes(content[:-4])
     assert load_model(tmp_path, trial) is None
     file.write_bytes(content)
-    stack = Stack(0, tuple(trials_of(seeds=[0])))
-    delete_unused(tmp_path, [stack])
-    assert not file.exists() or stack.trials[0].finetuning.id == trial.id
-    delete_unused(tmp_path / "nowhere", [stack])
+    needed = models_to_keep([Stack(0, tuple(trials_of(seeds=[0])))])
+    assert [finetuning.id for finetuning in needed] == [trial.id]
+    delete_unused(tmp_path, needed)
+    assert file.exists()
+    delete_unused(tmp_path, models_to_keep([Stack(0, tuple(trials_of(seeds=[1])))]))
+    assert not file.exists()
+    delete_unused(tmp_path / "nowhere", needed)

@@ -6,9 +6,12 @@ from types import SimpleNamespace
 import pytest
 from tiny import tiny_encoder, tiny_task
 
+from whichlayers.runs import events
 from whichlayers.runs.assets import Assets
-from whichlayers.runs.executors.worker import MeasureMemory, TrialRunner, train_stack, train_stack_memory
-from whichlayers.runs.plan import Stack, make_stacks, memory_key, trial_steps
+from whichlayers.runs.events import EpochDone, StackDone, StepsDone, TrialsDone
+from whichlayers.runs.executors.worker import MeasureMemory, TrialRunner, WorkerConfig
+from whichlayers.runs.handlers import HANDLERS
+from whichlayers.runs.plan import Stack, make_stacks, memory_key, stack_key_fn, trial_steps
 from whichlayers.runs.resources import Resources, representative_trials
 from whichlayers.trial import Probe, Trial
 
@@ -27,8 +30,7 @@ def runner_of(tmp_path) -> TrialRunner:
         data=lambda trial: data,
         index=SimpleNamespace(cache=tmp_path),
     )
-    config = SimpleNamespace(device="cpu", threads=1, checkpoints=None, checkpoint_seconds=0)
-    return SimpleNamespace(config=config, assets=assets)  # type: ignore[return-value]
+    return TrialRunner(WorkerConfig(HANDLERS, "cpu", 1), assets)  # type: ignore[arg-type]
 
 
 def test_all_layers_and_seeds_are_one_stack_for_any_number_of_workers():
@@ -36,7 +38,9 @@ def test_all_layers_and_seeds_are_one_stack_for_any_number_of_workers():
     finetuned = [dataclasses.replace(FINETUNED, seed=seed) for seed in range(8)]
     assets = Assets(None)
     assets._model_info = {"model": SimpleNamespace(family="bert", depth=3)}
-    stacks = make_stacks([*PROBES, *finetuned], assets.stack_key, resources.stack_size, workers=4)
+    stacks = make_stacks(
+        [*PROBES, *finetuned], stack_key_fn(HANDLERS, assets), resources.stack_size, workers=4
+    )
     sizes = sorted(len(stack.trials) for stack in stacks)
     assert sizes == [4, 4, 20]
     assert all(len({trial.probe is None for trial in stack.trials}) == 1 for stack in stacks)
@@ -47,22 +51,25 @@ def test_memory_is_measured_only_for_finetuning(tmp_path):
     assert memory_key(large) != memory_key(FINETUNED)
     representatives = representative_trials([large, FINETUNED, *PROBES])
     assert representatives == [large, FINETUNED]
-    probes, finetuned = train_stack_memory(
-        MeasureMemory(representatives, ("cpu",), 1), runner_of(tmp_path)
-    ).costs
+    request = MeasureMemory(representatives, ("cpu",), 1)
+    probes, finetuned = runner_of(tmp_path).measure_memory(request).costs
     assert probes is None
     assert finetuned is not None
 
 
-def test_a_stack_of_probes(tmp_path):
-    steps, reported = [], []
+def test_a_stack_of_probes(tmp_path, monkeypatch):
+    monkeypatch.setattr(events, "PROGRESS_SECONDS", 0.0)
+    sent = []
     stack = Stack(0, tuple(PROBES))
-    results = train_stack(
-        stack, runner_of(tmp_path), lambda trial_id, epoch: reported.append(trial_id), steps.append
-    )
-    assert [o.trial_id for o in results] == reported == stack.trial_ids
-    assert [len(o.epochs) for o in results] == [1] * 20
-    assert sum(steps) == stack.steps == 20 * trial_steps(PROBES[0])
+    runner_of(tmp_path).run(stack, sent.append)
+    (results,) = [event.results for event in sent if isinstance(event, TrialsDone)]
+    epochs = [event.trial_id for event in sent if isinstance(event, EpochDone)]
+    assert [result.trial_id for result in results] == epochs == stack.trial_ids
+    assert [len(result.epochs) for result in results] == [1] * 20
+    steps = [event.steps for event in sent if isinstance(event, StepsDone)]
+    assert steps == sorted(steps)
+    assert steps[-1] == stack.steps == 20 * trial_steps(PROBES[0])
+    assert sent[-1] == StackDone(0)
     assert sorted(file.suffix for file in (tmp_path / "features").iterdir()) == [
         ".lock",
         ".lock",

@@ -1,0 +1,174 @@
+"""The interface of trial handlers: everything that depends on the kind of a trial.
+
+A handler is a small object without state, which is pickled and sent to workers. Importing it does not import torch:
+`plan` and `status` use handlers as well.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from whichlayers.engine.cost import MemoryCost, StackTiming
+from whichlayers.engine.results import EngineSettings
+from whichlayers.results.db import ResultsDB
+from whichlayers.runs.assets import Assets
+from whichlayers.runs.events import Reporter
+from whichlayers.trial import Trial, TrialKind
+
+if TYPE_CHECKING:
+    from whichlayers.models.load import ModelInfo
+
+MAX_TIMING_ERROR = 0.4
+# bytes in results.db, indices included: a metric of an epoch
+VALUE_BYTES = 60
+VALUES_PER_EPOCH = 4  # two losses, seconds, a metric
+
+
+@dataclass
+class WorkerContext:
+    """What a process that runs stacks provides to handlers.
+
+    Args:
+        device: Where to train.
+        threads: Number of CPU threads.
+        load_assets: Returns the models and data; called when they are first used.
+        finetuned_models: Folder for models that word probes need; None: they are kept in memory.
+    """
+
+    device: str
+    threads: int
+    load_assets: Callable[[], Assets]
+    finetuned_models: Path | None = None
+
+    @cached_property
+    def assets(self) -> Assets:
+        return self.load_assets()
+
+    @property
+    def on_cuda(self) -> bool:
+        return self.device.startswith("cuda")
+
+
+class TrialHandler(ABC):
+    """Plans, measures and runs trials of one kind."""
+
+    fixed_stack_size: int | None = (
+        None  # maximum number of trials in a stack, whatever the memory and the workers
+    )
+    needs_model_folder: bool = (
+        False  # whether finetuned models are kept on disk until their trials are finished
+    )
+    timing_scales: bool = (
+        True  # whether the timing of one task can be scaled to another by the number of tokens
+    )
+
+    # --- plan ---
+
+    @abstractmethod
+    def stack_key(self, trial: Trial, assets: Assets) -> Hashable:
+        """Trials with equal keys may share a stack."""
+
+    @abstractmethod
+    def finetunes(self, trial: Trial) -> bool:
+        """Whether a model is finetuned, which takes memory for each model and is checkpointed."""
+
+    @abstractmethod
+    def steps(self, trial: Trial) -> int:
+        """Steps of the trial, without those that it shares with other trials."""
+
+    def shared_steps(self, trial: Trial) -> dict[Hashable, int]:
+        """Steps that count once for all trials with the same key."""
+        return {}
+
+    def max_epochs(self, trial: Trial) -> int:
+        """The largest number of an epoch of this trial in results.db."""
+        return trial.training.epochs
+
+    def group_by_model(self, trials: Sequence[Trial]) -> list[Sequence[Trial]]:
+        """The trials of each model of a stack; these stay together when the stack is split."""
+        return [[trial] for trial in trials]
+
+    def kept_models(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The finetuning trials whose models are kept on disk until these trials are finished."""
+        return []
+
+    def task_name(self, trial: Trial) -> str:
+        """The task, as the table of `whichlayers plan` names it."""
+        return trial.task
+
+    # --- estimates ---
+
+    def evaluations(self, trial: Trial) -> int:
+        """How often a trial is evaluated."""
+        return 1 if trial.training.evaluate == "end" else trial.training.epochs
+
+    def seconds(self, trial: Trial, stack_size: int, timing: StackTiming, first: bool, bound: int) -> float:
+        """Estimated seconds of a stack of such trials.
+
+        Args:
+            trial: A trial of the stack.
+            stack_size: Number of models in the stack.
+            timing: Of such stacks.
+            first: Whether it is the first stack of its shape in its worker.
+            bound: -1 for the lower bound, 0 for the expected time, 1 for the upper bound.
+        """
+        seconds = timing.seconds(stack_size, trial.steps, self.evaluations(trial), first)
+        return seconds * (1 + 2 * bound * min(timing.error, MAX_TIMING_ERROR))
+
+    def result_bytes(self, trial: Trial, depth: int) -> int:
+        """Size of the epochs and weight changes of a trial in results.db; `depth` is the depth of its model."""
+        return VALUE_BYTES * VALUES_PER_EPOCH * self.evaluations(trial)
+
+    def cache_bytes(self, trials: Sequence[Trial], assets: Assets) -> int:
+        """Size of what these trials write to the cache, apart from tokenized tasks."""
+        return 0
+
+    def activation_bytes(self, trial: Trial, assets: Assets, model: ModelInfo) -> int:
+        """Size of the hidden states that a worker keeps on disk while it runs such a trial on CPU."""
+        return 0
+
+    # --- run ---
+
+    def restore(self, db: ResultsDB, cache: Path | None) -> None:  # noqa: B027 (most kinds restore nothing)
+        """Restore files in the cache from the results of earlier runs; called before the first stack."""
+
+    def prepare(self, worker: WorkerContext) -> None:
+        """Called in a worker before each of the methods below."""
+        import torch
+
+        torch.set_num_threads(worker.threads)
+
+    @abstractmethod
+    def run(
+        self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, report: Reporter
+    ) -> None:
+        """Run the trials of a stack and report one result for each of them.
+
+        Args:
+            trials: Trials with equal stack keys.
+            worker: Device, models and data.
+            settings: Slots and checkpoints of the stack.
+            report: Where results and progress are reported.
+        """
+
+    @abstractmethod
+    def measure_memory(self, trial: Trial, worker: WorkerContext, max_stack: int) -> MemoryCost | None:
+        """Memory of a stack of such trials; None if it does not depend on their number, or is unknown.
+
+        Raises:
+            WhichlayersError: A single trial does not fit.
+        """
+
+    @abstractmethod
+    def measure_time(
+        self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, seconds: float
+    ) -> StackTiming:
+        """Time a stack of these trials in about so many seconds."""
+
+
+Handlers = Mapping[TrialKind, TrialHandler]

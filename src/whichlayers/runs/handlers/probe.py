@@ -1,0 +1,90 @@
+"""Handler of sentence-level probes: the frozen model runs once for all probes of a stack, which train together."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from whichlayers.engine.cost import MemoryCost, StackTiming
+from whichlayers.engine.results import EngineSettings
+from whichlayers.probes.steps import probe_steps
+from whichlayers.runs.assets import Assets
+from whichlayers.runs.events import Reporter
+from whichlayers.runs.handlers.base import TrialHandler, WorkerContext
+from whichlayers.trial import Probe, Trial
+
+
+class ProbeHandler(TrialHandler):
+    """Trains linear probes on the pooled hidden states of frozen models."""
+
+    fixed_stack_size = 512  # probes are small; together they need only one forward pass of the model
+
+    def stack_key(self, trial: Trial, assets: Assets) -> Hashable:
+        from whichlayers.probes.sentence_probe import stack_key
+
+        return stack_key(trial)
+
+    def finetunes(self, trial: Trial) -> bool:
+        return False
+
+    def steps(self, trial: Trial) -> int:
+        return probe_steps(_probe(trial))
+
+    def max_epochs(self, trial: Trial) -> int:
+        return _probe(trial).max_epochs
+
+    def evaluations(self, trial: Trial) -> int:
+        return 1
+
+    def seconds(self, trial: Trial, stack_size: int, timing: StackTiming, first: bool, bound: int) -> float:
+        """Bounds from early stopping: the number of epochs is between the patience and the maximum."""
+        probe = _probe(trial)
+        earliest, latest = min(probe.patience + 1, probe.max_epochs), probe.max_epochs
+        epochs = (earliest, (earliest + latest) // 2, latest)[bound + 1]
+        return timing.seconds(stack_size, epochs, 0, first)
+
+    def cache_bytes(self, trials: Sequence[Trial], assets: Assets) -> int:
+        """Size of the pooled hidden states (float32)."""
+        groups: dict[Hashable, list[Trial]] = {}
+        for trial in trials:
+            key = (trial.model_fingerprint, trial.task_fingerprint, trial.train_size, _probe(trial).pooling)
+            groups.setdefault(key, []).append(trial)
+        total = 0
+        for group in groups.values():
+            data, config = assets.data(group[0]), assets.encoder(group[0]).config
+            rows = min(len(data.train), group[0].train_size * len({trial.seed for trial in group}))
+            rows += sum(len(split) for split in data.evals.values())
+            total += rows * (config.num_hidden_layers + 1) * config.hidden_size * 4
+        return total
+
+    def run(
+        self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, report: Reporter
+    ) -> None:
+        from whichlayers.probes.sentence_probe import run_probes
+
+        cache = worker.assets.index.cache
+        results = run_probes(
+            trials,
+            worker.assets.encoder(trials[0]),
+            worker.assets.data(trials[0]),
+            device=worker.device,
+            cache=cache and cache / "features",
+            on_epoch=report.epoch,
+            on_step=report.steps,
+        )
+        report.results(results)
+
+    def measure_memory(self, trial: Trial, worker: WorkerContext, max_stack: int) -> MemoryCost | None:
+        return None
+
+    def measure_time(
+        self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, seconds: float
+    ) -> StackTiming:
+        from whichlayers.probes.timing import measure_probe_timing
+
+        encoder, data = worker.assets.encoder(trials[0]), worker.assets.data(trials[0])
+        return measure_probe_timing(trials, encoder, data, worker.device)
+
+
+def _probe(trial: Trial) -> Probe:
+    assert trial.probe is not None
+    return trial.probe

@@ -1,0 +1,345 @@
+"""Handler of word probes: the models of a stack are finetuned together, then each is probed on every corpus.
+
+Models that an earlier run finetuned are read from disk. Results are reported as soon as they are known, so that they
+are not lost if a later part of the stack is interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from whichlayers.engine.cost import MemoryCost, StackTiming, is_out_of_memory
+from whichlayers.engine.results import EngineSettings, EpochRecord, TrialResult
+from whichlayers.errors import WhichlayersError
+from whichlayers.probes.steps import WORD_PROBE_STEPS
+from whichlayers.results.db import ResultsDB
+from whichlayers.runs.assets import Assets, penalties_folder
+from whichlayers.runs.events import Reporter, error_text
+from whichlayers.runs.finetuned_models import load_model, save_model
+from whichlayers.runs.handlers.base import TrialHandler, WorkerContext
+from whichlayers.runs.handlers.finetune import FinetuneHandler
+from whichlayers.trial import Trial, WordProbe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from whichlayers.models.load import ModelInfo
+    from whichlayers.probes.activations import ActivationStore
+    from whichlayers.probes.probing_dataset import ProbingDataset
+    from whichlayers.probes.regularization import LambdaSearch
+
+SAMPLE_ERROR = 0.3  # relative error of a time that is extrapolated from a few sentences
+FOUND_PENALTIES = """
+SELECT trial_json, MAX(value) FILTER (WHERE metric = 'l1'), MAX(value) FILTER (WHERE metric = 'l2')
+FROM trials JOIN epochs ON id = trial_id
+WHERE status = 'done' AND metric IN ('l1', 'l2') GROUP BY trial_id
+"""
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class ProbedModel:
+    """A model to be probed, finetuned or pretrained, and its result on its own task."""
+
+    finetuning: Trial | None  # the trial that finetunes it; None: the pretrained model
+    weights: dict[str, Tensor] | None = None  # None: on disk, or pretrained
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0  # of its finetuning
+    error: str | None = None  # why it could not be finetuned
+
+    @property
+    def name(self) -> str:
+        return self.finetuning.id if self.finetuning is not None else "pretrained"
+
+
+class WordProbeHandler(TrialHandler):
+    """Finetunes models and trains probes on the hidden states of the words of tagged corpora."""
+
+    needs_model_folder = True
+    timing_scales = False
+
+    def stack_key(self, trial: Trial, assets: Assets) -> Hashable:
+        return _model_key(trial)
+
+    def finetunes(self, trial: Trial) -> bool:
+        return trial.train_size > 0
+
+    def steps(self, trial: Trial) -> int:
+        return WORD_PROBE_STEPS
+
+    def shared_steps(self, trial: Trial) -> dict[Hashable, int]:
+        """The finetuning of its model, which all probes of the model share."""
+        return {(_model_key(trial), trial.seed): trial.steps} if trial.train_size else {}
+
+    def group_by_model(self, trials: Sequence[Trial]) -> list[Sequence[Trial]]:
+        """One model per finetuning seed; the pretrained model does not depend on the seed."""
+        groups: dict[int | None, list[Trial]] = {}
+        for trial in trials:
+            groups.setdefault(trial.seed if trial.train_size else None, []).append(trial)
+        return list(groups.values())
+
+    def kept_models(self, trials: Sequence[Trial]) -> list[Trial]:
+        finetunings = (group[0].finetuning for group in self.group_by_model(trials))
+        return [finetuning for finetuning in finetunings if finetuning is not None]
+
+    def task_name(self, trial: Trial) -> str:
+        return f"{trial.task}, then word probes" if trial.task else "word probes (pretrained)"
+
+    def activation_bytes(self, trial: Trial, assets: Assets, model: ModelInfo) -> int:
+        """Size of the hidden states (float16) of all words of its corpus.
+
+        Twice that if L1 and L2 are searched for a finetuned model, which needs those of the pretrained one too.
+        """
+        word_probe = _word_probe(trial)
+        size = assets.corpus(word_probe).n_words * (model.depth + 1) * model.hidden_size * 2
+        return size * (2 if word_probe.lambdas is None and trial.train_size else 1)
+
+    def restore(self, db: ResultsDB, cache: Path | None) -> None:
+        """Write the penalties that finished trials found by grid search to the cache.
+
+        Further probes then use the same penalties, even if the cache was lost or the study moved to another machine.
+        """
+        from whichlayers.probes.regularization import save_lambdas, search_key
+
+        folder = penalties_folder(cache)
+        if folder is None:
+            return
+        penalties = {}
+        for text, l1, l2 in db.connection.execute(FOUND_PENALTIES):
+            trial = Trial.from_json(text)
+            if _word_probe(trial).lambdas is None:
+                penalties[search_key(trial)] = (l1, l2)
+        for key, lambdas in penalties.items():
+            save_lambdas(folder, key, lambdas)
+
+    def run(
+        self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, report: Reporter
+    ) -> None:
+        groups = self.group_by_model(trials)
+        models = _get_models([group[0].finetuning for group in groups], worker, settings, report)
+        for model, group in zip(models, groups, strict=True):
+            if model.error is None:
+                _probe_model(model, group, worker, report)
+            else:
+                report.results([TrialResult(t.id, error=model.error, seconds=model.seconds) for t in group])
+
+    def measure_memory(self, trial: Trial, worker: WorkerContext, max_stack: int) -> MemoryCost | None:
+        """Memory of finetuning; that of the probes does not depend on their number."""
+        finetuning = trial.finetuning
+        return None if finetuning is None else FinetuneHandler().measure_memory(finetuning, worker, max_stack)
+
+    def measure_time(
+        self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, seconds: float
+    ) -> StackTiming:
+        """The timing of finetuning, in about `seconds`, and of a sample of the probes."""
+        from whichlayers.probes.word_timing import estimate_word_probe_seconds
+
+        assets, groups = worker.assets, self.group_by_model(trials)
+        first = trials[0]
+        encoder, tokenizer = assets.encoder(first), assets.tokenizer(first)
+        probe_seconds = estimate_word_probe_seconds(
+            groups[0], encoder, tokenizer, lambda trial: assets.corpus(_word_probe(trial)), worker.device
+        )
+        finetunings = self.kept_models(trials)
+        if not finetunings:
+            return StackTiming(
+                trials=1,
+                setup=probe_seconds,
+                compile=0.0,
+                capture=0.0,
+                step=0.0,
+                error=SAMPLE_ERROR,
+                evaluation=0.0,
+                finish=0.0,
+            )
+        timing = FinetuneHandler().measure_time(finetunings, worker, settings, seconds)
+        error = max(timing.error, SAMPLE_ERROR)
+        return dataclasses.replace(timing, finish=timing.finish + probe_seconds * timing.trials, error=error)
+
+
+def _model_key(trial: Trial) -> Hashable:
+    """The model of a word probe and how it is finetuned, without the seed."""
+    training = trial.training if trial.train_size else None
+    return ("words", trial.model_fingerprint, trial.task_fingerprint, trial.train_size, trial.head, training)
+
+
+def _word_probe(trial: Trial) -> WordProbe:
+    assert trial.word_probe is not None
+    return trial.word_probe
+
+
+def _get_models(
+    finetunings: Sequence[Trial | None], worker: WorkerContext, settings: EngineSettings, report: Reporter
+) -> list[ProbedModel]:
+    """The models of these finetuning trials (None: the pretrained model), from disk or finetuned now."""
+    folder = worker.finetuned_models
+    models = {}
+    for trial in finetunings:
+        if trial is None:
+            models["pretrained"] = ProbedModel(None)
+        elif (saved := load_model(folder, trial)) is not None:
+            models[trial.id] = ProbedModel(trial, None, saved[1]["metrics"], saved[1]["seconds"])
+            report.restored(trial.steps)
+    missing = [trial for trial in finetunings if trial is not None and trial.id not in models]
+    if missing:
+        models |= {model.name: model for model in _finetune(missing, worker, settings, report)}
+    return [models["pretrained" if trial is None else trial.id] for trial in finetunings]
+
+
+def _finetune(
+    trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, report: Reporter
+) -> Iterator[ProbedModel]:
+    """Finetune models as one stack, and save them if there is a folder for them."""
+    from whichlayers.engine.finetune import finetune
+
+    assets, folder = worker.assets, worker.finetuned_models
+    by_id, in_memory = {trial.id: trial for trial in trials}, {}
+
+    def keep(result: TrialResult, weights: dict[str, Tensor]) -> None:
+        """Save a finetuned model, or keep its weights in memory."""
+        metadata = {"metrics": _task_metrics(result), "seconds": result.seconds / len(trials)}
+        if folder is not None:
+            try:
+                save_model(folder, by_id[result.trial_id], weights, metadata)
+                return
+            except OSError as error:  # most likely the disk is full
+                log.warning("could not save a finetuned model (%s): it is kept in memory", error)
+        in_memory[result.trial_id] = weights
+
+    results = finetune(
+        trials,
+        assets.encoder(trials[0]),
+        assets.data(trials[0]),
+        device=worker.device,
+        on_step=report.steps,
+        on_restored=report.restored,
+        on_trained=keep,
+        with_weight_changes=False,  # only the results of probes are stored
+        settings=dataclasses.replace(settings, keep_checkpoint=False),  # the models are saved instead
+    )
+    for trial, result in zip(trials, results, strict=True):
+        seconds = result.seconds / len(trials)
+        error = result.error and f"its model could not be finetuned: {result.error}"
+        yield ProbedModel(trial, in_memory.get(trial.id), _task_metrics(result), seconds, error)
+
+
+def _task_metrics(result: TrialResult) -> dict[str, float]:
+    """The last metrics of a finetuned model on its own task, as task_NAME; stored with each of its probes."""
+    return {
+        f"task_{name}": value for name, value in (result.epochs[-1].metrics if result.epochs else {}).items()
+    }
+
+
+def _probe_model(
+    model: ProbedModel, trials: Sequence[Trial], worker: WorkerContext, report: Reporter
+) -> None:
+    """Run all word probes of one model, corpus by corpus; an error fails only the probes of its corpus."""
+    from whichlayers.probes.word_probe import run_word_probes
+
+    assets = worker.assets
+    by_corpus: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_corpus.setdefault(_word_probe(trial).fingerprint, []).append(trial)
+    encoder: PreTrainedModel | None = None
+    seconds = model.seconds  # of the finetuning: added to the first results
+    with _activation_store(model, trials[0], worker) as store:
+        lambda_search = _lambda_search(model, store, worker)
+        for corpus_trials in by_corpus.values():
+            unfinished = {trial.id for trial in corpus_trials}
+            try:
+                encoder = encoder or _load_encoder(model, trials[0], worker)
+                tokenizer = assets.tokenizer(corpus_trials[0])
+                corpus = assets.corpus(_word_probe(corpus_trials[0]))
+                for results in run_word_probes(
+                    corpus_trials, encoder, tokenizer, corpus, store, report.steps, lambda_search
+                ):
+                    for result in results:
+                        result.seconds += seconds
+                        result.epochs = [_add_metrics(record, model.metrics) for record in result.epochs]
+                    seconds = 0.0
+                    report.results(results)
+                    unfinished -= {result.trial_id for result in results}
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                failed = [
+                    TrialResult(trial.id, error=error_text(error), seconds=seconds)
+                    for trial in corpus_trials
+                    if trial.id in unfinished
+                ]
+                seconds = 0.0
+                report.results(failed)
+
+
+def _add_metrics(record: EpochRecord, metrics: dict[str, float]) -> EpochRecord:
+    return dataclasses.replace(record, metrics={**record.metrics, **metrics})
+
+
+def _load_encoder(model: ProbedModel, trial: Trial, worker: WorkerContext) -> PreTrainedModel:
+    from whichlayers.engine.export_weights import with_weights
+
+    pretrained = worker.assets.encoder(trial)
+    if model.finetuning is None:
+        return pretrained
+    weights = model.weights
+    if weights is None:
+        saved = load_model(worker.finetuned_models, model.finetuning)
+        if saved is None:
+            raise WhichlayersError("its finetuned model is no longer on disk: run the study again")
+        weights = saved[0]
+    return with_weights(pretrained, weights)
+
+
+def _lambda_search(model: ProbedModel, store: ActivationStore, worker: WorkerContext) -> LambdaSearch:
+    """The search for L1 and L2; for a finetuned model it uses the hidden states of the pretrained one."""
+    from whichlayers.probes.activations import ActivationStore
+    from whichlayers.probes.probing_dataset import ProbingDataset, get_word_probe
+    from whichlayers.probes.regularization import LambdaSearch
+
+    assets = worker.assets
+
+    def pretrained_dataset(trial: Trial) -> ProbingDataset:
+        folder = store.folder and store.folder / "pretrained"
+        return ProbingDataset.from_encoder(
+            assets.encoder(trial),
+            assets.tokenizer(trial),
+            assets.corpus(get_word_probe(trial)),
+            get_word_probe(trial),
+            ActivationStore(store.device, folder, store.alignments),
+            lambda words: None,
+        )
+
+    return LambdaSearch(
+        pretrained_dataset if model.finetuning else None, penalties_folder(assets.index.cache)
+    )
+
+
+@contextlib.contextmanager
+def _activation_store(model: ProbedModel, trial: Trial, worker: WorkerContext) -> Iterator[ActivationStore]:
+    """The store of a model's hidden states while it is probed.
+
+    Its folder is deleted afterwards. No other study uses it, even if several studies share the cache.
+    """
+    from whichlayers.probes.activations import ActivationStore
+    from whichlayers.probes.extract_sentences import hash_key
+
+    assets = worker.assets
+    cache = assets.index.cache
+    owner = [str(worker.finetuned_models or os.getpid()), trial.model_fingerprint, model.name]
+    folder = cache and cache / "words" / hash_key(owner)
+    try:
+        yield ActivationStore(
+            worker.device, folder, assets.alignments.setdefault(trial.model_fingerprint, {})
+        )
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
