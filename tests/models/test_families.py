@@ -74,12 +74,10 @@ def test_modernbert_first_layer_has_no_attention_norm():
     assert "layers.1.attn_norm.weight" in anatomy.layer_parameters(2)
 
 
-def test_embeddings_and_pooler_by_name():
+def test_embeddings_by_name():
     electra = Anatomy(small_model("electra"))
     assert "embeddings_project.weight" in electra.embedding_names()
     assert Anatomy(small_model("xlnet")).embedding_names() == ["mask_emb", "word_embedding.weight"]
-    assert Anatomy(small_model("bert")).pooler_names() == ["pooler.dense.weight", "pooler.dense.bias"]
-    assert electra.pooler_names() == []
 
 
 @pytest.mark.parametrize(

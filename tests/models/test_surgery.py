@@ -29,6 +29,10 @@ TABLE = {
 ORDERS = [(1, 3, 2, 4), (1, 4), (1, 2)]  # all start with 1, so they are valid for every family
 
 
+def reinitialize(model, layers, recipe="as_described", seed=0, keep_layer_norm=False):
+    return surgery.apply_surgery(model, Surgery(None, tuple(layers), recipe, keep_layer_norm), seed)
+
+
 def check_values(values: torch.Tensor | None, expected, shape) -> None:
     if expected == "kept":
         assert values is None
@@ -81,7 +85,7 @@ def test_an_unknown_recipe_is_rejected():
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_only_the_given_layers_change_and_follow_the_recipe(family, recipe, keep_layer_norm):
     model = small_model(family)
-    result = surgery.reinitialize(model, [2, 4], recipe, 11, keep_layer_norm)
+    result = reinitialize(model, [2, 4], recipe, 11, keep_layer_norm)
     anatomy = Anatomy(model)
     norms = anatomy.layer_norm_names()
     weight, bias, norm_weight, norm_bias = TABLE[recipe]
@@ -107,7 +111,7 @@ def test_a_layer_of_realistic_size_follows_the_distribution():
     model = AutoModel.from_config(
         BertConfig(vocab_size=10, hidden_size=256, num_hidden_layers=1, num_attention_heads=4)
     )
-    result = surgery.reinitialize(model, [1], "as_described", 0)
+    result = reinitialize(model, [1], "as_described", 0)
     norms = Anatomy(model).layer_norm_names()
     values = [p.detach().flatten() for n, p in Anatomy(result).layer_parameters(1).items() if n not in norms]
     check_values(torch.cat(values), "described", torch.cat(values).shape)
@@ -115,12 +119,12 @@ def test_a_layer_of_realistic_size_follows_the_distribution():
 
 def test_initial_values_depend_only_on_seed_and_name():
     model = small_model("bert")
-    all_layers = surgery.reinitialize(model, [1, 2, 3, 4], seed=1)
-    one_layer = surgery.reinitialize(surgery.reinitialize(model, [2], seed=9), [3], seed=1)
+    all_layers = reinitialize(model, [1, 2, 3, 4], seed=1)
+    one_layer = reinitialize(reinitialize(model, [2], seed=9), [3], seed=1)
     for name, parameter in Anatomy(one_layer).layer_parameters(3).items():
         assert torch.equal(parameter, all_layers.get_parameter(name))
     name = "encoder.layer.2.output.dense.weight"
-    other_seed = surgery.reinitialize(model, [3], seed=2).get_parameter(name)
+    other_seed = reinitialize(model, [3], seed=2).get_parameter(name)
     assert not torch.equal(other_seed, all_layers.get_parameter(name))
     neighbor = all_layers.get_parameter("encoder.layer.1.output.dense.weight")
     assert not torch.equal(neighbor, all_layers.get_parameter(name))
@@ -130,18 +134,10 @@ def test_global_random_state_is_neither_read_nor_changed():
     model = small_model("bert")
     torch.manual_seed(0)
     state = torch.get_rng_state()
-    one = surgery.reinitialize(model, [1, 2], seed=4)
+    one = reinitialize(model, [1, 2], seed=4)
     assert torch.equal(state, torch.get_rng_state())
     torch.manual_seed(99)
-    assert same_state(one, surgery.reinitialize(model, [1, 2], seed=4))
-
-
-def test_keep_first_and_preserve_equal_reinitialize():
-    model = small_model("bert")
-    assert same_state(surgery.keep_first(model, 1, seed=2), surgery.reinitialize(model, [2, 3, 4], seed=2))
-    assert same_state(surgery.keep_first(model, 4, seed=2), model)
-    assert same_state(surgery.keep_first(model, 0, seed=2), surgery.reinitialize(model, [1, 2, 3, 4], seed=2))
-    assert same_state(surgery.preserve(model, [2, 3], seed=2), surgery.reinitialize(model, [1, 4], seed=2))
+    assert same_state(one, reinitialize(model, [1, 2], seed=4))
 
 
 def layers_run_by_hand(model, order, batch) -> torch.Tensor:
@@ -214,8 +210,8 @@ def test_config_and_layer_indices_match_the_new_order(family):
 
 
 def test_config_keys_under_their_own_names():
-    assert surgery.truncate(small_model("xlnet"), 3).config.n_layer == 3
-    assert surgery.truncate(small_model("distilbert"), 3).config.n_layers == 3
+    assert surgery.reorder(small_model("xlnet"), (1, 2, 3)).config.n_layer == 3
+    assert surgery.reorder(small_model("distilbert"), (1, 2, 3)).config.n_layers == 3
 
 
 def test_modernbert_layers_keep_their_attention_type():
@@ -228,7 +224,7 @@ def test_modernbert_layers_keep_their_attention_type():
         "full_attention",
         "sliding_attention",
     ]
-    result = surgery.permute(model, (1, 4, 2, 5, 3))
+    result = surgery.reorder(model, (1, 4, 2, 5, 3))
     expected = [kinds[n - 1] for n in (1, 4, 2, 5, 3)]
     assert [layer.attention_type for layer in Anatomy(result).layers] == expected
     assert result.config.layer_types == expected
@@ -240,12 +236,9 @@ def test_modernbert_keeps_its_first_layer_first(order):
         surgery.reorder(small_model("modernbert"), order)
 
 
-def test_permute_prune_and_truncate_equal_reorder():
+def test_reorder_moves_the_weights():
     model = small_model("bert")
-    assert same_state(surgery.permute(model, (3, 1, 4, 2)), surgery.reorder(model, (3, 1, 4, 2)))
-    assert same_state(surgery.prune(model, [1, 3]), surgery.reorder(model, (2, 4)))
-    assert same_state(surgery.truncate(model, 2), surgery.reorder(model, (1, 2)))
-    moved = surgery.permute(model, (3, 1, 4, 2))
+    moved = surgery.reorder(model, (3, 1, 4, 2))
     name = "encoder.layer.{}.output.dense.weight"
     for position, old in enumerate((3, 1, 4, 2)):
         assert torch.equal(
@@ -257,21 +250,16 @@ def test_apply_surgery_reorders_first_and_reinitializes_new_positions():
     model = small_model("bert")
     plan = Surgery(order=(3, 1, 2), reinit=(2,), recipe="as_released", keep_layer_norm=True)
     result = surgery.apply_surgery(model, plan, seed=6)
-    assert same_state(
-        result, surgery.reinitialize(surgery.reorder(model, (3, 1, 2)), [2], "as_released", 6, True)
-    )
+    assert same_state(result, reinitialize(surgery.reorder(model, (3, 1, 2)), [2], "as_released", 6, True))
     kept = result.get_parameter("encoder.layer.2.output.dense.weight")
     assert torch.equal(kept, model.get_parameter("encoder.layer.1.output.dense.weight"))
     assert same_state(surgery.apply_surgery(model, Surgery(), seed=6), model)
 
 
 OPERATIONS = {
-    "reinitialize": lambda m: surgery.reinitialize(m, [1, 3], "as_described_v1", 1),
-    "keep_first": lambda m: surgery.keep_first(m, 1),
-    "preserve": lambda m: surgery.preserve(m, [1]),
-    "permute": lambda m: surgery.permute(m, (1, 4, 2, 3)),
-    "prune": lambda m: surgery.prune(m, [3, 4]),
-    "truncate": lambda m: surgery.truncate(m, 1),
+    "reinitialize": lambda m: reinitialize(m, [1, 3], "as_described_v1", 1),
+    "permute": lambda m: surgery.reorder(m, (1, 4, 2, 3)),
+    "drop": lambda m: surgery.reorder(m, (1, 2)),
     "apply_surgery": lambda m: surgery.apply_surgery(m, Surgery(order=(1, 2), reinit=(1, 2)), 1),
 }
 
@@ -295,19 +283,11 @@ def test_the_argument_is_not_modified(family, operation):
 @pytest.mark.parametrize(
     ("operation", "message"),
     [
-        (lambda m: surgery.reinitialize(m, [5]), "no layer 5.*1 to 4"),
-        (lambda m: surgery.reinitialize(m, [0]), "no layer 0.*embeddings"),
-        (lambda m: surgery.keep_first(m, 5), "0 to 4"),
-        (lambda m: surgery.keep_first(m, -1), "0 to 4"),
-        (lambda m: surgery.preserve(m, [7]), "no layer 7"),
-        (lambda m: surgery.permute(m, (1, 2, 3)), "not a permutation"),
-        (lambda m: surgery.permute(m, (1, 2, 3, 3)), "not a permutation"),
+        (lambda m: reinitialize(m, [5]), "no layer 5.*1 to 4"),
+        (lambda m: reinitialize(m, [0]), "no layer 0.*embeddings"),
         (lambda m: surgery.reorder(m, (1, 1, 2)), "layer 1 more than once"),
         (lambda m: surgery.reorder(m, (1, 6)), "no layer 6"),
         (lambda m: surgery.reorder(m, ()), "at least one layer"),
-        (lambda m: surgery.prune(m, [1, 2, 3, 4]), "at least one layer"),
-        (lambda m: surgery.prune(m, [0]), "no layer 0"),
-        (lambda m: surgery.truncate(m, 0), "1 to 4"),
         (lambda m: surgery.apply_surgery(m, Surgery(order=(1, 2), reinit=(3,)), 0), "no layer 3.*1 to 2"),
     ],
 )

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from whichlayers import rng
-from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import Anatomy, is_bias
 from whichlayers.models.head import CLASSIFIER_STD, Classifier, build_classifier, mean_states
-from whichlayers.models.surgery import check_order, initial_values, reorder
+from whichlayers.models.surgery import check_layers, check_order, initial_values, reorder
 from whichlayers.trial import Trial
 
 
@@ -53,20 +53,11 @@ class MixedHeadClassifier(Classifier):
         self.encoder, self.dropout, self.classifier = plain.encoder, plain.dropout, plain.classifier
         self.register_buffer("pooled_trials", pooled_trials, persistent=False)  # (T,) bool
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> Tensor:
-        """(T*B, L) inputs -> (T*B, C) logits."""
-        types = (
-            {"token_type_ids": token_type_ids}
-            if self.takes_token_types and token_type_ids is not None
-            else {}
-        )
-        outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **types)
+    def features(self, outputs: Any, attention_mask: Tensor) -> Tensor:
+        """Input of the linear layer, (T*B, H): each trial's own."""
         mean = mean_states(outputs.last_hidden_state, attention_mask)  # (T*B, H)
-        pooled_rows = self.pooled_trials.repeat_interleave(len(input_ids) // len(self.pooled_trials))
-        features = torch.where(pooled_rows[:, None], outputs.pooler_output, mean)
-        return self.classifier(self.dropout(features))
+        pooled_rows = self.pooled_trials.repeat_interleave(len(attention_mask) // len(self.pooled_trials))
+        return torch.where(pooled_rows[:, None], outputs.pooler_output, mean)
 
 
 class InitialWeights:
@@ -84,11 +75,7 @@ class InitialWeights:
         self.layer_norms = self.anatomy.layer_norm_names()
         for trial in self.trials:
             depth = self.anatomy.depth if trial.surgery.order is None else len(trial.surgery.order)
-            wrong = [n for n in trial.surgery.reinit if not 1 <= n <= depth]
-            if wrong:
-                raise WhichlayersError(
-                    f"there is no layer {wrong[0]} to re-initialize: layers are 1 to {depth}"
-                )
+            check_layers(trial.surgery.reinit, depth)
 
     def layer_of(self, name: str) -> int | None:
         """Layer of a classifier's parameter; None for the head, the pooler and parameters that layers share."""

@@ -123,7 +123,8 @@ class Anatomy:
     def layer_parameters(self, number: int) -> dict[str, nn.Parameter]:
         """All parameters of a layer by full name; layer 0 is the embeddings."""
         if number == 0:
-            return self._named(self.embedding_names())
+            names = set(self.embedding_names())
+            return {name: p for name, p in self.model.named_parameters() if name in names}
         prefix = self.layer_prefix(number)
         return {prefix + name: p for name, p in self.layers[number - 1].named_parameters()}
 
@@ -140,21 +141,11 @@ class Anatomy:
         """Full names of the parameters of the embeddings (layer 0)."""
         return [name for name, _ in self.model.named_parameters() if _under(name, *self.family.embeddings)]
 
-    def pooler_names(self) -> list[str]:
-        """Full names of the parameters of the pooler; empty if there is none."""
-        if self.family.pooler is None:
-            return []
-        return [name for name, _ in self.model.named_parameters() if _under(name, self.family.pooler)]
-
     def layer_of(self, name: str) -> int | None:
         """Layer number of a parameter: 1..depth, 0 for the embeddings, None for others (pooler, shared)."""
         if _under(name, self.family.layers):
             return int(name[len(self.family.layers) + 1 :].partition(".")[0]) + 1
         return 0 if _under(name, *self.family.embeddings) else None
-
-    def _named(self, names: list[str]) -> dict[str, nn.Parameter]:
-        wanted = set(names)
-        return {name: p for name, p in self.model.named_parameters() if name in wanted}
 
 
 def _under(name: str, *paths: str) -> bool:

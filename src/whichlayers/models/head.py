@@ -44,12 +44,14 @@ class Classifier(nn.Module):
         inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.takes_token_types and token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
-        outputs = self.encoder(**inputs)
-        if self.head == "pooler":
-            features = outputs.pooler_output  # (B, H)
-        else:
-            features = mean_states(outputs.last_hidden_state, attention_mask)  # (B, H)
+        features = self.features(self.encoder(**inputs), attention_mask)  # (B, H)
         return self.classifier(self.dropout(features))  # (B, n_outputs)
+
+    def features(self, outputs: Any, attention_mask: Tensor) -> Tensor:
+        """Input of the linear layer, (B, H), from the outputs of the encoder."""
+        if self.head == "pooler":
+            return outputs.pooler_output
+        return mean_states(outputs.last_hidden_state, attention_mask)
 
 
 def build_classifier(encoder: PreTrainedModel, head: Head, n_outputs: int, seed: int) -> Classifier:

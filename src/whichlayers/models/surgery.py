@@ -1,7 +1,7 @@
-"""Re-initialize, permute, prune and truncate the layers of a pretrained encoder.
+"""Re-initialize, permute and drop the layers of a pretrained encoder.
 
-All functions return a new model and do not modify their argument. `initial_values` defines the recipes of
-re-initialization; the engine, which writes the parameters of many trials into one stacked model, uses it as well.
+`apply_surgery` and `reorder` return a new model and do not modify their argument. `initial_values` defines the recipes
+of re-initialization; the engine, which writes the parameters of many trials into one stacked model, uses it as well.
 """
 
 from __future__ import annotations
@@ -68,81 +68,20 @@ def initial_values(
     return rng.truncated_normal(seed, name, shape, INIT_STD, cutoff, device)
 
 
-def reinitialize(
-    model: Model,
-    layers: Collection[int],
-    recipe: Recipe = "as_described",
-    seed: int = 0,
-    keep_layer_norm: bool = False,
-) -> Model:
-    """Re-initialize these layers; everything else (embeddings, pooler, other layers) is unchanged."""
-    result = copy.deepcopy(model)
-    _reinitialize_in_place(result, layers, recipe, seed, keep_layer_norm)
+def apply_surgery(model: Model, surgery: Surgery, seed: int) -> Model:
+    """A copy of the model with the surgery of a trial; everything else (embeddings, pooler) is unchanged.
+
+    Layers are reordered or dropped first, then re-initialized, numbered as in the new order.
+    """
+    result = reorder(model, surgery.order) if surgery.order is not None else copy.deepcopy(model)
+    _reinitialize_in_place(result, surgery, seed)
     return result
-
-
-def keep_first(
-    model: Model, k: int, recipe: Recipe = "as_described", seed: int = 0, keep_layer_norm: bool = False
-) -> Model:
-    """Keep layers 1..k pretrained and re-initialize those above; k = 0 keeps only the embeddings."""
-    depth = Anatomy(model).depth
-    if not 0 <= k <= depth:
-        raise WhichlayersError(f"k = {k}: the number of first layers to keep must be 0 to {depth}.")
-    return reinitialize(model, range(k + 1, depth + 1), recipe, seed, keep_layer_norm)
-
-
-def preserve(
-    model: Model,
-    layers: Collection[int],
-    recipe: Recipe = "as_described",
-    seed: int = 0,
-    keep_layer_norm: bool = False,
-) -> Model:
-    """Keep these layers pretrained and re-initialize all others."""
-    depth = Anatomy(model).depth
-    _check_layers(layers, depth)
-    others = [n for n in range(1, depth + 1) if n not in layers]
-    return reinitialize(model, others, recipe, seed, keep_layer_norm)
 
 
 def reorder(model: Model, order: Sequence[int]) -> Model:
-    """Put the pretrained layers in this order; layers not listed are dropped."""
+    """A copy with the pretrained layers in this order; layers that are not listed are dropped."""
     result = copy.deepcopy(model)
     _reorder_in_place(result, order)
-    return result
-
-
-def permute(model: Model, order: Sequence[int]) -> Model:
-    """Reorder all layers: (3, 1, 2) puts layer 3 first."""
-    depth = Anatomy(model).depth
-    if sorted(order) != list(range(1, depth + 1)):
-        raise WhichlayersError(
-            f"{tuple(order)} is not a permutation of layers 1 to {depth}: list each layer exactly once."
-        )
-    return reorder(model, order)
-
-
-def prune(model: Model, drop: Collection[int]) -> Model:
-    """Drop these layers; the remaining ones keep their order."""
-    depth = Anatomy(model).depth
-    _check_layers(drop, depth)
-    return reorder(model, [n for n in range(1, depth + 1) if n not in drop])
-
-
-def truncate(model: Model, k: int) -> Model:
-    """Drop all layers above layer k."""
-    depth = Anatomy(model).depth
-    if not 1 <= k <= depth:
-        raise WhichlayersError(f"k = {k}: the number of layers to truncate to must be 1 to {depth}.")
-    return reorder(model, range(1, k + 1))
-
-
-def apply_surgery(model: Model, surgery: Surgery, seed: int) -> Model:
-    """Apply a trial's surgery: reorder first, then re-initialize layers, numbered as in the new order."""
-    result = copy.deepcopy(model)
-    if surgery.order is not None:
-        _reorder_in_place(result, surgery.order)
-    _reinitialize_in_place(result, surgery.reinit, surgery.recipe, seed, surgery.keep_layer_norm)
     return result
 
 
@@ -150,7 +89,7 @@ def check_order(anatomy: Anatomy, order: Sequence[int]) -> None:
     """Raise if an order is empty, repeats a layer, has an unknown layer, or moves a first layer that must not move."""
     if not order:
         raise WhichlayersError("order is empty: it must list at least one layer.")
-    _check_layers(order, anatomy.depth)
+    check_layers(order, anatomy.depth)
     repeated = sorted({n for n in order if list(order).count(n) > 1})
     if repeated:
         raise WhichlayersError(
@@ -164,7 +103,7 @@ def check_order(anatomy: Anatomy, order: Sequence[int]) -> None:
         )
 
 
-def _check_layers(layers: Collection[int], depth: int) -> None:
+def check_layers(layers: Collection[int], depth: int) -> None:
     """Raise unless all layer numbers are in 1..depth."""
     unknown = sorted(n for n in set(layers) if not 1 <= n <= depth)
     if unknown:
@@ -175,23 +114,21 @@ def _check_layers(layers: Collection[int], depth: int) -> None:
 
 
 @torch.no_grad()
-def _reinitialize_in_place(
-    model: PreTrainedModel, layers: Collection[int], recipe: Recipe, seed: int, keep_layer_norm: bool
-) -> None:
+def _reinitialize_in_place(model: PreTrainedModel, surgery: Surgery, seed: int) -> None:
     anatomy = Anatomy(model)
-    _check_layers(layers, anatomy.depth)
+    check_layers(surgery.reinit, anatomy.depth)
     layer_norms = anatomy.layer_norm_names()
-    for number in sorted(set(layers)):
+    for number in sorted(set(surgery.reinit)):
         for name, parameter in anatomy.layer_parameters(number).items():
             values = initial_values(
                 name,
                 parameter.shape,
                 name in layer_norms,
                 is_bias(name),
-                recipe,
+                surgery.recipe,
                 seed,
                 parameter.device,
-                keep_layer_norm,
+                surgery.keep_layer_norm,
             )
             if values is not None:
                 parameter.copy_(values)
