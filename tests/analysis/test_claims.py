@@ -242,7 +242,7 @@ def test_t5_needs_equivalence_and_not_just_a_large_p(study):
     first_matters = lambda row: 0.9 - 0.1 * (row.x == 1)  # noqa: E731
     holding = t5(with_values(points, first_matters, 0.002), THRESHOLDS)
     assert holding.verdict == HOLDS
-    assert "the first layer matters (-0.1" in holding.details
+    assert "the first layer matters (−10." in holding.details
     noisy = t5(with_values(points, first_matters, 0.02), THRESHOLDS)
     assert noisy.verdict == UNDECIDED
     assert noisy.needed is None or noisy.needed > 5

@@ -93,8 +93,8 @@ def test_hover_shows_mean_interval_and_n(opened, folder):
     rows = points.query("experiment == 'incremental' and task == 'SST-2' and train_size == 500 and x == 0")
     expected = t_interval(rows[rows["recipe"] == "as_described"]["value"])
     assert "500 examples" in text
-    assert f"mean accuracy: {expected.mean:.3f}" in text
-    assert f"{expected.low:.3f} to {expected.high:.3f}" in text
+    assert f"mean accuracy: {100 * expected.mean:.1f}" in text
+    assert f"{100 * expected.low:.1f} to {100 * expected.high:.1f}" in text
     assert "n = 4" in text
     opened.mouse.move(box["x"] - 30, box["y"] - 30)
     assert figure.locator(".tooltip").is_hidden()

@@ -356,7 +356,7 @@ def test_ctrl_c_says_how_to_resume(monkeypatch):
 def test_power_estimates_trials_and_adds_paired_ones():
     call("run", "mine.toml")
     output = call("power", "mine", "--difference", "0.2").output
-    assert "4 comparisons have enough trials to detect a difference of 0.2" in output
+    assert "4 comparisons have enough trials to detect a difference of 20.0 points" in output
     assert "process-min" in output
     assert "k = 4 against 3" in call("power", "mine.toml", "--all").output
     before = ResultsDB.open_readonly(Path("mine/results.db")).trial_ids("done")

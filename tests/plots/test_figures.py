@@ -41,7 +41,8 @@ def test_incremental_line_is_the_mean_and_its_bar_the_t_interval(tmp_path):
     (bars,) = axes.collections
     drawn = [tuple(segment[:, 1]) for segment in bars.get_segments()]
     assert np.array(drawn) == pytest.approx(np.array([(i.low, i.high) for i in expected]))
-    assert axes.get_ylabel() == "accuracy"
+    assert axes.get_ylabel() == "accuracy × 100"
+    assert axes.yaxis.get_major_formatter().format_ticks([0.55, 0.6]) == ["55", "60"]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == list("0123456")
     assert len(lines_with(axes, ".")[0].get_xdata()) == 21  # every trial, since they are few
     assert figure.get_suptitle() == ""

@@ -10,13 +10,13 @@ from whichlayers.plots.layer_diagram import (
     diagram_data,
     diagram_file_names,
     draw_layers,
-    format_points,
     layer_diagrams,
     shade,
     text_color_on,
 )
 from whichlayers.plots.style import DARK, LIGHT
 from whichlayers.results.frames import finished, load_points
+from whichlayers.text import format_half_width, format_score
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_the_drawing_has_all_numbers_and_hatches_what_is_not_significant(found):
         texts = [text.get_text() for text in axes.texts]
         boxes = [box for column in found[0].columns for box in column.boxes]
         for box in boxes:
-            assert f"{format_points(box.mean)} ±{100 * box.half:.1f}" in texts
+            assert f"{format_score(box.mean, signed=True)} {format_half_width(box.half)}" in texts
         assert sum(patch.get_hatch() is not None for patch in axes.patches) == sum(
             not box.significant for box in boxes
         )
@@ -68,7 +68,7 @@ def test_the_data_for_the_page_are_the_same_in_points(found):
         100 * max(abs(b.mean) for s in found[0].columns for b in s.boxes)
     )
     clear = [b for b in found[0].columns[0].boxes if b.significant]
-    assert all(f"{b.first} ({format_points(b.mean)})" in data["alt"] for b in clear[:4])
+    assert all(f"{b.first} ({format_score(b.mean, signed=True)})" in data["alt"] for b in clear[:4])
 
 
 def test_shades_keep_their_order_in_grayscale_and_text_is_readable():

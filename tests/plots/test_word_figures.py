@@ -290,7 +290,7 @@ def test_pruning_is_table_2(tmp_path):
     assert table.note.endswith("Tables 2 and 6, for BERT.")
     assert [row["task"] for row in table.rows] == ["SST-2", "QNLI"]
     row = table.rows[1]
-    assert (row["baseline"], row["bottom 6 dropped"]) == ("90.0 ± 0.0", "80.0 ± 0.0")
+    assert (row["baseline"], row["bottom 6 dropped"]) == ("90.0 ±0.0", "80.0 ±0.0")
     assert (row["published baseline"], row["published top 6"], row["published bottom 6"]) == (
         "91.1",
         "87.6",

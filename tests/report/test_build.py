@@ -135,7 +135,7 @@ def test_figures_have_alt_texts(full):
     alt = page.data["charts"]["incremental"]["panels"][0]["alt"]
     first = page.data["charts"]["incremental"]["marks"][0]["rows"]
     assert alt.startswith("SST-2: accuracy against pretrained layers kept (k). 500 examples: from ")
-    assert f"from {first[0][1]:.3f} at 0 to {first[-1][1]:.3f} at 6" in alt
+    assert f"from {100 * first[0][1]:.1f} at 0 to {100 * first[-1][1]:.1f} at 6" in alt
     assert "significantly different from zero" in page.data["layers"][0]["alt"]
 
 
@@ -201,7 +201,8 @@ def test_findings_are_the_statistics(full):
     folder, page = full
     row = gains(finished(load_points(folder))).query("task == 'CoLA' and train_size == 5000").iloc[0]
     assert (
-        f"{row.gain:+.3f} Matthews correlation (95% interval {row.low:+.3f} to {row.high:+.3f}" in page.text
+        f"{100 * row.gain:+.1f} points of Matthews correlation (95% interval {100 * row.low:+.1f} to "
+        f"{100 * row.high:+.1f}, 4 paired trials)" in page.text
     )
     assert "in all 4 curves" in page.text
     assert "layers permuted:" in page.text

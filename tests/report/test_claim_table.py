@@ -37,8 +37,8 @@ def test_fits_the_width_and_truncates_nothing(folder, width):
 def test_the_row_has_the_numbers_of_the_decisive_test(folder):
     claim = study_claims(folder)[0]
     row = claim_rows([claim])[0]
-    assert f"{abs(claim.effect):.3f}" in row.effect
-    assert f"{abs(claim.low):.3f}" in row.interval
+    assert row.effect == f"{100 * claim.effect:+.1f}% of the gain"
+    assert f"{100 * abs(claim.low):.1f}" in row.interval
     assert row.verdict == claim.verdict
     assert len(row.tests) == 4
 

@@ -32,7 +32,7 @@ def test_the_command_shows_the_table_and_writes_the_page(two):
     result = CliRunner().invoke(app, ["compare", "one", "two"])
     assert result.exit_code == 0, result.output
     assert (
-        result.output.count("+0.010") == 11
+        result.output.count("+1.0 ") == 11
     )  # four incremental curves, permuted, two of blocks, two baselines of both
     assert f"{NAME} is significantly higher in" in result.output.replace("\n", " ")
     assert "unpaired: localized, in first" in result.output

@@ -10,9 +10,10 @@ from rich.console import Console
 from synthetic_results import incremental, lifelike, localized, write_results
 
 from whichlayers.analysis.intervals import t_interval
-from whichlayers.report.tables import GridCell, summary, summary_grid
-from whichlayers.report.terminal import _format_half_width, summary_table
+from whichlayers.report.tables import summary, summary_grid
+from whichlayers.report.terminal import summary_table
 from whichlayers.results.frames import finished, load_points
+from whichlayers.text import format_score
 
 
 def show(folder, width=100):
@@ -49,8 +50,8 @@ def test_folds_to_the_width_and_truncates_nothing(tmp_path, depth, width):
     assert [int(k) for ks in heads for k in ks] == list(range(depth + 1))
     assert max(map(len, heads)) - min(map(len, heads)) <= 1
     points = finished(load_points(folder))
-    expected = sorted(f"{100 * mean:.1f}" for mean in summary(points)["mean"])
-    assert sorted(re.findall(r"(-?\d+\.\d) ±", text)) == expected
+    expected = sorted(map(format_score, summary(points)["mean"]))
+    assert sorted(re.findall(r"(−?\d+\.\d) ±", text)) == expected
 
 
 def test_long_label_columns_become_narrow_before_a_number_is_truncated(tmp_path):
@@ -62,7 +63,7 @@ def test_long_label_columns_become_narrow_before_a_number_is_truncated(tmp_path)
         assert max(map(len, text.splitlines())) <= width
         means = summary(finished(load_points(folder)))
         counted = means[means["experiment"] == "incremental"]
-        found = re.findall(r"-?\d+\.\d ±", text.partition("Localized")[0])
+        found = re.findall(r"−?\d+\.\d ±", text.partition("Localized")[0])
         assert len(found) == len(counted)
         assert "".join(re.findall(r"a-task[\w-]*", text)[:1]).startswith("a-task")
 
@@ -93,19 +94,10 @@ def test_compression_is_not_a_fraction_and_corpora_are_not_tasks(tmp_path):
     assert "how many times shorter than a uniform code" in text
     assert "corpus" in text
     assert "task" not in text
-    assert not summary_grid(points, "description_length").fractions
-    assert summary_grid(points, "neurons").fractions
+    assert not summary_grid(points, "description_length").in_points
+    assert summary_grid(points, "neurons").in_points
     pretrained = [r for r in summary_grid(points, "word_probing").rows if r.labels[-1] == "pretrained"]
     assert [row.labels[1] for row in pretrained] == ["–"]
-
-
-def test_wide_half_widths_have_no_decimals():
-    assert [_format_half_width(GridCell(0.5, half, 2)) for half in (0.0994, 0.0996, 0.56, float("nan"))] == [
-        " ±9.9",
-        " ±10",
-        " ±56",
-        "",
-    ]
 
 
 def test_baselines_come_first_and_conditions_have_rows(tmp_path):

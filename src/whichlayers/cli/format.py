@@ -1,4 +1,4 @@
-"""Formatting of terminal output: errors, tables, durations, sizes and trials."""
+"""Terminal output: consoles, errors, tables and descriptions of trials."""
 
 from __future__ import annotations
 
@@ -38,25 +38,6 @@ def make_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
             min_width=len(header),
         )
     return table
-
-
-def format_duration(seconds: float) -> str:
-    """3900 -> "1 h 05 min", 200 -> "3 min 20 s", 12 -> "12 s" """
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    if whole >= 60:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole} s"
-
-
-def format_bytes(number: float) -> str:
-    """2_500_000 -> "2.5 MB" """
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
 
 
 def describe_trial(trial: Trial) -> str:

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from whichlayers.cli.format import console, format_bytes, format_duration, make_table, stderr_console
+from whichlayers.cli.format import console, make_table, stderr_console
 from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.errors import WhichlayersError
-from whichlayers.text import counted
+from whichlayers.text import counted, format_bytes, format_duration
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:

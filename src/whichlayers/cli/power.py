@@ -14,7 +14,7 @@ from whichlayers.cli.format import console, make_table
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder, find_folder
-from whichlayers.text import counted
+from whichlayers.text import counted, format_score
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ def power(
     verb = "has" if len(estimates) == 1 else "have"
     show(
         f"{enough:,} of {counted(len(estimates), 'comparison')} {verb} enough trials to detect a difference of"
-        f" {difference:g}"
+        f" {format_score(difference)} points (metric × 100)"
     )
     if underpowered:
         additional = max(c.additional or 0 for c in underpowered)
@@ -117,9 +117,11 @@ def _comparison_table(estimates: Sequence[PowerEstimate], unit: str) -> Table:
     numbers = ("difference", "sd", "trials", "needed", unit)
     table = make_table("comparison", *numbers, right=numbers)
     for c in estimates:
-        sd, cost = f"{c.sd:.4f}" if c.estimable else "?", (c.additional or 0) * c.minutes_per_trial
+        sd, cost = format_score(c.sd) if c.estimable else "?", (c.additional or 0) * c.minutes_per_trial
         name = f"{_format_curve(c)}: {c.about}"
-        table.add_row(name, f"{c.mean:+.4f}", sd, f"{c.n}", _format_needed(c), f"{cost:,.1f}")
+        table.add_row(
+            name, format_score(c.mean, signed=True), sd, f"{c.n}", _format_needed(c), f"{cost:,.1f}"
+        )
     return table
 
 

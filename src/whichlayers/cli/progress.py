@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from whichlayers.cli.format import describe_trial, format_duration
+from whichlayers.cli.format import describe_trial
 from whichlayers.runs import events
-from whichlayers.text import counted
+from whichlayers.text import counted, format_duration
 
 SECONDS_BETWEEN_LINES = 5.0
 SPEED_WINDOW = 60.0  # seconds over which the speed is averaged

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whichlayers.cli.format import console, format_duration, stderr_console
+from whichlayers.cli.format import console, stderr_console
 from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.cli.progress import ProgressDisplay
-from whichlayers.text import counted
+from whichlayers.text import counted, format_duration
 
 if TYPE_CHECKING:
     from whichlayers.runs.events import RunSummary

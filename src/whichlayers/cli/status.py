@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from whichlayers.cli.format import console, describe_trial, format_bytes, format_duration
+from whichlayers.cli.format import console, describe_trial
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.results.folder import find_folder
-from whichlayers.text import counted
+from whichlayers.text import counted, format_bytes, format_duration
 
 FAILURES_SHOWN = 10
 

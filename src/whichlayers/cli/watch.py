@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from whichlayers.cli.format import console, format_duration
+from whichlayers.cli.format import console
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder, find_folder
-from whichlayers.text import counted
+from whichlayers.text import counted, format_duration
 
 if TYPE_CHECKING:
     from whichlayers.runs.status import Status

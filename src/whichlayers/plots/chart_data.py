@@ -21,13 +21,14 @@ from whichlayers.plots.display_names import (
     BY_MODEL,
     CONDITIONS,
     condition_name,
-    format_number,
+    metric_name,
     short_names,
     size_name,
     task_noun,
 )
 from whichlayers.plots.facets import Mark, Panel, PanelFigure, metric_range
 from whichlayers.plots.style import DARK, LIGHT, dark_color
+from whichlayers.text import format_range, format_score
 
 # What can be switched on and off on the page, in this order; "reference": baselines, probes and published results.
 DIMENSIONS = {
@@ -73,7 +74,10 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
     count = sum(0 if mark.trials is None else len(mark.trials) for _, mark in marks)
     x_label = next((p.axes.get_xlabel() for p in reversed(panels) if p.axes.get_xlabel()), "x")
     experiment = next((str(m.attributes["experiment"]) for _, m in marks if "experiment" in m.attributes), "")
-    drawn = [_mark(mark, index, dims, within, named, count <= MAX_TRIALS) for index, mark in marks]
+    drawn = [
+        _mark(mark, index, panels[index].metric, dims, within, named, count <= MAX_TRIALS)
+        for index, mark in marks
+    ]
     for data, (index, mark) in zip(drawn, marks, strict=True):
         data["of"] = _owner(mark, index, marks)
     shared_y = bool(getattr(figure, "shared_y", False))
@@ -167,6 +171,7 @@ def _missing_in_subtitles(panels: Sequence[Panel], name: str) -> bool:
 def _mark(
     mark: Mark,
     panel: int,
+    metric: str,
     dims: Sequence[str],
     within: Sequence[str],
     named: dict[str, dict[Any, str]],
@@ -177,6 +182,7 @@ def _mark(
     Args:
         mark: The mark.
         panel: Index of its panel.
+        metric: Metric of its panel.
         dims: Dimensions of the chart.
         within: Dimensions that belong in the legend.
         named: Display names, from `_names`.
@@ -187,6 +193,7 @@ def _mark(
     parts = [_legend_text(name, named[name][values[name]]) for name in in_legend]
     style, trials = mark.style, mark.trials if with_trials else None
     color = style["color"]
+    rows = mark.table.reindex(columns=["x", "mean", "low", "high", "sd", "n"]).to_numpy(dtype=float).tolist()
     return {
         "panel": panel,
         "kind": mark.kind,
@@ -198,13 +205,12 @@ def _mark(
         "marker": style.get("marker", ""),
         "bars": mark.bars,
         "open": style.get("markerfacecolor") in (LIGHT.background, DARK.background),
-        "rows": [
-            [_round(value) for value in row]
-            for row in mark.table.reindex(columns=["x", "mean", "low", "high", "sd", "n"]).itertuples(
-                index=False
-            )
+        "rows": [[_round(value) for value in row] for row in rows],
+        "texts": [
+            [format_score(mean, metric), format_range(low, high, metric), format_score(sd, metric)]
+            for _, mean, low, high, sd, _ in rows
         ],
-        "trials": [] if trials is None else _triples(trials),
+        "trials": [] if trials is None else _trials(trials, metric if mark.kind == "strip" else None),
         "outline": [[_round(height), _round(width)] for height, width in mark.outline],
     }
 
@@ -219,10 +225,15 @@ def _legend_text(name: str, text: str) -> str:
     return f"{text} examples" if name == "train_size" else text
 
 
-def _triples(trials: pd.DataFrame) -> list[list[Any]]:
-    """[x, seed, value] of each trial."""
+def _trials(trials: pd.DataFrame, metric: str | None) -> list[list[Any]]:
+    """[x, seed, value] of each trial; with `metric` also the value as text."""
     columns = [trials[name].tolist() for name in ("x", "seed", "value")]
-    return [[_round(x), int(seed), _round(value)] for x, seed, value in zip(*columns, strict=True)]
+    rows: list[list[Any]] = [
+        [_round(x), int(seed), _round(value)] for x, seed, value in zip(*columns, strict=True)
+    ]
+    if metric is None:
+        return rows
+    return [[*row, format_score(value, metric)] for row, value in zip(rows, columns[2], strict=True)]
 
 
 def _dash(style: dict[str, Any]) -> list[float] | None:
@@ -247,14 +258,16 @@ def _panel(
     texts = axes.xaxis.get_major_formatter().format_ticks(ticks)
     floor, ceiling = metric_range(panel.metric)
     title, y = axes.get_title(loc="left") or panel.task, axes.get_ylabel()
-    headings = {"title": title, "sub": panel.subtitle, "y": y, "group": "" if shared_y else panel.task}
+    quantity = metric_name(panel.metric)
+    headings = {"title": title, "sub": panel.subtitle, "y": y, "quantity": quantity}
     names = dict(zip(ticks, texts, strict=True))
     return headings | {
+        "group": "" if shared_y else panel.task,
         "zero": shared_y,
         "range": [_round(floor), _round(ceiling)],
         "xlim": [_round(low), _round(high)],
         "ticks": [[_round(tick), text.replace("−", "-")] for tick, text in zip(ticks, texts, strict=True)],
-        "alt": _alt_text(title, panel.subtitle, x_label, y, marks, all_marks, names),
+        "alt": _alt_text(title, panel.subtitle, x_label, quantity, marks, all_marks, names),
     }
 
 
@@ -271,41 +284,30 @@ def _alt_text(
     where = f"{title}{f', {sub}' if sub else ''}"
     sentences = [f"{where}: {y_label} against {x_label}."]
     for mark in marks[:MAX_DESCRIBED]:
-        rows = [row for row in mark["rows"] if row[1] is not None]
+        texts = [text for text, *_ in mark["texts"]]
+        rows = [(row, text) for row, text in zip(mark["rows"], texts, strict=True) if row[1] is not None]
         if not rows:
             continue
         of = all_marks[mark["of"]]["label"] if mark["of"] >= 0 else ""
         label = mark["label"] + (f" ({of})" if of and of != "mean" else "")
+        points = [
+            f"{text} at {names.get(row[0], f'{row[0]:g}')}" if row[0] is not None else text
+            for row, text in rows
+        ]
         if mark["dash"] is None and mark["kind"] != "strip":  # unordered: list all points
-            sentences.append(
-                f"{label}: {', '.join(f'{format_number(row[1])} at {_x_name(row[0], names)}' for row in rows)}."
-            )
-            continue
-        first, last = rows[0], rows[-1]
-        if len(rows) == 1:
-            sentences.append(f"{label}: {format_number(first[1])}.")
-            continue
-        text = f"{label}: from {format_number(first[1])} at {_x_name(first[0], names)}"
-        text += f" to {format_number(last[1])} at {_x_name(last[0], names)}"
-        least, most = min(rows, key=lambda row: row[1]), max(rows, key=lambda row: row[1])
-        beyond = (
-            [f"lowest {format_number(least[1])} at {_x_name(least[0], names)}"]
-            if least not in (first, last)
-            else []
-        )
-        beyond += (
-            [f"highest {format_number(most[1])} at {_x_name(most[0], names)}"]
-            if most not in (first, last)
-            else []
-        )
-        sentences.append(", ".join([text, *beyond]) + ".")
+            sentences.append(f"{label}: {', '.join(points)}.")
+        elif len(rows) == 1:
+            sentences.append(f"{label}: {rows[0][1]}.")
+        else:
+            means = [row[1] for row, _ in rows]
+            parts = [f"{label}: from {points[0]} to {points[-1]}"]
+            for name, extreme in (("lowest", min(means)), ("highest", max(means))):
+                if (at := means.index(extreme)) not in (0, len(rows) - 1):
+                    parts.append(f"{name} {points[at]}")
+            sentences.append(", ".join(parts) + ".")
     if len(marks) > MAX_DESCRIBED:
         sentences.append(f"{len(marks) - MAX_DESCRIBED} more in the table below.")
     return " ".join(sentences)
-
-
-def _x_name(x: float, names: dict[float, str]) -> str:
-    return names.get(x, f"{x:g}")
 
 
 def _round(value: float) -> float | int | None:

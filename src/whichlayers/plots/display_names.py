@@ -1,4 +1,4 @@
-"""Display names of metrics, experiments, conditions and axes, and number formats, for figures, tables and text."""
+"""Display names of metrics, experiments, conditions and axes, for figures, tables and text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 from whichlayers.catalog import METRICS
+from whichlayers.text import DIFFERENCE, TIMES_100, in_points
 
 MEASURES = {  # what is measured besides the metrics of tasks
     "distance": "weight change",
+    "dev_loss": "evaluation loss",
     "spectral norm, min-max scaled": "weight change, scaled",
     "spread": "fraction of the top neurons",
     "neurons": "fraction of all neurons",
@@ -68,7 +70,19 @@ ORDER = list(EXPERIMENTS)
 
 def metric_name(metric: str) -> str:
     """Display name of a metric, e.g. "Matthews correlation" for "mcc"."""
-    return METRICS[metric].display_name if metric in METRICS else MEASURES.get(metric, metric)
+    whole = metric.removeprefix(DIFFERENCE)
+    name = METRICS[whole].display_name if whole in METRICS else MEASURES.get(whole, whole)
+    return metric.removesuffix(whole) + name
+
+
+def axis_name(metric: str) -> str:
+    """Name of a metric with its scale, as axis label: "accuracy × 100"."""
+    return f"{metric_name(metric)} {TIMES_100}" if in_points(metric) else metric_name(metric)
+
+
+def effect_unit(metric: str) -> str:
+    """Unit of a difference in a metric: "points of accuracy"."""
+    return f"points of {metric_name(metric)}" if in_points(metric) else metric_name(metric)
 
 
 def experiment_name(experiment: str) -> str:
@@ -137,9 +151,3 @@ def _shorten(name: str) -> str:
     for prefix in ("package:", "builtin:"):
         name = name.removeprefix(prefix)
     return PurePath(name).name if name.startswith(("/", ".", "~")) else name
-
-
-def format_number(value: float, signed: bool = False) -> str:
-    """Format with three decimals and a typographic minus sign; no sign if it rounds to zero."""
-    text = f"{value:+.3f}" if signed else f"{value:.3f}"
-    return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")

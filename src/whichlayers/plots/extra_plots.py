@@ -13,13 +13,14 @@ from matplotlib.ticker import MaxNLocator
 
 from whichlayers.analysis.intervals import summarize
 from whichlayers.plots.artists import DrawnValues, add_trial_legend, draw_line, line_style, shared_attributes
-from whichlayers.plots.display_names import metric_name, short_names, size_name, x_axis_label
+from whichlayers.plots.display_names import short_names, size_name, x_axis_label
 from whichlayers.plots.facets import (
     Mark,
     Panel,
     PanelFigure,
     add_legend_below,
     label_x_axis,
+    label_y_axis,
     make_panels,
     panel_columns,
     set_layer_ticks,
@@ -163,7 +164,7 @@ def draw_epochs(curves: pd.DataFrame, theme: Theme) -> Figure:
                 panel = Panel(axes, f"{task}: {quantity}", quantity, depth, points, subtitle)
                 panels.append(panel)
                 _draw_epoch_lines(panel, styles)
-                axes.set_ylabel("evaluation loss" if row else metric_name(quantity))
+                label_y_axis(axes, quantity)
                 if row:
                     axes.set_xlabel("epoch")
                 else:

@@ -13,8 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-from whichlayers.plots.display_names import metric_name, short_names, size_name
+from whichlayers.plots.display_names import axis_name, short_names, size_name
 from whichlayers.results.frame_utils import each_group
+from whichlayers.text import in_points
 
 RANGES = {  # all other known metrics are in [-1, 1]
     "accuracy": (0.0, 1.0),
@@ -119,7 +120,7 @@ def make_panels(
             text = " · ".join(part for part in parts if part)
             if text:
                 axes.text(0, 1.02, text, transform=axes.transAxes, fontsize=7.5, va="bottom")
-            axes.set_ylabel(metric_name(rows_of_task["metric"].iloc[0]))
+            label_y_axis(axes, rows_of_task["metric"].iloc[0])
             panels.append(
                 Panel(
                     axes,
@@ -138,6 +139,13 @@ def _group_name(group: str, value: Any, models: dict[str, str]) -> str:
     if group == "model":
         return models[value]
     return f"{size_name(value)} examples" if group == "train_size" else str(value)
+
+
+def label_y_axis(axes: Axes, metric: str) -> None:
+    """Label the y axis with the metric; its ticks are in points if the metric is a fraction of 1."""
+    axes.set_ylabel(axis_name(metric))
+    if in_points(metric):
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}".replace("-", "−")))
 
 
 def label_x_axis(panels: Sequence[Panel], label: str) -> None:

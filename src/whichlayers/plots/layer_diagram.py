@@ -29,7 +29,7 @@ from whichlayers.analysis.layer_effects import (
 from whichlayers.plots.display_names import metric_name, short_names, size_name
 from whichlayers.plots.style import LIGHT, Theme
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import counted, join_list
+from whichlayers.text import counted, format_half_width, format_range, format_score, join_list
 
 SIGNIFICANT = 0.05
 TITLES = {
@@ -123,7 +123,7 @@ class LayerDiagram:
         short = short_names([column.task for column in self.columns])
         for column in self.columns:
             boxes = sorted((box for box in column.boxes if box.significant), key=lambda box: -abs(box.mean))
-            names = [f"{layer_label(box)} ({format_points(box.mean)})" for box in boxes[:4]]
+            names = [f"{layer_label(box)} ({format_score(box.mean, signed=True)})" for box in boxes[:4]]
             names += [f"{len(boxes) - 4} more"] if len(boxes) > 4 else []
             if not boxes:
                 text = "no layer has an effect significantly different from zero"
@@ -197,10 +197,18 @@ def diagram_data(diagrams: Sequence[LayerDiagram]) -> list[dict[str, Any]]:
                     "task": tasks[c.task],
                     "size": size_name(c.size),
                     "metric": metric_name(c.metric),
-                    "none": _points(c.none),
-                    "all": _points(c.all),
+                    "none": format_score(c.none),
+                    "all": format_score(c.all),
                     "boxes": [
                         [b.first, b.last, _points(b.mean), _points(b.half), b.n, b.significant]
+                        for b in c.boxes
+                    ],
+                    "texts": [
+                        [
+                            format_score(b.mean, signed=True),
+                            format_half_width(b.half),
+                            format_range(b.mean - b.half, b.mean + b.half, signed=True),
+                        ]
                         for b in c.boxes
                     ],
                 }
@@ -270,7 +278,7 @@ def _draw_column(axes: Axes, left: float, column: LayerColumn, diagram: LayerDia
     for height, score in ((0.35, column.none), (diagram.depth + 1.65, column.all)):
         if not math.isnan(score):
             axes.text(
-                middle, height, f"{100 * score:.1f}", ha="center", va="center", size=7.5, color=theme.ink
+                middle, height, format_score(score), ha="center", va="center", size=7.5, color=theme.ink
             )
     for box in column.boxes:
         color = shade(box.per_layer / diagram.max_effect, theme)
@@ -287,7 +295,9 @@ def _draw_column(axes: Axes, left: float, column: LayerColumn, diagram: LayerDia
                 hatch_linewidth=0.4,
             )
         )
-        text = format_points(box.mean) + ("" if math.isnan(box.half) else f" ±{100 * box.half:.1f}")
+        text = format_score(box.mean, signed=True) + (
+            "" if math.isnan(box.half) else f" {format_half_width(box.half)}"
+        )
         axes.text(
             middle,
             (box.first + box.last + 1) / 2,
@@ -317,11 +327,6 @@ def text_color_on(color: str) -> str:
 def layer_label(box: Box) -> str:
     """Layer number, or range of layer numbers, of a box."""
     return str(box.first) if box.first == box.last else f"{box.first}–{box.last}"
-
-
-def format_points(value: float) -> str:
-    """A score difference in points with its sign, e.g. "+3.2"."""
-    return f"{round(100 * value, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def _points(value: float) -> float | None:

@@ -24,6 +24,7 @@ from whichlayers.plots.facets import (
 from whichlayers.plots.published_overlay import COLOR_NOTE, DURRANI, draw_published_points
 from whichlayers.plots.style import MARKERS, Theme
 from whichlayers.results.frame_utils import each_group
+from whichlayers.text import format_percent
 from whichlayers.trial import PRETRAINED
 
 PUBLISHED = f"published: {DURRANI}"
@@ -257,7 +258,7 @@ def _set_names(points: pd.DataFrame, experiment: str, with_size: bool) -> pd.Ser
 
 
 def _percent(share: float) -> str:
-    return "" if pd.isna(share) else f"{100 * share:.6g}%"
+    return "" if pd.isna(share) else format_percent(share)
 
 
 def _sets_in_order(points: pd.DataFrame) -> list[str]:

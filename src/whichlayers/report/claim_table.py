@@ -20,9 +20,12 @@ from whichlayers.analysis.claims.base import (
     ClaimTest,
     Verdict,
 )
-from whichlayers.plots.display_names import format_number, metric_name
+from whichlayers.analysis.claims.tamkin2020 import OF_GAIN
+from whichlayers.plots.display_names import effect_unit
+from whichlayers.text import format_p, format_range, format_score
 
 COEFFICIENTS = ("r", "rho")
+RMS = "rms, "
 STYLES: dict[Verdict, str] = {HOLDS: "green", FAILS: "red", UNDECIDED: "yellow", NOT_TESTED: "dim"}
 
 
@@ -91,10 +94,8 @@ def _row(
         about,
         effect=_effect(result, about) if has_effect else "",
         level=f"{result.level:.0%}",
-        interval=""
-        if math.isnan(result.low)
-        else f"{format_number(result.low)} to {format_number(result.high)}",
-        p="" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
+        interval=format_range(result.low, result.high, _quantity(result.unit)),
+        p=format_p(p),
         verdict=result.verdict,
         needed=f"about {result.needed} {result.needs}"
         if result.needed and result.verdict == UNDECIDED
@@ -105,19 +106,17 @@ def _row(
 
 
 def _effect(result: Claim | ClaimTest, about: str) -> str:
-    """An effect with its unit, e.g. "+0.031 accuracy"; coefficients as "r = 0.984"."""
-    if result.unit in COEFFICIENTS:
-        if " against " in about:
-            return f"difference in {result.unit}: {format_number(result.effect, signed=True)}"
-        return f"{result.unit} = {format_number(result.effect)}"
-    return f"{format_number(result.effect, signed=_signed(result.unit))} {_unit(result.unit)}"
+    """An effect with its unit: "+3.1 points of accuracy", "0.7 points of accuracy (rms)", "r = 0.984"."""
+    quantity, is_rms = _quantity(result.unit), result.unit.startswith(RMS)
+    if quantity in COEFFICIENTS and " against " in about:
+        return f"difference in {quantity}: {format_score(result.effect, quantity, signed=True)}"
+    if quantity in COEFFICIENTS:
+        return f"{quantity} = {format_score(result.effect, quantity)}"
+    number = format_score(result.effect, quantity, signed=not is_rms)
+    text = f"{number}% {quantity}" if quantity == OF_GAIN else f"{number} {effect_unit(quantity)}"
+    return f"{text} (rms)" if is_rms else text
 
 
-def _signed(unit: str) -> bool:
-    return not unit.startswith(("rms", "r")) and unit != "rho"
-
-
-def _unit(unit: str) -> str:
-    if unit.startswith("rms, "):
-        return f"{metric_name(unit.removeprefix('rms, '))} (rms)"
-    return metric_name(unit)
+def _quantity(unit: str) -> str:
+    """What an effect is measured in, without "rms, " (root mean square): a metric, "of the gain", "r" ..."""
+    return unit.removeprefix(RMS)

@@ -24,8 +24,6 @@ from whichlayers.plots.display_names import (
     WORD_EXPERIMENTS,
     condition_name,
     experiment_name,
-    format_number,
-    metric_name,
     short_names,
     size_name,
     sort_experiments,
@@ -40,7 +38,7 @@ from whichlayers.plots.word_figures import LCA, MAX_CURVES_WITH_BARS, PRETRAINED
 from whichlayers.report.page import render
 from whichlayers.report.sections import ReportFigure, TextTable
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import counted
+from whichlayers.text import DIFFERENCE, counted, format_p, format_range, format_score
 
 SIGNIFICANT = 0.05
 HEADERS = (
@@ -139,9 +137,7 @@ def comparison_table(comparison: Comparison) -> Group:
 def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT) -> Figure:
     """Draw B minus A over x, one curve per training size and condition, with a dashed line at zero."""
     with theme.applied():
-        points = frame.assign(
-            value=frame["b"] - frame["a"], metric="difference in " + frame["metric"].map(metric_name)
-        )
+        points = frame.assign(value=frame["b"] - frame["a"], metric=DIFFERENCE + frame["metric"])
         names = tick_names(frame, experiment)
         figure, panels = make_panels(points, ["variant"])
         series = list(dict.fromkeys(zip(points["train_size"], points["condition"], strict=True)))
@@ -281,8 +277,8 @@ def _points_table(points: pd.DataFrame, title: str) -> TextTable:
         for row in each_row(curve):
             scores = (
                 x_tick_label(row.experiment, row.x),
-                format_number(row.mean_a),
-                format_number(row.mean_b),
+                format_score(row.mean_a, row.metric),
+                format_score(row.mean_b, row.metric),
             )
             rows.append(
                 (tasks[row.task], size_name(row.train_size), _curve_name(row), *scores, *_numbers(row))
@@ -292,9 +288,6 @@ def _points_table(points: pd.DataFrame, title: str) -> TextTable:
 
 def _numbers(row: Any) -> tuple[str, ...]:
     """Difference, interval, n, p and adjusted p of a row, formatted."""
-    p = [
-        "" if pd.isna(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
-        for value in (row.p, row.p_adjusted)
-    ]
-    interval = "" if pd.isna(row.low) else f"{format_number(row.low)} to {format_number(row.high)}"
-    return (format_number(row.mean, signed=True), interval, str(row.n), *p)
+    difference = format_score(row.mean, row.metric, signed=True)
+    interval = format_range(row.low, row.high, row.metric)
+    return (difference, interval, str(row.n), format_p(row.p), format_p(row.p_adjusted))

@@ -17,12 +17,10 @@ from whichlayers.analysis.baseline_differences import (
 )
 from whichlayers.analysis.claims import FAILS, HOLDS, UNDECIDED, Claim
 from whichlayers.analysis.incremental_curves import Curve, curves, incremental_steps
-from whichlayers.analysis.intervals import Interval
 from whichlayers.plots.display_names import (
     condition_name,
+    effect_unit,
     experiment_name,
-    format_number,
-    metric_name,
     short_names,
     size_name,
     sort_experiments,
@@ -31,7 +29,7 @@ from whichlayers.plots.display_names import (
 from whichlayers.report.word_findings import WITH_FINDINGS, word_findings, word_headlines
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
-from whichlayers.text import counted, join_list
+from whichlayers.text import counted, format_range, format_score, join_list
 
 SIGNIFICANT = 0.05
 MAX_ITEMS = 6  # with more tasks, models or variants, only the table lists them
@@ -89,7 +87,7 @@ def headlines(points: pd.DataFrame, claims: Sequence[Claim]) -> list[str]:
     steps = incremental_steps(points)
     tested = steps[steps["p"].notna()] if len(steps) else steps
     if len(tested):
-        sentences.append(_steps_overall(tested, short_names(points["task"])))
+        sentences.append(_steps_overall(tested, points))
     for experiment in sort_experiments(points["experiment"]):
         sentences += _experiment_overall(points[points["experiment"] == experiment], experiment)
     verdicts = {
@@ -111,7 +109,7 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def _steps_overall(tested: pd.DataFrame, tasks: dict[str, str]) -> str:
+def _steps_overall(tested: pd.DataFrame, points: pd.DataFrame) -> str:
     """How many steps of the incremental curves are significant, and the largest of them."""
     total, clear = len(tested), tested[tested["p_adjusted"] < SIGNIFICANT]
     adjusted = "significantly different from zero (p values adjusted within each curve)"
@@ -120,15 +118,14 @@ def _steps_overall(tested: pd.DataFrame, tasks: dict[str, str]) -> str:
         return f"{steps} from one k to the next is {'not ' if total == 1 else ''}{adjusted}."
     steps = "The only step tested" if total == 1 else f"{len(clear)} of {total} steps"
     largest = max(each_row(clear), key=lambda step: abs(step.mean))
-    where = f"{tasks[largest.task]} with {size_name(largest.train_size)} examples"
+    where = f"{short_names(points['task'])[largest.task]} with {size_name(largest.train_size)} examples"
     first, last = largest.from_k + 1, largest.to_k
     layers = f"layer {first}" if first == last else f"layers {first} to {last}"
     which = "it" if total == 1 else "the largest"
     return (
         f"{steps} from one k to the next {_are(len(clear))} {adjusted}; {which} is the effect of {layers} on "
-        f"{where}{f', {largest.variant}' if largest.variant else ''}: {format_number(largest.mean, signed=True)} "
-        f"(95% interval {format_number(largest.low, signed=True)} to {format_number(largest.high, signed=True)}, "
-        f"{counted(largest.n, 'paired trial')})."
+        f"{where}{f', {largest.variant}' if largest.variant else ''}: "
+        f"{_interval(largest, points.loc[points['task'] == largest.task, 'metric'].iloc[0])}."
     )
 
 
@@ -180,15 +177,13 @@ def gain_table(points: pd.DataFrame) -> list[dict[str, str]]:
                 "task": tasks[c.task],
                 "examples": size_name(c.train_size),
                 "variant": c.variant,
-                "none": format_number(c.means[0]) if 0 in c.means else "",
-                "all": format_number(c.means[c.depth]) if c.depth in c.means else "",
-                "gain": format_number(c.gain.mean, signed=True) if c.gain else "",
-                "interval": f"{format_number(c.gain.low)} to {format_number(c.gain.high)}"
-                if c.gain and c.gain.n > 1
-                else "",
+                "none": format_score(c.means[0], c.metric) if 0 in c.means else "",
+                "all": format_score(c.means[c.depth], c.metric) if c.depth in c.means else "",
+                "gain": format_score(c.gain.mean, c.metric, signed=True) if c.gain else "",
+                "interval": format_range(c.gain.low, c.gain.high, c.metric) if c.gain else "",
                 "n": str(c.gain.n) if c.gain else "0",
                 "reaches": "" if c.reaches is None else str(c.reaches),
-                "steps": ", ".join(_step(s) for s in each_row(clear)) or "none",
+                "steps": ", ".join(_step(s, c.metric) for s in each_row(clear)) or "none",
             }
         )
     return rows
@@ -216,13 +211,12 @@ def _overview(better: int, total: int, curves: int) -> str:
 def _gain(curve: Curve) -> str:
     """One sentence on the gain from pretraining of a curve."""
     start = f"{size_name(curve.train_size)} examples:"
-    gain, metric = curve.gain, metric_name(curve.metric)
+    gain, metric = curve.gain, curve.metric
     if gain is None:
         return f"{start} no pair of finished trials with none and with all {curve.depth} layers pretrained."
     start += " gain from pretraining"
     if gain.n == 1:
-        mean = format_number(gain.mean, signed=True)
-        return f"{start} {mean} {metric} in a single pair of trials, hence no interval."
+        return f"{start} {_effect(gain.mean, metric)} in a single pair of trials, hence no interval."
     text = f"{start} {_interval(gain, metric)}"
     if not gain.significant:
         return f"{text}, not significantly different from zero."
@@ -238,7 +232,7 @@ def _gain(curve: Curve) -> str:
 def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
     """One sentence per condition of a curve: how many points differ from the baseline, and the largest difference."""
     sentences = []
-    size, metric = size_name(rows["train_size"].iloc[0]), metric_name(rows["metric"].iloc[0])
+    size, metric = size_name(rows["train_size"].iloc[0]), str(rows["metric"].iloc[0])
     for condition in [c for c in dict.fromkeys(rows["condition"]) if c not in BASELINES]:
         baseline = NONE_PRETRAINED if condition.startswith("block preserved") else ALL_PRETRAINED
         differences = differences_from_baseline(rows, baseline)
@@ -248,7 +242,6 @@ def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
             continue
         clear = tested[tested["p_adjusted"] < SIGNIFICANT]
         largest = max(each_row(tested), key=lambda row: abs(row.mean))
-        d = Interval(largest.mean, largest.low, largest.high, largest.sd, largest.n)
         start = f"{size} examples, {condition_name(experiment, condition)}"
         where = x_phrase(experiment, largest.x)
         different = f"significantly different from the baseline ({baseline})"
@@ -256,7 +249,7 @@ def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
             comparisons = int(differences["p"].notna().sum())
             corrected = f" after correction for {comparisons} comparisons" if comparisons > 1 else ""
             verdict = different if len(clear) else f"not {different}"
-            sentences.append(f"{start}: at {where}, {_interval(d, metric)}; {verdict}{corrected}.")
+            sentences.append(f"{start}: at {where}, {_interval(largest, metric)}; {verdict}{corrected}.")
             continue
         count = (
             f"{len(clear)} of {len(tested)} points {_are(len(clear))}"
@@ -265,14 +258,14 @@ def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
         )
         sentences.append(
             f"{start}: {count} {different} after correction for multiple comparisons. "
-            f"The largest difference is at {where}: {_interval(d, metric)}."
+            f"The largest difference is at {where}: {_interval(largest, metric)}."
         )
     return sentences
 
 
 def _permutation(rows: pd.DataFrame) -> list[str]:
     """One sentence on permuted layers compared with both baselines; empty if there are too few trials."""
-    metric, parts = metric_name(rows["metric"].iloc[0]), []
+    metric, parts = str(rows["metric"].iloc[0]), []
     for baseline in (ALL_PRETRAINED, NONE_PRETRAINED):
         cost = permutation_effect(rows, baseline)
         if cost is not None:
@@ -281,15 +274,19 @@ def _permutation(rows: pd.DataFrame) -> list[str]:
     return [f"{size} examples, layers permuted: {join_list(parts)}."] if parts else []
 
 
-def _interval(d: Interval, metric: str, unit: str = "paired trial") -> str:
-    low, high = format_number(d.low, signed=True), format_number(d.high, signed=True)
-    return (
-        f"{format_number(d.mean, signed=True)} {metric} (95% interval {low} to {high}, {counted(d.n, unit)})"
-    )
+def _effect(value: float, metric: str) -> str:
+    """A difference with its unit, e.g. "+3.1 points of accuracy"."""
+    return f"{format_score(value, metric, signed=True)} {effect_unit(metric)}"
 
 
-def _step(step: Any) -> str:
-    """Layers of a step and its effect, e.g. "3 (+0.021)"."""
+def _interval(d: Any, metric: str, unit: str = "paired trial") -> str:
+    """A difference with its 95% interval; `d` has mean, low, high and n."""
+    ends = format_range(d.low, d.high, metric, signed=True)
+    return f"{_effect(d.mean, metric)} (95% interval {ends}, {counted(d.n, unit)})"
+
+
+def _step(step: Any, metric: str) -> str:
+    """Layers of a step and its effect, e.g. "3 (+2.1)"."""
     first, last = step.from_k + 1, step.to_k
     layers = first if first == last else f"{first}–{last}"
-    return f"{layers}\u00a0({format_number(step.mean, signed=True)})"
+    return f"{layers}\u00a0({format_score(step.mean, metric, signed=True)})"

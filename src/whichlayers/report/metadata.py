@@ -18,7 +18,7 @@ from whichlayers.plots.display_names import (
 )
 from whichlayers.results.frame_utils import each_row
 from whichlayers.results.frames import StudySummary, load_notes
-from whichlayers.text import counted
+from whichlayers.text import counted, format_duration
 
 MAX_FAILURES = 50
 
@@ -113,10 +113,10 @@ def total_run_time(runs: pd.DataFrame) -> str:
     unfinished = runs[runs["finished"].isna()]
     count = counted(len(runs), "run")
     if unfinished.empty:
-        return f"{count}, {duration(seconds)} in total"
+        return f"{count}, {format_duration(seconds)} in total"
     known = (unfinished["last_trial"] - unfinished["started"]).dt.total_seconds().clip(lower=0).fillna(0)
     note = f"{counted(len(unfinished), 'unfinished run')} counted up to the last finished trial"
-    return f"{count}, about {duration(seconds + known.sum())} in total ({note})"
+    return f"{count}, about {format_duration(seconds + known.sum())} in total ({note})"
 
 
 def run_details(runs: pd.DataFrame) -> list[dict[str, str]]:
@@ -124,7 +124,9 @@ def run_details(runs: pd.DataFrame) -> list[dict[str, str]]:
     return [
         {
             "started": f"{run.started:%Y-%m-%d %H:%M} UTC",
-            "took": duration((run.finished - run.started).total_seconds()) if pd.notna(run.finished) else "",
+            "took": format_duration((run.finished - run.started).total_seconds())
+            if pd.notna(run.finished)
+            else "",
             "outcome": run.outcome or "running",
             "device": f"{run.device}{_threads(run.threads)}",
             "versions": ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items())),
@@ -146,15 +148,6 @@ def count_without_value(points: pd.DataFrame) -> int:
     """Number of finished trials with an undefined metric, e.g. the correlation with a constant."""
     undefined = points[(points["status"] == "done") & points["value"].isna()]
     return int(undefined["trial_id"].nunique())
-
-
-def duration(seconds: float) -> str:
-    """A duration as text, e.g. "1 h 02 min" or "3 min 20 s"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours:,} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _range(values: pd.Series) -> str:

@@ -21,7 +21,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from whichlayers.plots.display_names import format_number
 from whichlayers.plots.layer_diagram import SHADES
 from whichlayers.plots.style import DARK, LIGHT
 from whichlayers.version import __version__
@@ -80,14 +79,10 @@ def json_for_html(data: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(WEB),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
+    loader = jinja2.FileSystemLoader(WEB)
+    return jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.filters["number"] = format_number
-    return environment
 
 
 @cache

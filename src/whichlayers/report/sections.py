@@ -15,7 +15,7 @@ from whichlayers.analysis.correlations import task_correlations
 from whichlayers.analysis.published import published_correlations
 from whichlayers.plots.captions import caption
 from whichlayers.plots.chart_data import Chart, chart_of
-from whichlayers.plots.display_names import experiment_name, format_number, short_names, size_name
+from whichlayers.plots.display_names import experiment_name, short_names, size_name
 from whichlayers.plots.extra_figures import ExtraFigure
 from whichlayers.plots.figures import draw_without_layout, fix_layout
 from whichlayers.plots.published_overlay import crosses_caption, overlay_caption
@@ -25,6 +25,7 @@ from whichlayers.report.findings import Finding, findings, gain_table
 from whichlayers.report.tables import SummaryGrid, summary_grid
 from whichlayers.report.word_tables import paper_tables
 from whichlayers.results.frame_utils import each_row
+from whichlayers.text import format_p, format_score
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def _correlations(points: pd.DataFrame, published: dict) -> TextTable | None:
         row = {"tasks": f"{short[pair.task]}, {short[pair.other]}", "variant": pair.variant}
         row |= {"examples": size_name(pair.train_size), "n": str(pair.n)}
         for kind in ("spearman", "pearson"):
-            row[kind] = f"{format_number(getattr(pair, kind))} ({getattr(pair, f'{kind}_p'):.3f})"
+            row[kind] = f"{format_score(getattr(pair, kind), 'r')} ({format_p(getattr(pair, f'{kind}_p'))})"
             value = published.get((frozenset({pair.task, pair.other}), kind))
             row[f"published_{kind}"] = "" if value is None else f"{value[0]:.2f} ({value[1].split(',')[0]})"
         rows.append(row)

@@ -18,20 +18,28 @@ from whichlayers.plots.display_names import (
 )
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
+from whichlayers.text import format_half_width, format_score, in_points
 
 CELL = ["experiment", "condition", "model", "task", "train_size", "recipe", "x"]
 STATISTICS = ["mean", "low", "high", "sd", "n"]
-NOT_FRACTIONS = {"compression"}  # metrics that are not shown × 100
 FURTHER = ["metric", "variant", "head", "keep_layer_norm", "reinit_lr_factor", "model_fingerprint"]
 
 
 @dataclass(frozen=True)
 class GridCell:
-    """Mean and 95% interval of one point."""
+    """Mean and half of the 95% t interval of one point, as numbers and as text."""
 
     mean: float
-    half_width: float  # of the 95% t interval; NaN if there is a single trial
-    n: int
+    half_width: float  # NaN if there is a single trial
+    metric: str
+
+    @property
+    def text(self) -> str:
+        return format_score(self.mean, self.metric)
+
+    @property
+    def half_text(self) -> str:
+        return format_half_width(self.half_width, self.metric)
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class SummaryGrid:
     rows: tuple[GridRow, ...]
     x_label: str = ""
     n_baselines: int = 0  # number of leading value columns that hold baselines
-    fractions: bool = True  # whether the values are fractions of 1, which may be shown × 100
+    in_points: bool = True  # whether the values are shown × 100
 
 
 def summary(points: pd.DataFrame) -> pd.DataFrame:
@@ -83,13 +91,14 @@ def summary_grid(points: pd.DataFrame, experiment: str) -> SummaryGrid:
     models, tasks = short_names(chosen["model"]), short_names(chosen["task"])
     rows = []
     for (_, model, _, task, size, variant), curve in each_group(chosen, CURVE):
+        metric = str(curve["metric"].iloc[0])
         for condition in conditions:
             part = curve[curve["condition"].isin([condition, *BASELINES])]
             if not (part["condition"] == condition).any() and len(conditions) > 1:
                 continue
             row_keys = part["x"].astype(object).where(~part["condition"].isin(BASELINES), part["condition"])
             found = {
-                row.key: GridCell(row.mean, (row.high - row.low) / 2, row.n)
+                row.key: GridCell(row.mean, (row.high - row.low) / 2, metric)
                 for row in each_row(summarize(part.assign(key=row_keys), ["key"]))
             }
             named = {
@@ -103,7 +112,5 @@ def summary_grid(points: pd.DataFrame, experiment: str) -> SummaryGrid:
             rows.append(GridRow(labels, tuple(found.get(key) for key in keys)))
     label_columns = tuple(name for name, include in included.items() if include)
     n_baselines = sum(isinstance(key, str) for key in keys)
-    fractions = not set(chosen["metric"]) & NOT_FRACTIONS
-    return SummaryGrid(
-        label_columns, columns, tuple(rows), x_column_label(experiment), n_baselines, fractions
-    )
+    scaled = all(map(in_points, chosen["metric"]))
+    return SummaryGrid(label_columns, columns, tuple(rows), x_column_label(experiment), n_baselines, scaled)

@@ -19,12 +19,13 @@ from rich.text import Text
 from whichlayers.plots.display_names import experiment_name, metric_name, short_names, sort_experiments
 from whichlayers.report.tables import GridCell, SummaryGrid, summary_grid
 from whichlayers.results.frames import finished, load_points
+from whichlayers.text import TIMES_100
 
 LABEL_WIDTHS = (16, 12, 8)  # maximum widths of the label columns to try; longer text is wrapped
 MIN_COLUMNS = 3  # value columns per table, before the label columns are made narrower
 UNLIMITED = 10_000
 LEGEND = "mean ± half of the 95% t interval; no ± with a single finished trial"
-TIMES_100, COMPRESSION = "× 100", "compression: how many times shorter than a uniform code"
+COMPRESSION = "compression: how many times shorter than a uniform code"
 
 
 def summary_table(folder: Path) -> Group:
@@ -34,7 +35,7 @@ def summary_table(folder: Path) -> Group:
     for experiment in sort_experiments(points["experiment"]):
         whole = summary_grid(points, experiment)
         metrics = _metrics(points[points["experiment"] == experiment])
-        scale = f"{metrics} {TIMES_100}" if whole.fractions else COMPRESSION
+        scale = f"{metrics} {TIMES_100}" if whole.in_points else COMPRESSION
         title = Text(experiment_name(experiment), style="bold").append(
             f"  {whole.x_label}; {scale}", style="dim"
         )
@@ -100,7 +101,7 @@ def _table(whole: SummaryGrid, chosen: slice, label_width: int) -> Table:
         else:
             table.add_column(name, max_width=label_width, overflow="fold")
     columns = zip(*(row.cells[chosen] for row in whole.rows), strict=True)
-    texts_by_column = [_aligned(column, whole.fractions) for column in columns]
+    texts_by_column = [_aligned(column) for column in columns]
     for name, texts in zip(whole.columns[chosen], texts_by_column, strict=True):
         width = max(len(name), texts[0].cell_len)
         table.add_column(Text(name, justify="right"), no_wrap=True, min_width=width)
@@ -113,25 +114,12 @@ def _table(whole: SummaryGrid, chosen: slice, label_width: int) -> Table:
     return table
 
 
-def _aligned(column: tuple[GridCell | None, ...], fractions: bool) -> list[Text]:
+def _aligned(column: tuple[GridCell | None, ...]) -> list[Text]:
     """Cells of a column, all of the same width, with decimal points and ± aligned."""
-    means = [
-        "·" if cell is None else f"{100 * cell.mean:.1f}" if fractions else f"{cell.mean:.2f}"
-        for cell in column
-    ]
-    halves = ["" if cell is None else _format_half_width(cell, fractions) for cell in column]
+    means = ["·" if cell is None else cell.text for cell in column]
+    halves = [f" {cell.half_text}" if cell is not None and cell.half_text else "" for cell in column]
     left, right = max(map(len, means)), max(map(len, halves))
     return [
         Text(mean.rjust(left)).append(half.ljust(right), style="dim")
         for mean, half in zip(means, halves, strict=True)
     ]
-
-
-def _format_half_width(cell: GridCell, fractions: bool = True) -> str:
-    """Half of the interval: "±5.2", or "±56" without decimals if it is wide; empty with a single trial."""
-    if math.isnan(cell.half_width):
-        return ""
-    if not fractions:
-        return f" ±{cell.half_width:.2f}"
-    half = 100 * cell.half_width
-    return f" ±{half:.1f}" if half < 9.95 else f" ±{half:.0f}"

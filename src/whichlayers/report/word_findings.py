@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from whichlayers.analysis.intervals import PairedDifference, paired_difference, t_interval
-from whichlayers.plots.display_names import format_number, metric_name, short_names
+from whichlayers.analysis.intervals import Interval, PairedDifference, paired_difference, t_interval
+from whichlayers.plots.display_names import effect_unit, metric_name, short_names
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import counted, join_list
+from whichlayers.text import counted, format_percent, format_range, format_score, join_list
 
 WITH_FINDINGS = ("word_probing", "neurons")
 
@@ -56,14 +56,14 @@ def word_headlines(rows: pd.DataFrame, experiment: str) -> list[str]:
 
 
 def _layers(rows: pd.DataFrame) -> Iterator[str]:
-    metric, last = metric_name(rows["metric"].iloc[0]), rows["x"].max()
+    metric, last = str(rows["metric"].iloc[0]), rows["x"].max()
     before = rows[rows["model_label"] == PRETRAINED]
     if before["x"].nunique() > 1:
         best = before.groupby("x")["value"].mean().idxmax()
         found = t_interval(before.loc[before["x"] == best, "value"])
         layer = "the embeddings have" if best == 0 else f"layer {best:g} has"
-        interval = _range(found.low, found.high, found.n)
-        yield f"In the pretrained model, {layer} the highest mean: {format_number(found.mean)} {metric}{interval}."
+        mean = f"{metric_name(metric)} {format_score(found.mean, metric)}"
+        yield f"In the pretrained model, {layer} the highest mean: {mean}{_range(found, metric)}."
     comparison = f"Layer {last:g} after finetuning compared with the same layer of the pretrained model"
     yield from _sentence(_finetuning_effects(rows), comparison, metric)
 
@@ -72,9 +72,9 @@ def _neurons(rows: pd.DataFrame) -> Iterator[str]:
     lca = rows[rows["ranking"] == "lca"]
     if lca.empty:
         return
-    share = f"{100 * lca['share'].min():.6g}%"
+    share = format_percent(lca["share"].min())
     comparison = f"Probe on the top {share} of the neurons compared with the bottom {share}"
-    yield from _sentence(_top_minus_bottom(rows), comparison, metric_name(rows["metric"].iloc[0]))
+    yield from _sentence(_top_minus_bottom(rows), comparison, str(rows["metric"].iloc[0]))
 
 
 def _finetuning_effects(rows: pd.DataFrame) -> Differences:
@@ -129,27 +129,32 @@ def _largest(group: Differences, metric: str) -> str:
     """The largest difference of a group, with its interval."""
     name, d = max(group.items(), key=lambda one: abs(one[1].mean))
     start = "" if len(group) == 1 else f"largest difference {_models([name])}: "
-    interval = _range(d.low, d.high, d.n, signed=True, nested=True)
-    return f"{start}{format_number(d.mean, signed=True)} {metric}{interval}"
+    return f"{start}{_effect(d, metric)}"
 
 
 def _means(group: Differences, metric: str) -> str:
     """The mean of a single difference with its interval, or the range of the means of several."""
     if len(group) == 1:
         (d,) = group.values()
-        interval = _range(d.low, d.high, d.n, signed=True, nested=True) if d.n > 1 else ""
-        return f"{format_number(d.mean, signed=True)} {metric}{interval}"
-    low, high = (format_number(end(d.mean for d in group.values()), signed=True) for end in (min, max))
-    return f"{low} {metric}" if low == high else f"{low} to {high} {metric}"
+        return _effect(d, metric)
+    low, high = (format_score(end(d.mean for d in group.values()), metric, signed=True) for end in (min, max))
+    return f"{low if low == high else f'{low} to {high}'} {effect_unit(metric)}"
 
 
 def _by_seed(rows: pd.DataFrame) -> pd.Series:
     return rows.groupby("seed")["value"].mean()
 
 
-def _range(low: float, high: float, n: int, signed: bool = False, nested: bool = False) -> str:
-    """The 95% interval, in parentheses unless the text around it is already."""
-    if n < 2:
-        return " in a single trial, hence no interval"
-    text = f"95% interval {format_number(low, signed=signed)} to {format_number(high, signed=signed)}, {n} trials"
-    return f", {text}" if nested else f" ({text})"
+def _effect(d: PairedDifference, metric: str) -> str:
+    """A difference with its unit and, if there are several trials, its interval."""
+    interval = f", {_interval(d, metric, signed=True)}" if d.n > 1 else ""
+    return f"{format_score(d.mean, metric, signed=True)} {effect_unit(metric)}{interval}"
+
+
+def _range(found: Interval, metric: str) -> str:
+    """The 95% interval of a mean in parentheses."""
+    return f" ({_interval(found, metric)})" if found.n > 1 else " in a single trial, hence no interval"
+
+
+def _interval(d: Interval, metric: str, signed: bool = False) -> str:
+    return f"95% interval {format_range(d.low, d.high, metric, signed)}, {d.n} trials"

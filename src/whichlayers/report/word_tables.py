@@ -14,10 +14,10 @@ from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.published_overlay import comparable_pruning
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import join_list
+from whichlayers.text import format_half_width, format_percent, format_score, join_list
 
 TEXT_COLUMNS = {"model", "task", "corpus", "finetuned on", "variant", "neurons"}
-NOTE = "Mean over trials ± half of the 95% t interval, in percent."
+NOTE = "Mean over trials ± half of the 95% t interval, in points (metric × 100)."
 COMPRESSION_NOTE = (
     " Compression: how many times shorter the online code of the tags is than a uniform code, mean over trials, for "
     "the corpus and for the control task."
@@ -106,7 +106,7 @@ def _sets(rows: pd.DataFrame) -> Iterator[dict[str, str]]:
         corpus, sets = str(first["task"]), group[group["share"].notna()]
         published = published_word_probing(str(first["family"]), corpus, str(first["finetuned_on"]))
         for (ranking, share, which), cell in each_group(sets, ["ranking", "share", "neurons"]):
-            row[f"{which} {100 * share:.6g}%{'' if ranking == 'lca' else f', {ranking}'}"] = _mean(cell)
+            row[f"{which} {format_percent(share)}{'' if ranking == 'lca' else f', {ranking}'}"] = _mean(cell)
             if ranking == "lca" and share == published_neuron_fraction(corpus):
                 row |= _published({which: which}, published)
         yield row
@@ -135,7 +135,7 @@ def _selectivity(rows: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[dict[str
                 for part in (group, same)
             )
             row = {"corpus": str(corpus), "model": models[model], "finetuned on": str(name)}
-            row["neurons"] = "all" if all_neurons else f"top {100 * share:.6g}%"
+            row["neurons"] = "all" if all_neurons else f"top {format_percent(share)}"
             row["accuracy"] = _mean(cell.assign(value=cell["value"] + cell["control"]))
             row["selectivity"] = _mean(cell)
             if len(code_lengths):
@@ -151,17 +151,17 @@ def _selectivity(rows: pd.DataFrame, lengths: pd.DataFrame) -> Iterator[dict[str
 def _published(names: Mapping[str, str], published: Mapping[str, float]) -> dict[str, str]:
     """Cells of the published values; `names` maps their keys to the columns they correspond to."""
     return {
-        f"published {name}": f"{100 * published[key]:.1f}" for key, name in names.items() if key in published
+        f"published {name}": format_score(published[key]) for key, name in names.items() if key in published
     }
 
 
 def _mean(rows: pd.DataFrame) -> str:
-    """Mean ± half of the 95% interval in percent."""
+    """Mean ± half of the 95% interval in points."""
     if rows.empty:
         return ""
     i = t_interval(rows["value"])
-    return f"{100 * i.mean:.1f}" + (f" ± {100 * i.half_width:.1f}" if i.n > 1 else "")
+    return f"{format_score(i.mean)} {format_half_width(i.half_width)}".rstrip()
 
 
 def _mean_only(rows: pd.DataFrame) -> str:
-    return "" if rows.empty else f"{rows['value'].mean():.2f}"
+    return "" if rows.empty else format_score(rows["value"].mean(), "compression")

@@ -27,6 +27,7 @@ from whichlayers.analysis.equivalence import non_superiority_test
 from whichlayers.analysis.intervals import t_interval, welch_difference
 from whichlayers.analysis.power import trials_for_t_test
 from whichlayers.results.frame_utils import each_group
+from whichlayers.text import format_score
 
 D1 = "After finetuning, word probes of the upper layers lose accuracy, and those of the lower layers do not"
 D2 = "Finetuning moves the top neurons toward lower layers"
@@ -58,7 +59,7 @@ def d1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     if not tests:
         how = 'run kind = "word_probing" with pretrained = true and a task, 3 trials or more'
         return not_tested("D1", D1, how)
-    remark = f"lower layers: lose less than {thresholds.margin:g}, one-sided"
+    remark = f"lower layers: lose less than {format_score(thresholds.margin)} points, one-sided"
     return evaluate_claim("D1", D1, tests, thresholds, remark)
 
 

@@ -51,6 +51,7 @@ from whichlayers.analysis.power import (
     trials_for_two_sample_test,
 )
 from whichlayers.results.frame_utils import each_group, each_row
+from whichlayers.text import format_score
 
 T1 = (
     "The effect of each pretrained layer depends on the amount of data, and with more data small k reach more of the "
@@ -340,7 +341,7 @@ def t5(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     ]
     if not tests:
         return not_tested("T5", T5, 'run kind = "single_layer", 3 trials or more')
-    remark = f"hardly: within ±{thresholds.margin:g} of the metric, by TOST, for every layer"
+    remark = f"hardly: within ±{format_score(thresholds.margin)} points, by TOST, for every layer"
     return evaluate_claim("T5", T5, tests, thresholds, remark)
 
 
@@ -360,7 +361,7 @@ def _single_layers_test(curve: pd.DataFrame, name: str, thresholds: ClaimThresho
         return undecided_test(f"{name}: every layer but the first", unit, len(baseline), TOO_FEW_TRIALS)
     first, note = found.get(1), ""
     if first is not None and first.p_beyond < thresholds.alpha:
-        note = f"{name}: the first layer matters ({first.mean:+.3f})"
+        note = f"{name}: the first layer matters ({format_score(first.mean, unit, signed=True)})"
     beyond = dict(zip(tested, holm([w.p_beyond for w in tested.values()]), strict=True))
     decisive = max(tested, key=lambda layer: tested[layer].p_within)
     if min(beyond.values()) < thresholds.alpha:
@@ -446,4 +447,6 @@ def _setting_label(rows: pd.DataFrame, all_rows: pd.DataFrame) -> str:
 
 
 def _no_help(thresholds: ClaimThresholds) -> str:
-    return f"does not help: the mean over k gains less than {thresholds.margin:g} of the metric, one-sided"
+    return (
+        f"does not help: the mean over k gains less than {format_score(thresholds.margin)} points, one-sided"
+    )

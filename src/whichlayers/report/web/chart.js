@@ -151,7 +151,7 @@ class Chart {
   }
   rowPrefix(mark) {
     const panel = this.data.panels[mark.panel];
-    return [[panel.title, panel.sub].filter(Boolean).join(", "), panel.y, ...this.dimensionValues(mark), mark.label];
+    return [[panel.title, panel.sub].filter(Boolean).join(", "), panel.quantity, ...this.dimensionValues(mark), mark.label];
   }
 }
 

@@ -174,10 +174,11 @@ class Drawing {
     this.ring.setAttribute("visibility", "visible");
     const lines = [];
     if (row[0] !== null) lines.push(`${chart.data.x}: ${(panel.ticks.find((tick) => tick[0] === row[0]) || ["", row[0]])[1]}`);
-    if (trial) lines.push(`permutation ${trial[1]}: ${number(trial[2])}`);
-    lines.push(`mean ${panel.y}: ${number(row[1])}`);
-    if (row[2] !== null) lines.push(`95% interval: ${number(row[2])} to ${number(row[3])}`);
-    if (row[5]) lines.push(`n = ${row[5]}${row[4] === null ? ", hence no interval" : `, sd ${number(row[4])}`}`);
+    const [mean, interval, sd] = mark.texts[mark.rows.indexOf(row)];
+    if (trial) lines.push(`permutation ${trial[1]}: ${trial[3]}`);
+    lines.push(`mean ${panel.quantity}: ${mean}`);
+    if (interval) lines.push(`95% interval: ${interval}`);
+    if (row[5]) lines.push(`n = ${row[5]}${sd ? `, sd ${sd}` : ", hence no interval"}`);
     const box = this.node.getBoundingClientRect(), scale = box.width / this.width;
     const of = mark.of >= 0 ? chart.data.marks[mark.of].label : "mean";
     const title = [panel.title, panel.sub, of === "mean" ? "" : of, mark.label === "mean" ? "" : mark.label].filter(Boolean).join(" \u00b7 ");

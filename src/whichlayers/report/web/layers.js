@@ -109,29 +109,29 @@ class LayerDiagrams {
         text(x + (count * cell) / 2, 14, name, { "font-weight": 600, "font-size": 13.5 });
       }
       text(middle, 34, column.size);
-      if (column.all !== null) text(middle, 52, column.all.toFixed(1), { "font-weight": 600 });
-      if (column.none !== null) text(middle, y(0) + 18, minus(column.none.toFixed(1)));
-      for (const box of column.boxes) this.box(node, box, column, diagram, { x, cell, y, middle, id }, theme, text);
+      if (column.all) text(middle, 52, column.all, { "font-weight": 600 });
+      if (column.none) text(middle, y(0) + 18, column.none);
+      for (const [i, box] of column.boxes.entries()) this.box(node, box, column.texts[i], column, diagram, { x, cell, y, middle, id }, theme, text);
     });
     return node;
   }
 
-  box(node, [first, last, mean, half, n, significant], column, diagram, { x, cell, y, middle, id }, theme, text) {
+  box(node, [first, last, mean, , n, significant], [effect, half, interval], column, diagram, { x, cell, y, middle, id }, theme, text) {
     const color = shade(mean / (last - first + 1) / diagram.maxEffect, theme.shades), top = y(last) + 2, height = (last - first + 1) * ROW_HEIGHT - 4;
     const shape = { x: x + 2, y: top, width: cell - 4, height, rx: 5 };
     const group = svg("g", {}, node);
     svg("rect", { ...shape, fill: color, stroke: significant ? theme.muted : "none" }, group);
     const ink = textColorOn(color);
     if (!significant) svg("rect", { ...shape, fill: `url(#${id}${ink.slice(1)})`, "pointer-events": "none" }, group);
-    const label = cell >= 84 && half !== null ? `${signed(mean)} \u00b1${half.toFixed(1)}` : signed(mean);
+    const label = cell >= 84 && half ? `${effect} ${half}` : effect;
     const textNode = text(middle, top + height / 2 + 4, label, { fill: ink, "font-weight": significant ? 700 : 400, "pointer-events": "none" });
     if (!significant) {
       const wide = label.length * 6 + 4;
       textNode.before(svg("rect", { x: middle - wide / 2, y: top + height / 2 - 7, width: wide, height: 14, rx: 3, fill: color, "pointer-events": "none" }));
     }
     const name = first === last ? `layer ${first}` : `layers ${first} to ${last}`;
-    const lines = [`effect: ${signed(mean, 2)} points (${column.metric} \u00d7 100)`];
-    lines.push(half === null ? "a single pair of trials, hence no interval" : `95% interval: ${signed(mean - half, 2)} to ${signed(mean + half, 2)}`);
+    const lines = [`effect: ${effect} points (${column.metric} \u00d7 100)`];
+    lines.push(interval ? `95% interval: ${interval}` : "a single pair of trials, hence no interval");
     lines.push(`n = ${n} paired ${n === 1 ? "trial" : "trials"}`, significant ? "significantly different from zero (adjusted p below 0.05)" : "not significantly different from zero");
     const show = (event) => this.tooltip.show(`${column.task} \u00b7 ${column.size} examples \u00b7 ${name}`, lines, event.clientX, event.clientY);
     group.addEventListener("pointermove", show);

@@ -27,17 +27,11 @@ function isDark() {
 }
 
 const minus = (text) => text.replace("-", "\u2212");
-// No sign if the value rounds to zero.
-const number = (value) => (value === null || value === undefined ? "" : minus((Number(value.toFixed(3)) + 0).toFixed(3)));
 const measureContext = document.createElement("canvas").getContext("2d");
 function textWidth(text, size) {
   measureContext.font = `${size}px ${FONT}`;
   return measureContext.measureText(text).width;
 }
-const signed = (value, digits = 1) => {
-  const rounded = Number(value.toFixed(digits)) + 0;
-  return minus((rounded < 0 ? "" : "+") + rounded.toFixed(digits));
-};
 
 // A group of checkboxes; calls `change(value, checked)`.
 function checkboxes(parent, label, values, isOn, change) {

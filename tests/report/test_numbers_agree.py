@@ -1,0 +1,72 @@
+"""The same quantity has the same text everywhere: sentences, tables, charts, layer diagram, files and terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+
+import pytest
+from rich.console import Console
+from synthetic_results import incremental, write_results
+
+from whichlayers.plots.layer_diagram import draw_layers, layer_diagrams
+from whichlayers.report.build import write_report
+from whichlayers.report.terminal import summary_table
+from whichlayers.results.frames import finished, load_points
+
+# 50.24996 and 14.74996 points: "50.2" and "+14.7", but "50.3" and "+14.8" if rounded to two or three decimals first.
+SCORES = {0: 0.5024996, 1: 0.6499992, 2: 0.9}
+OFFSETS = (0.001, -0.003, 0.002)  # of the seeds; they add up to zero
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    def score(point):
+        return SCORES[int(point.x)] + OFFSETS[point.trial.seed] * (1 + int(point.x))
+
+    points = incremental(trials=3, depth=2)
+    return write_results(tmp_path_factory.mktemp("numbers"), points, score, depth=2)
+
+
+@pytest.fixture(scope="module")
+def page(study):
+    return write_report(study).read_text(encoding="utf-8")
+
+
+def test_a_score_has_one_text(study, page):
+    cells = re.findall(r"<td[^>]*>([^<]*)(?:<span|</td>)", page)
+    assert cells.count("50.2") == 2  # in the table of gains and in that of all points
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    chart, column = data["charts"]["incremental"], data["layers"][0]["columns"][0]
+    assert chart["marks"][0]["texts"][0][0] == "50.2"
+    assert "from 50.2 at 0" in chart["panels"][0]["alt"]
+    assert column["none"] == "50.2"
+    (diagram,) = layer_diagrams(finished(load_points(study)))
+    assert "50.2" in [text.get_text() for text in draw_layers(diagram).axes[0].texts]
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(summary_table(study))
+    assert "50.2 ±" in console.export_text()
+    for wrong in ("50.3", "0.502", "0.503", "50.25"):
+        assert wrong not in page.partition('id="data"')[0]
+
+
+def test_an_effect_has_one_text(study, page):
+    text = re.sub(r"<[^>]*>", " ", page.partition('id="data"')[0])
+    assert "the effect of layer 2 on SST-2 with 500 examples: +25.0 points of accuracy" in text
+    assert "1\u00a0(+14.7), 2\u00a0(+25.0)" in text
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    (first, second) = data["layers"][0]["columns"][0]["texts"]
+    assert (first[0], second[0]) == ("+14.7", "+25.0")
+    interval = re.search(r"\+25\.0 points of accuracy \(95% interval ([^,]*),", text)[1]
+    assert second[2] == interval
+    assert "1 (+14.7)" in data["layers"][0]["alt"]
+    (diagram,) = layer_diagrams(finished(load_points(study)))
+    drawn = [t.get_text() for t in draw_layers(diagram).axes[0].texts]
+    assert any(t.startswith("+14.7 ±") for t in drawn)
+    assert "+14.8" not in page
+
+
+def test_exports_are_not_rounded(study, page):
+    summary = (study / "summary.csv").read_text(encoding="utf-8")
+    assert "0.5024996" in summary
