@@ -212,10 +212,10 @@ def stacked(data: TokenizedTask, trials: int, limits: dict[str, float], steps: i
     at, replayed = 0, 0
     graphs = trainer.step_runner.graphs
     assert graphs is not None
-    wanted = set(trainer.step_runner.lengths[: steps + 60].tolist())
+    wanted = set(trainer.step_runner.sizes[: steps + 60].tolist())
     first_replay = 0.0
     while not (wanted <= set(graphs) and replayed >= 3):  # until every length is captured
-        known = int(trainer.step_runner.lengths[at]) in graphs
+        known = int(trainer.step_runner.sizes[at]) in graphs
         trainer.step_runner(at)
         at, replayed = at + 1, replayed + known
         if known and not first_replay:
@@ -227,7 +227,7 @@ def stacked(data: TokenizedTask, trials: int, limits: dict[str, float], steps: i
         trainer.step_runner(i)
     torch.cuda.synchronize()
     seconds = (time.perf_counter() - begin) / steps
-    lengths = trainer.step_runner.lengths[at : at + steps].astype(float)
+    lengths = trainer.step_runner.sizes[at : at + steps].astype(float)
     owned = sum(p.param[0].numel() for p in trainer.parameters)
     in_layers = sum(p.numel() for layer in encoder.encoder.layer for p in layer.parameters())
     # forward and backward

@@ -1,13 +1,16 @@
 """plain_attention against torch's own attention; the Triton kernel against plain_attention, on a GPU."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from whichlayers.engine.attention import kernels, plain_attention
+from whichlayers.engine.attention import PositionBias, kernels, plain_attention, sequence_attention
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.stacked_modules import StackContext
+from whichlayers.engine.varlen import TokenPacking
 
 
 def example(rows: int, length: int, heads: int, width: int, dtype: torch.dtype, device: str):
@@ -40,26 +43,59 @@ needs_gpu = pytest.mark.skipif(
 @pytest.mark.parametrize("length", [7, 16, 33, 64, 100, 128])
 @pytest.mark.parametrize("width", [32, 64])
 @pytest.mark.parametrize("p", [0.0, 0.2])
-def test_the_kernel_computes_plain_attention(length, width, p):
-    check_kernel(length, width, p, torch.bfloat16, "cuda", tolerance=2e-2)
+@pytest.mark.parametrize(("bias", "window"), [(False, 0), (True, 0), (False, 5), (True, 20)])
+def test_the_kernel_computes_plain_attention(length, width, p, bias, window):
+    check_kernel(length, width, p, bias, window, torch.bfloat16, "cuda", tolerance=2e-2)
+
+
+@needs_gpu
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_kernel_computes_plain_attention_in_float32(bias):
+    check_kernel(60, 64, 0.2, bias, 0, torch.float32, "cuda", tolerance=1e-5)
 
 
 def check_kernel(
-    length: int, width: int, p: float, dtype: torch.dtype, device: str, tolerance: float
+    length: int,
+    width: int,
+    p: float,
+    with_bias: bool,
+    window: int,
+    dtype: torch.dtype,
+    device: str,
+    tolerance: float,
 ) -> None:
-    rows, heads = 6, 3
-    q, k, v, mask, grad = example(rows, length, heads, width, dtype, device)
-    dropout = make_dropout(p, rows, device)
-    wide = [x.double().requires_grad_() for x in (q, k, v)]
-    as_heads = [x.transpose(1, 2) for x in wide]
-    expected = plain_attention(*as_heads, mask.double(), 0.2, dropout)
-    expected.backward(grad.double())
-    narrow = [x.clone().requires_grad_() for x in (q, k, v)]
-    found = torch.ops.whichlayers.attention(
-        *narrow, mask, dropout.context.row_keys, dropout.dropout_id, 0.2, p
+    """Outputs and gradients of the kernel on packed tokens against `plain_attention` on the padded batch."""
+    trials, batch, heads = 2, 3, 3
+    rows, g = trials * batch, torch.Generator().manual_seed(length)
+    lengths = torch.randint(1, length + 1, (rows,), generator=g)
+    lengths[1], lengths[4] = length, 0  # a full row and an empty one
+    mask = (torch.arange(length) < lengths[:, None]).long().to(device)
+    tokens = int(lengths.view(trials, batch).sum(1).max()) + 2
+    packing = TokenPacking(mask, trials, tokens)
+    q, k, v, grad = (
+        torch.randn(trials, tokens, heads, width, generator=g).to(device, dtype) for _ in range(4)
     )
+    dropout = make_dropout(p, rows, device)
+    table = torch.randn(trials, 6, heads, generator=g).to(device, dtype) if with_bias else None
+    buckets = torch.randint(0, 6, (2 * length - 1,), generator=g, dtype=torch.int32).to(device)
+
+    def inputs(dtype: torch.dtype) -> list[torch.Tensor]:
+        return [x.to(dtype).clone().requires_grad_() for x in (q, k, v, table) if x is not None]
+
+    def run(function, tensors: list[torch.Tensor]) -> torch.Tensor:
+        *qkv, bias = tensors if with_bias else (*tensors, None)
+        heads_first = [x.transpose(1, 2) for x in qkv]
+        position_bias = None if bias is None else PositionBias(bias, buckets)
+        return function(*heads_first, 0.2, dropout, position_bias, window)
+
+    wide, narrow = inputs(torch.float64), inputs(dtype)
+    expected = run(packing.reference_attention, wide)
+    found = run(functools.partial(sequence_attention, packing), narrow)
+    assert found is not None, "the kernel supports these inputs"
+    expected.backward(grad.double())
     found.backward(grad)
     pairs = [(found, expected), *((a.grad, b.grad) for a, b in zip(narrow, wide, strict=True))]
     for a, b in pairs:
+        assert torch.isfinite(a).all()
         error = (a.double() - b).norm() / b.norm()
         assert error < tolerance, error

@@ -14,25 +14,25 @@ from whichlayers.engine.cuda_graphs import (
     LENGTH_STEP,
     WARMUP_STEPS,
     StepRunner,
-    choose_lengths,
+    choose_sizes,
 )
 
 
 def test_a_length_is_compiled_where_it_saves_more_than_it_costs():
     lengths = np.array([5] * 900 + [17] * 3 + [40] * 1500 + [60] * 20)
-    chosen = choose_lengths(lengths, seconds_per_token=1e-3)
+    chosen = choose_sizes(lengths, seconds_per_unit=1e-3)
     assert (chosen >= lengths).all()
     assert chosen[:900].tolist() == [16] * 900, "padded to 48 they would take 29 s more"
     assert chosen[900:903].tolist() == [48] * 3, "a compilation does not pay for three steps"
     assert chosen[903:2403].tolist() == [48] * 1500
     assert chosen[2403:].tolist() == [64] * 20, "the longest cannot be padded to another length"
-    assert set(choose_lengths(lengths, seconds_per_token=1e-5).tolist()) == {64}, (
+    assert set(choose_sizes(lengths, seconds_per_unit=1e-5).tolist()) == {64}, (
         "no compilation pays in a small model"
     )
-    assert set(choose_lengths(lengths, 1e-4, known={16, 48}).tolist()) == {16, 48, 64}, (
+    assert set(choose_sizes(lengths, 1e-4, known={16, 48}).tolist()) == {16, 48, 64}, (
         "these are compiled already"
     )
-    assert set(choose_lengths(lengths, 1e-4, similar_stacks=10).tolist()) == {16, 48, 64}, (
+    assert set(choose_sizes(lengths, 1e-4, similar_stacks=10).tolist()) == {16, 48, 64}, (
         "ten stacks share the cost"
     )
 
@@ -50,7 +50,7 @@ def test_no_other_choice_of_lengths_costs_less(seed):
 
     candidates = range(LENGTH_STEP, 97, LENGTH_STEP)
     choices = [c for n in range(1, 7) for c in itertools.combinations(candidates, n) if max(c) == 96]
-    chosen = tuple(sorted(set(choose_lengths(lengths, rate, known).tolist())))
+    chosen = tuple(sorted(set(choose_sizes(lengths, rate, known).tolist())))
     assert cost(chosen) == pytest.approx(min(map(cost, choices)))
 
 
@@ -59,7 +59,7 @@ class FakeTrainer:
 
     def __init__(self, lengths):
         self.train_loader = SimpleNamespace(step_lengths=np.array(lengths), batch_size=8)
-        self.trials, self.parameters = [None], []
+        self.trials, self.parameters, self.packed = [None], [], False
         self.eager, self.captured, self.capturing = [], [], False
 
     def train_step(self, length):

@@ -5,7 +5,8 @@ import torch
 from tiny import random_batch, tiny_encoder
 
 from whichlayers.engine.stacking import stack_models
-from whichlayers.engine.varlen import PACKABLE_FAMILIES, Packing, pack_layers
+from whichlayers.engine.varlen import PACKABLE_FAMILIES, TokenPacking, pack_layers
+from whichlayers.engine.varlen_cpu import RaggedPacking
 from whichlayers.models.head import build_classifier
 
 
@@ -16,14 +17,25 @@ def padded_and_packed(family: str, dropout: float | None = None):
     return plain, packed
 
 
+def small_window(family: str, stacked) -> None:
+    """Give ModernBERT's local attention a window that is shorter than the sequences."""
+    if family == "modernbert":
+        next(m for m in stacked.modules() if hasattr(m, "config")).config.sliding_window = 3
+
+
+@pytest.mark.parametrize("tokens", [None, 70, 80], ids=["ragged", "exact", "with a tail"])
 @pytest.mark.parametrize("family", sorted(PACKABLE_FAMILIES))
 @pytest.mark.parametrize("training", [True, False])
-def test_outputs_and_gradients_are_those_of_padded_batches(family, training):
-    batch = random_batch(3 * 6, 13)
+def test_outputs_and_gradients_are_those_of_padded_batches(family, training, tokens):
+    batch = random_batch(3 * 6, 13, types=family in ("bert", "electra"))
+    if tokens == 70:
+        tokens = int(batch["attention_mask"].view(3, -1).sum(1).max())
     keys, step = torch.tensor([11, 22, 33], dtype=torch.int32), torch.tensor(5, dtype=torch.int32)
     outs, grads = [], []
     for s in padded_and_packed(family, 0.2):
+        small_window(family, s)
         s.train(training).set_dropout_keys(keys, step, 6)
+        s.context.packed_tokens = tokens
         out = s(**batch)
         out.square().sum().backward()
         outs.append(out)
@@ -35,9 +47,32 @@ def test_outputs_and_gradients_are_those_of_padded_batches(family, training):
     assert s.context.packing is None, "outside of the layers, activations are not packed"
 
 
+def test_a_window_changes_the_output():
+    batch = random_batch(3 * 6, 13, types=False)
+    packed = padded_and_packed("modernbert")[1]
+    before = packed.eval()(**batch)
+    small_window("modernbert", packed)
+    assert (packed(**batch) - before).abs().max() > 1e-4
+
+
+def test_tokens_are_packed_in_order_and_unpacked():
+    mask = random_batch(12, 9)["attention_mask"]
+    packing = TokenPacking(mask, 3, 40)
+    x = torch.randn(12, 9, 4) * mask[..., None]
+    packed = packing.pack(x)
+    for t in range(3):
+        rows = [x[r, : mask[r].sum()] for r in range(4 * t, 4 * t + 4)]
+        expected = torch.cat([*rows, torch.zeros(40 - sum(map(len, rows)), 4)])
+        assert torch.equal(packed[t], expected)
+    assert torch.equal(packing.unpack(packed), x)
+    first = packing.starts.view(3, 4)
+    assert first[:, 0].tolist() == [0, 40, 80]
+    assert torch.equal(packed.flatten(0, 1)[packing.starts.long()], x[:, 0])
+
+
 def test_unpack_inverts_pack():
     mask = random_batch(12, 9)["attention_mask"]
-    packing = Packing.from_mask(mask, 3)
+    packing = RaggedPacking.from_mask(mask, 3)
     x = torch.randn(12, 9, 4) * mask[..., None]
     packed = packing.pack(x)
     assert packed.shape == (1, int(mask.sum()), 4)
@@ -51,8 +86,8 @@ def test_unpack_inverts_pack():
 
 def test_a_batch_that_is_not_right_padded_is_not_packed():
     mask = torch.tensor([[1, 1, 1], [0, 1, 1]])
-    assert Packing.from_mask(mask, 1) is None
-    assert Packing.from_mask(torch.tensor([[1, 1, 1], [0, 0, 0]]), 1) is None
+    assert RaggedPacking.from_mask(mask, 1) is None
+    assert RaggedPacking.from_mask(torch.tensor([[1, 1, 1], [0, 0, 0]]), 1) is None
     plain, packed = padded_and_packed("bert")
     batch = random_batch(6, 7)
     batch["attention_mask"] = batch["attention_mask"].flip(1)
@@ -60,6 +95,6 @@ def test_a_batch_that_is_not_right_padded_is_not_packed():
 
 
 def test_families_that_cannot_be_packed_are_unchanged():
-    plain, packed = padded_and_packed("mpnet")
+    plain, packed = padded_and_packed("deberta-v2")
     batch = random_batch(6, 7, types=False)
     assert torch.equal(packed.eval()(**batch), plain.eval()(**batch))

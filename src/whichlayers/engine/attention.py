@@ -1,13 +1,13 @@
 """Attention with per-trial dropout, for Hugging Face's attention interface.
 
-On a GPU, short sequences use one Triton kernel per direction. It reads queries, keys and values in the layout of the
-projections, and keeps scores and dropout masks in registers. All other cases use `plain_attention`, the reference
-implementation.
+`plain_attention` is the reference implementation, for padded batches. On a GPU, packed batches of short sequences use
+one Triton kernel per direction, `sequence_attention`: it reads queries, keys and values in the layout of the
+projections, and keeps scores and dropout masks in registers.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,14 +15,27 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from whichlayers.engine.dropout import StackedDropout
+    from whichlayers.engine.varlen import TokenPacking
 
 try:
-    from whichlayers.engine import kernels
+    from whichlayers.engine import attention_kernels as kernels
 except ImportError:  # no Triton: a machine without a GPU
     kernels = None  # type: ignore[assignment]
 
-MAX_LENGTH = 128  # longest sequence whose scores fit into one block of the kernel
-HEAD_SIZES = (16, 32, 64, 128)
+
+class PositionBias(NamedTuple):
+    """A relative position bias: a value for each trial, head and bucket of relative positions."""
+
+    table: Tensor  # (T, buckets, heads)
+    buckets: Tensor  # (2L - 1,) int32 bucket of each relative position key - query, from 1 - L on
+
+    def between(self, length: int) -> Tensor:
+        """(T, heads, length, length) bias for each query and key."""
+        token = torch.arange(length, device=self.buckets.device)
+        zero = len(self.buckets) // 2  # index of relative position 0
+        bucket = self.buckets[token[None] - token[:, None] + zero]  # (length, length)
+        values = self.table.index_select(1, bucket.flatten()).view(len(self.table), length, length, -1)
+        return values.permute(0, 3, 1, 2)
 
 
 def stacked_attention(
@@ -33,38 +46,23 @@ def stacked_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
+    position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of all trials: query, key, value (T*B, heads, L, d) -> (T*B, L, heads, d).
+    """Attention of all trials on a padded batch: query, key, value (T*B, heads, L, d) -> (T*B, L, heads, d).
 
     Args:
         module: The attention module, whose `stacked_dropout` is applied to the probabilities; the argument
             `dropout` is ignored.
         attention_mask: (T*B, 1, L, L), added to the scores.
         scaling: Factor for the scores; default: d ** -0.5.
+        position_bias: (T*B, heads, L, L), added to the scores.
     """
     scaling = query.size(-1) ** -0.5 if scaling is None else scaling
-    dropout_module: StackedDropout = module.stacked_dropout  # type: ignore[assignment]
-    if kernel_fits(query, attention_mask):
-        keys = dropout_module.context.row_keys
-        assert keys is not None
-        p = dropout_module.p if dropout_module.training else 0.0
-        q, k, v = (x.transpose(1, 2) for x in (query, key, value))  # (T*B, L, heads, d), as projected
-        dropout_id = dropout_module.dropout_id
-        return torch.ops.whichlayers.attention(q, k, v, attention_mask, keys, dropout_id, scaling, p), None
-    return plain_attention(query, key, value, attention_mask, scaling, dropout_module), None
-
-
-def kernel_fits(query: Tensor, mask: Tensor | None) -> bool:
-    """Whether the Triton kernel supports these inputs."""
-    return (
-        kernels is not None
-        and query.is_cuda
-        and query.dtype == torch.bfloat16
-        and query.shape[2] <= MAX_LENGTH
-        and query.shape[3] in HEAD_SIZES
-        and mask is not None
-    )
+    if position_bias is not None:
+        attention_mask = position_bias if attention_mask is None else attention_mask + position_bias
+    stacked_dropout: Any = module.stacked_dropout
+    return plain_attention(query, key, value, attention_mask, scaling, stacked_dropout), None
 
 
 def plain_attention(
@@ -77,3 +75,54 @@ def plain_attention(
     probabilities = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     mixed = torch.matmul(dropout(probabilities), value)  # (T*B, heads, L, d)
     return mixed.transpose(1, 2).contiguous()
+
+
+def sequence_attention(
+    packing: TokenPacking,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float,
+    dropout: StackedDropout,
+    position_bias: PositionBias | None,
+    window: int,
+) -> Tensor | None:
+    """Attention of a packed batch with the Triton kernel; None if it does not support these inputs.
+
+    Args:
+        packing: The packing of the batch.
+        query, key, value: (T, heads, M, d).
+        scaling: Factor for the scores.
+        dropout: Applied to the probabilities.
+        position_bias: Added to the scores.
+        window: Largest distance of a key that a query sees; 0: no limit.
+
+    Returns:
+        (T, M, heads, d)
+    """
+    fits = (
+        kernels is not None
+        and query.is_cuda
+        and packing.max_length <= kernels.MAX_LENGTH
+        and query.shape[3] in kernels.HEAD_SIZES
+    )
+    if not fits:
+        return None
+    keys = dropout.context.row_keys
+    assert keys is not None
+    table, buckets = (None, None) if position_bias is None else position_bias
+    return torch.ops.whichlayers.attention(
+        *(x.transpose(1, 2) for x in (query, key, value)),  # (T, M, heads, d), as projected
+        packing.starts,
+        packing.lengths,
+        keys,
+        dropout.dropout_id,
+        table,
+        buckets,
+        packing.batch,
+        packing.max_length,
+        scaling,
+        dropout.p if dropout.training else 0.0,
+        window,
+        False,
+    )

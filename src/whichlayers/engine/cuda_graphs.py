@@ -1,6 +1,6 @@
 """Run training steps eagerly, with compiled layers, or as replays of captured CUDA graphs.
 
-One encoder layer is compiled, and its code serves all layers. Each sequence length is captured once, after it has run
+One encoder layer is compiled, and its code serves all layers. Each size of a step is captured once, after it has run
 eagerly a few times; these warm-up runs are ordinary training steps.
 """
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WARMUP_STEPS = 2  # eager steps of a length before it is captured
-COMPILE_SECONDS, CAPTURE_SECONDS = 18.0, 0.5  # for a length that is new in this process, for any length
+WARMUP_STEPS = 2  # eager steps of a size before it is captured
+COMPILE_SECONDS, CAPTURE_SECONDS = 18.0, 0.5  # for a size that is new in this process, for any size
 FLOP_PER_WEIGHT = 6  # per token: forward, and the two matrix products of backward
 FLOP_PER_SECOND = 250e12  # of a large GPU in a training step
 
@@ -39,7 +39,7 @@ class StepRunner:
     Args:
         trainer: The stack.
         compiled: Compile the encoder layers with torch.compile.
-        graphs: Capture each sequence length as a CUDA graph and replay it.
+        graphs: Capture each size of a step as a CUDA graph and replay it.
         similar_stacks: Number of stacks of the same shape, which share the compiled code.
     """
 
@@ -50,38 +50,40 @@ class StepRunner:
         self.pool: Any = None
         self.stream: Any = torch.cuda.Stream() if graphs else None
         loader = trainer.train_loader
-        self.lengths = loader.step_lengths  # (steps,) length that each step is padded to
+        # (steps,) size of each step: tokens of a trial if packed, else the length that sequences are padded to
+        self.sizes = loader.step_tokens if trainer.packed else loader.step_lengths
         if compiled or graphs:
             layer_weights = sum(
                 p.param.numel() for p in trainer.parameters if trainer.initial_weights.layer_of(p.name)
             )  # of all trials
-            known = _compiled_lengths.setdefault(
-                (layer_weights, len(trainer.trials), loader.batch_size), set()
+            known = _compiled_sizes.setdefault(
+                (layer_weights, len(trainer.trials), loader.batch_size, trainer.packed), set()
             )
-            seconds = FLOP_PER_WEIGHT * layer_weights * loader.batch_size / FLOP_PER_SECOND
-            self.lengths = choose_lengths(self.lengths, seconds, known, similar_stacks)
-            known |= set(self.lengths.tolist())
+            tokens = 1 if trainer.packed else loader.batch_size  # of a trial, for each unit of size
+            seconds = FLOP_PER_WEIGHT * layer_weights * tokens / FLOP_PER_SECOND
+            self.sizes = choose_sizes(self.sizes, seconds, known, similar_stacks)
+            known |= set(self.sizes.tolist())
         if compiled:
             compile_layers(trainer.model.module.get_submodule("encoder"))
 
     def __call__(self, step: int) -> None:
-        length = int(self.lengths[step])
+        size = int(self.sizes[step])
         if self.graphs is None:
-            self.trainer.train_step(length)
+            self.trainer.train_step(size)
             return
-        if length in self.graphs:
-            self.graphs[length].replay()
+        if size in self.graphs:
+            self.graphs[size].replay()
             return
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            self.trainer.train_step(length)
+            self.trainer.train_step(size)
         torch.cuda.current_stream().wait_stream(self.stream)
-        self.eager_steps[length] += 1
-        if self.eager_steps[length] >= WARMUP_STEPS:
-            self._capture(length)
+        self.eager_steps[size] += 1
+        if self.eager_steps[size] >= WARMUP_STEPS:
+            self._capture(size)
 
-    def _capture(self, length: int) -> None:
-        """Capture a training step of this length; on failure, run all further steps eagerly."""
+    def _capture(self, size: int) -> None:
+        """Capture a training step of this size; on failure, run all further steps eagerly."""
         assert self.graphs is not None
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -89,7 +91,7 @@ class StepRunner:
             self.pool = torch.cuda.graph_pool_handle()
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                self.trainer.train_step(length)
+                self.trainer.train_step(size)
         except RuntimeError as error:  # capturing computes nothing: the state of the trainer is unchanged
             if is_out_of_memory(error):
                 raise
@@ -101,36 +103,36 @@ class StepRunner:
                 first_line,
             )
         else:
-            self.graphs[length] = graph
+            self.graphs[size] = graph
 
 
-# sequence lengths for which compiled code exists, by (weights in layers, trials, batch size)
-_compiled_lengths: dict[tuple[int, int, int], set[int]] = {}
+# sizes of steps for which compiled code exists, by (weights in layers, trials, batch size, packed)
+_compiled_sizes: dict[tuple[int, int, int, bool], set[int]] = {}
 
 
-def choose_lengths(
-    lengths: np.ndarray, seconds_per_token: float, known: Collection[int] = (), similar_stacks: int = 1
+def choose_sizes(
+    sizes: np.ndarray, seconds_per_unit: float, known: Collection[int] = (), similar_stacks: int = 1
 ) -> np.ndarray:
-    """Choose the lengths to pad to such that padding, compilation and capture take the least time in total.
+    """Choose the sizes to pad to such that padding, compilation and capture take the least time in total.
 
     Args:
-        lengths: (steps,) longest sequence of each step.
-        seconds_per_token: Time that a step takes longer if all its rows have one more token.
-        known: Lengths that are compiled already.
+        sizes: (steps,) size of each step: tokens of a trial, or the longest sequence.
+        seconds_per_unit: Time that a step takes longer if its size grows by 1.
+        known: Sizes that are compiled already.
         similar_stacks: Number of stacks among which the time of a compilation is divided.
 
     Returns:
-        (steps,) length to pad each step to, a multiple of LENGTH_STEP.
+        (steps,) size to pad each step to, a multiple of LENGTH_STEP.
     """
-    rounded = -(-lengths // LENGTH_STEP) * LENGTH_STEP
+    rounded = -(-sizes // LENGTH_STEP) * LENGTH_STEP
     counts = Counter(rounded.tolist())
     candidates = sorted(counts)
-    # dynamic program; cost[j]: all steps up to the j-th length, if that is the longest of the chosen lengths
+    # dynamic program; cost[j]: all steps up to the j-th size, if that is the largest of the chosen sizes
     cost, previous = [0.0], [0]
-    for j, longest in enumerate(candidates, 1):
-        fixed = CAPTURE_SECONDS + (0 if longest in known else COMPILE_SECONDS / similar_stacks)
+    for j, largest in enumerate(candidates, 1):
+        fixed = CAPTURE_SECONDS + (0 if largest in known else COMPILE_SECONDS / similar_stacks)
         options = [
-            cost[i] + fixed + seconds_per_token * sum(counts[n] * (longest - n) for n in candidates[i:j])
+            cost[i] + fixed + seconds_per_unit * sum(counts[n] * (largest - n) for n in candidates[i:j])
             for i in range(j)
         ]
         cost.append(min(options))

@@ -6,7 +6,6 @@ on the device, so that a captured CUDA graph needs nothing from the host.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from whichlayers.data.batches import epoch_order, pad, subset
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.trial import Trial
 
-LENGTH_STEP = 16  # captured sequence lengths are multiples of this
+LENGTH_STEP = 16  # sequence lengths and tokens of captured steps are multiples of this
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class TrainDataLoader:
         batch_size: Examples of one trial in a batch (B).
         steps: Number of steps of all epochs.
         step_lengths: (steps,) numpy array, longest sequence of each step over all trials.
+        step_tokens: (steps,) numpy array, most tokens of any trial in each step.
         batch_rows: (T, steps, B) int32, rows of the tables below; -1 pads the last batch of an epoch.
         input_ids: (N, longest) int32, the N examples that any trial uses.
         row_lengths: (N,) int32, number of tokens of each example.
@@ -72,12 +72,15 @@ class TrainDataLoader:
         shift = int(used[0] == -1)  # -1 sorts first and is not a row of the tables
         used = used[shift:]
         longest = int(np.diff(data.train.offsets)[used].max())
-        width = math.ceil(longest / LENGTH_STEP) * LENGTH_STEP  # batches may be padded to a multiple
+        width = round_up(longest)  # batches may be padded to a multiple
         table = pad(data.train, used, data.pad_id, width)
         lengths = table.attention_mask.sum(1)  # (N,)
         index = index.reshape(rows.shape) - shift
-        by_step = np.where(index >= 0, lengths[index.clip(0)], 0)  # (T, steps, B)
+        by_step = lengths[
+            index.clip(0)
+        ]  # (T, steps, B); an incomplete batch is filled with the first example
         self.step_lengths: np.ndarray = by_step.max((0, 2))
+        self.step_tokens: np.ndarray = by_step.sum(2).max(0)
 
         def to_device(array: np.ndarray, dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(array).to(device=device, dtype=dtype)
@@ -115,6 +118,31 @@ def used_token_ids(trials: Sequence[Trial], data: TokenizedTask) -> list[np.ndar
     return [by_seed[trial.seed] for trial in trials]
 
 
+def most_batch_tokens(lengths: np.ndarray, batch_size: int, draws: int = 1 << 16) -> int:
+    """Tokens of the largest of many random batches, rounded up: the size of a packed step, for any stack.
+
+    Args:
+        lengths: (n,) number of tokens of each training example.
+        batch_size: Examples in a batch.
+        draws: Number of random batches.
+    """
+    rows = np.random.default_rng(0).integers(0, len(lengths), (draws, batch_size))
+    return round_up(int(lengths[rows].sum(1).max()))
+
+
+def round_up(size: int) -> int:
+    """The next multiple of LENGTH_STEP."""
+    return -(-size // LENGTH_STEP) * LENGTH_STEP
+
+
+@dataclass(frozen=True)
+class EvalChunk:
+    """Rows of a dev set that every trial evaluates at once."""
+
+    inputs: dict[str, Tensor]  # input_ids, attention_mask and possibly token_type_ids: (rows, L)
+    tokens: int  # number of tokens without padding
+
+
 class EvalDataLoader:
     """A dev set, sorted by length and cut into chunks.
 
@@ -129,7 +157,7 @@ class EvalDataLoader:
     Attributes:
         split: The dev set.
         order: (n,) numpy array, row of the dev set for each row of the concatenated chunks.
-        chunks: Inputs of each chunk by name, (rows, L) on the device.
+        chunks: The chunks, on the device.
     """
 
     def __init__(
@@ -144,7 +172,7 @@ class EvalDataLoader:
         lengths = np.diff(split.offsets)
         by_length = np.argsort(lengths, kind="stable")
         self.split, self.order = split, by_length
-        self.chunks: list[dict[str, Tensor]] = []
+        self.chunks: list[EvalChunk] = []
         start = 0
         while start < len(by_length):
             stop = start + 1
@@ -157,7 +185,8 @@ class EvalDataLoader:
             inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
             if with_token_types and batch.token_type_ids is not None:
                 inputs["token_type_ids"] = batch.token_type_ids
-            self.chunks.append({k: torch.from_numpy(v).to(device) for k, v in inputs.items()})
+            on_device = {k: torch.from_numpy(v).to(device) for k, v in inputs.items()}
+            self.chunks.append(EvalChunk(on_device, int(lengths[rows].sum())))
             start = stop
 
     def unsort(self, values: np.ndarray) -> np.ndarray:

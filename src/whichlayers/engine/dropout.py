@@ -49,15 +49,15 @@ class StackedDropout(nn.Module):
 
         Args:
             x: (T*B, C), (T*B, L, C), (L, T*B, C) if the batch is the second axis, (T*B, heads, L, L), or
-                (1, N, C) if the batch is packed.
+                (1, N, C) or (T, M, C) if the batch is packed.
             origin: Token that has position 0, for (L, T*B, C) inputs.
         """
         packing = self.context.packing
-        if packing is not None:  # (1, N, C)
+        if packing is not None and x.dim() == 3:  # (1, N, C) or (T, M, C)
             keys, stride = self._keys(3, x.shape[-1]), _position_stride(x.shape[-1])
-            keys = keys.index_select(0, packing.rows)[:, None]
-            position = (packing.positions * stride)[:, None] + _arange(x.shape[-1], x)
-            return self._scale(position, keys)[None]
+            keys = keys[packing.rows][..., None]
+            position = (packing.positions * stride)[..., None] + _arange(x.shape[-1], x)
+            return self._scale(position, keys).view(x.shape)
         keys = self._keys(x.dim(), x.shape[-1])
         if x.dim() == 2:  # (T*B, C)
             return self._scale(_arange(x.shape[1], x), keys[:, None])

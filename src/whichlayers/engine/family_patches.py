@@ -15,7 +15,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from whichlayers.engine.attention import PositionBias
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.stacked_modules import StackContext, StackedModule
 from whichlayers.errors import WhichlayersError
@@ -50,21 +52,30 @@ class DropoutCounter:
 
 
 def _patch_mpnet(encoder: Any, context: StackContext, counter: DropoutCounter) -> None:
-    """The relative position bias is a table that all layers share; use each trial's own."""
+    """Use each trial's own relative position bias, and an attention function that knows of packed batches."""
 
-    def compute_position_bias(
-        self: Any, x: Tensor, position_ids: Any = None, num_buckets: int = 32
-    ) -> Tensor:
+    def compute_position_bias(self: Any, x: Tensor, position_ids: Any = None, num_buckets: int = 32) -> Any:
         length = x.shape[1]
-        position = torch.arange(length, device=x.device)
-        bucket = self.relative_position_bucket(position[None, :] - position[:, None], num_buckets=num_buckets)
-        table = self.relative_attention_bias.weight  # (T, buckets, heads)
-        bias = table.index_select(1, bucket.flatten()).view(context.trials, length, length, -1)
-        bias = bias.permute(0, 3, 1, 2)[:, None]  # (T, 1, heads, L, L)
-        batch = x.shape[0] // context.trials
-        return bias.expand(-1, batch, -1, -1, -1).reshape(x.shape[0], -1, length, length)
+        position = torch.arange(1 - length, length, device=x.device)
+        buckets = self.relative_position_bucket(position, num_buckets=num_buckets).int()
+        bias = PositionBias(self.relative_attention_bias.weight, buckets)
+        if context.next_packing is not None:
+            return context.next_packing.position_bias(bias)
+        return bias.between(length).repeat_interleave(x.shape[0] // context.trials, 0)  # (T*B, heads, L, L)
+
+    def attention(
+        self: Any, hidden_states: Tensor, attention_mask: Any = None, position_bias: Any = None, **_: Any
+    ) -> tuple[Tensor]:
+        shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
+        projected = [linear(hidden_states).view(shape).transpose(1, 2) for linear in (self.q, self.k, self.v)]
+        function = ALL_ATTENTION_FUNCTIONS[encoder.config._attn_implementation]
+        mixed, _ = function(self, *projected, attention_mask, position_bias=position_bias)
+        return (self.o(mixed.flatten(2)),)
 
     encoder.encoder.compute_position_bias = MethodType(compute_position_bias, encoder.encoder)
+    for layer in encoder.encoder.layer:
+        layer.attention.attn.stacked_dropout = layer.attention.attn.dropout
+        layer.attention.attn.forward = MethodType(attention, layer.attention.attn)
 
 
 class _TensorCache:

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.cost import MemoryCost, is_out_of_memory, out_of_memory_error, release_memory
-from whichlayers.engine.cuda_graphs import LENGTH_STEP
+from whichlayers.engine.dataloader import EvalChunk, most_batch_tokens, round_up
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.models.families import Anatomy
@@ -114,11 +114,11 @@ def _peak_memory(
     with _track_memory(device) as memory:
         trainer = StackTrainer(trials, encoder, data, device, eager)
         trainer.model.train()
-        length = _pad_to_longest(trainer, data)
+        size = _largest_step(trainer, data)
         for _ in range(2):  # the first step allocates the moments
             memory.restart()
             trainer.step_on_device.zero_()  # there may be a single step
-            trainer.train_step(length)
+            trainer.train_step(size)
         kept = memory.now()
         training = memory.peak() - kept
         evaluation = _evaluation_memory(trainer, memory)
@@ -128,16 +128,19 @@ def _peak_memory(
     return int(total * (1 if device.type == "cuda" else CPU_OVERHEAD))
 
 
-def _pad_to_longest(trainer: StackTrainer, data: TokenizedTask) -> int:
-    """Pad the trainer's batches to the longest sequence in the training set; returns that length."""
-    longest = int(np.diff(data.train.offsets).max())
-    longest = -(-longest // LENGTH_STEP) * LENGTH_STEP if trainer.device.type == "cuda" else longest
+def _largest_step(trainer: StackTrainer, data: TokenizedTask) -> int:
+    """Pad the trainer's batches to the longest sequence in the training set; returns the size of the largest step."""
+    lengths = np.diff(data.train.offsets)
+    longest = int(lengths.max())
+    longest = round_up(longest) if trainer.device.type == "cuda" else longest
     loader = trainer.train_loader
     missing = longest - loader.input_ids.shape[1]
     if missing > 0:
         loader.input_ids = F.pad(loader.input_ids, (0, missing))
         if loader.token_type_ids is not None:
             loader.token_type_ids = F.pad(loader.token_type_ids, (0, missing))
+    if trainer.packed:
+        return most_batch_tokens(lengths, loader.batch_size)
     loader.row_lengths.fill_(longest)  # no padding: the most expensive batch of this shape
     return longest
 
@@ -148,14 +151,14 @@ def _evaluation_memory(trainer: StackTrainer, memory: _CudaMemory | _AllocationT
     trainer.model.eval()
     chunks = [chunk for loader in trainer.eval_loaders.values() for chunk in loader.chunks]
     most = 0.0
-    for size in (lambda c: c["input_ids"].shape[1], lambda c: c["input_ids"].numel()):
+    for size in (lambda c: c.inputs["input_ids"].shape[1], lambda c: c.inputs["input_ids"].numel()):
         largest = max(chunks, key=size)
-        rows = len(largest["input_ids"])
+        rows = len(largest.inputs["input_ids"])
         few = max(2, rows // EVAL_ROWS_DIVISOR)
         memory.restart()
         kept = memory.now()
-        part = {name: v.repeat(2, 1)[:few] for name, v in largest.items()}
-        trainer.compute_logits([part])
+        part = {name: v.repeat(2, 1)[:few] for name, v in largest.inputs.items()}
+        trainer.compute_logits([EvalChunk(part, int(part["attention_mask"].sum()))])
         most = max(most, (memory.peak() - kept) * max(1, rows / few))
     return int(most)
 

@@ -13,7 +13,13 @@ from transformers import PreTrainedModel
 from whichlayers.data.metrics import score
 from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.cuda_graphs import StepRunner, warm_up_compiler
-from whichlayers.engine.dataloader import EvalDataLoader, TrainDataLoader, used_token_ids
+from whichlayers.engine.dataloader import (
+    EvalChunk,
+    EvalDataLoader,
+    TrainDataLoader,
+    round_up,
+    used_token_ids,
+)
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.init_weights import InitialWeights, build_template
 from whichlayers.engine.optimizer import FlatAdamW, FusedAdamW, Schedule, StackParameter
@@ -61,8 +67,9 @@ class StackTrainer:
         embedding_name = "encoder." + _word_embedding_name(template.encoder)
         rows = [torch.from_numpy(r).to(device) for r in used_token_ids(self.trials, data)]
         self.model = StackedModel(template, len(self.trials), rows={embedding_name: rows}).to(device)
-        if not on_cuda and not compiled and dtype == torch.float32:
-            pack_layers(self.model)
+        self.packed = False  # whether steps have a fixed number of tokens per trial
+        if settings.packed and (on_cuda or (not compiled and dtype == torch.float32)):
+            self.packed = pack_layers(self.model) and on_cuda  # on the CPU, by the mask of each batch
         if self.trials[0].training.dropout is not None:
             for module in self.model.modules():
                 if isinstance(module, StackedDropout):
@@ -134,9 +141,15 @@ class StackTrainer:
                 values = initial.values(p.name, p.param.shape[1:], self.device)
             self.optimizer.set_values(i, values)
 
-    def train_step(self, length: int) -> None:
-        """One training step of every trial on batch number `step_on_device`, padded to `length`."""
+    def train_step(self, size: int) -> None:
+        """One training step of every trial on batch number `step_on_device`.
+
+        Args:
+            size: Tokens of a trial if the stack is packed on a GPU, else the length to which sequences are padded.
+        """
         trials, batch_size = len(self.trials), self.train_loader.batch_size
+        length = self.train_loader.input_ids.shape[1] if self.packed else size
+        self.model.context.packed_tokens = size if self.packed else None
         batch = self.train_loader.batch(self.step_on_device, length)
         self.model.set_dropout_keys(self.trial_keys, self.step_on_device, batch_size)
         logits = self.model(**batch.inputs).float().view(trials, batch_size, -1)
@@ -191,13 +204,14 @@ class StackTrainer:
         self.model.train()
         return losses, metrics
 
-    def compute_logits(self, chunks: Sequence[dict[str, Tensor]]) -> np.ndarray:
+    def compute_logits(self, chunks: Sequence[EvalChunk]) -> np.ndarray:
         """(T, n, C) logits of every trial for the n rows of all chunks; the same rows for every trial."""
         trials, parts = len(self.trials), []
         for chunk in chunks:
-            inputs = {k: v.repeat(trials, 1) for k, v in chunk.items()}
+            inputs = {k: v.repeat(trials, 1) for k, v in chunk.inputs.items()}
             self.model.context.row_keys = None
-            parts.append(self.model(**inputs).float().view(trials, len(chunk["input_ids"]), -1))
+            self.model.context.packed_tokens = round_up(chunk.tokens) if self.packed else None
+            parts.append(self.model(**inputs).float().view(trials, len(chunk.inputs["input_ids"]), -1))
         return torch.cat(parts, 1).cpu().numpy()
 
     def state(self) -> dict[str, Tensor]:

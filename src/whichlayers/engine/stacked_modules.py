@@ -26,8 +26,9 @@ class StackContext:
         trials: Number of trials (T).
         batch_dim: Axis of the activations that holds the T*B rows: 0, or 1 for (L, T*B, H).
         row_keys: (T*B,) int32 dropout keys of the current step, a hash of (trial, step, row of the batch).
-        packing: The `varlen.Packing` while activations are packed as (1, N, H), else None.
-        next_packing: The `varlen.Packing` to use from the first layer of the current forward pass on.
+        packing: The `TokenPacking` or `RaggedPacking` (varlen.py) while activations are packed, else None.
+        next_packing: The packing to use from the first layer of the current forward pass on.
+        packed_tokens: Tokens of a trial (M) in the next `TokenPacking`; None: the batch is not packed in this way.
     """
 
     def __init__(self, trials: int, batch_dim: int = 0):
@@ -36,6 +37,12 @@ class StackContext:
         self.row_keys: Tensor | None = None
         self.packing: Any = None
         self.next_packing: Any = None
+        self.packed_tokens: int | None = None
+
+    @property
+    def ragged(self) -> bool:
+        """Whether activations are packed as (1, N, H), with a different number of tokens for each trial."""
+        return self.packing is not None and self.packing.ragged
 
     def first_row_keys(self) -> Tensor:
         """(T,) dropout key of each trial's first row, for activations that a trial has once and not per row."""
@@ -116,8 +123,8 @@ class StackedLinear(StackedModule):
         self.in_features, self.out_features = plain.in_features, plain.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        """(T*B, ..., in) -> (T*B, ..., out), or (1, N, in) -> (1, N, out) if the batch is packed."""
-        if self.context.packing is not None:  # (1, N, in)
+        """(T*B, ..., in) -> (T*B, ..., out), or (T, M, in) or (1, N, in) with the same leading axes if packed."""
+        if self.context.ragged:  # (1, N, in)
             return PackedLinear.apply(x[0], self.weight, self.bias, self.context.packing.trial_tokens)[None]
         y = _BatchedLinear.apply(self.context.fold(x), self.weight, self.bias)  # (T, n, out)
         return self.context.unfold(y, x)
@@ -133,8 +140,8 @@ class StackedLayerNorm(StackedModule):
         self.normalized_shape, self.eps = plain.normalized_shape, plain.eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """(T*B, ..., H) -> (T*B, ..., H), or (1, N, H) -> (1, N, H) if the batch is packed."""
-        if self.context.packing is not None:  # (1, N, H)
+        """(T*B, ..., H), or (T, M, H) or (1, N, H) if packed -> the same shape."""
+        if self.context.ragged:  # (1, N, H)
             trial_tokens = self.context.packing.trial_tokens
             return PackedLayerNorm.apply(x[0], self.weight, self.bias, self.eps, trial_tokens)[None]
         if self.context.trials == 1:

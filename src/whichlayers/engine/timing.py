@@ -115,7 +115,7 @@ def _time_captured_steps(
     Returns:
         Mean seconds of a step, its relative standard error, seconds of compilation and of capture for all lengths.
     """
-    lengths, counts = np.unique(trainer.step_runner.lengths, return_counts=True)
+    lengths, counts = np.unique(trainer.step_runner.sizes, return_counts=True)
     order = [int(lengths[counts.argmax()])]
     order += [n for n in (int(lengths[-1]), int(lengths[0]), *lengths.tolist()) if n not in order]
     replay_seconds: dict[int, float] = {}
@@ -125,7 +125,7 @@ def _time_captured_steps(
     for length in dict.fromkeys(order):
         if compile_seconds and time.perf_counter() + FURTHER_COMPILATION * compile_seconds[0] > deadline:
             break
-        run = _single_step(trainer, int(np.flatnonzero(trainer.step_runner.lengths == length)[0]))
+        run = _single_step(trainer, int(np.flatnonzero(trainer.step_runner.sizes == length)[0]))
         cold = timer(run)
         warm = sum(timer(run) for _ in range(WARMUP_STEPS - 1))  # the last of them captures
         times = [timer(run) for _ in range(REPLAYS)]
@@ -169,7 +169,7 @@ def _time_evaluation(trainer: StackTrainer, timer: _Timer, deadline: float) -> f
     trainer.model.eval()
     seconds = 0.0
     for loader in trainer.eval_loaders.values():
-        sizes = np.array([chunk["input_ids"].numel() for chunk in loader.chunks], float)
+        sizes = np.array([chunk.inputs["input_ids"].numel() for chunk in loader.chunks], float)
         places = np.unique(np.linspace(0, len(sizes) - 1, CHUNKS).round().astype(int))[::-1]
         timed, tokens = 0.0, 0.0
         trainer.compute_logits(loader.chunks[:1])  # warm up

@@ -1,191 +1,152 @@
-"""Training without padding on the CPU: the encoder layers of a stack compute on real tokens only.
+"""Training without padding: the encoder layers of a stack compute on packed tokens.
 
 A batch is padded to its longest sequence, and a stack to the longest of all its batches, so that two thirds of the
-positions can be padding. The first layer therefore receives its tokens packed as (1, N, H), ordered by trial, and the
-output of the last layer is unpacked to (T*B, L, H). In between, linear layers and layer norms use each trial's number
-of tokens (varlen_ops.py), dropout uses each token's row and position, and attention pads rows of similar length to a
-common grid.
+positions can be padding. The first layer therefore receives packed tokens, and the output of the last layer is unpacked
+to (T*B, L, H). In between, linear layers, layer norms and activations see one token at a time; dropout uses the row and
+position of each token, and attention the start and the length of each sequence. There are two forms of packing:
+
+- `TokenPacking`, on a GPU: the sequences of each trial one after another, (T, M, H), where M is the same for all trials
+  and steps of a shape; the remaining tokens of a trial belong to no sequence and are zero.
+- `varlen_cpu.RaggedPacking`, on the CPU: (1, N, H), where each trial has as many tokens as it needs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from whichlayers.engine.attention import stacked_attention
+from whichlayers.engine.attention import PositionBias, plain_attention, sequence_attention, stacked_attention
+from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.stacked_modules import StackContext
 from whichlayers.engine.stacking import ATTENTION, StackedModel
+from whichlayers.engine.varlen_cpu import RaggedPacking
 from whichlayers.models.families import Anatomy
 
 PACKED_ATTENTION = "whichlayers_packed"
-# families whose layers process each token on its own, except in Hugging Face's attention interface
-PACKABLE_FAMILIES = {"bert", "roberta", "distilbert", "electra"}
-ROWS_PER_GROUP = 8  # rows of similar length that attention computes together
+# families whose layers process each token on its own, except in attention functions that know of packing
+PACKABLE_FAMILIES = {"bert", "roberta", "distilbert", "electra", "mpnet", "modernbert"}
 
 
-@dataclass(frozen=True)
-class AttentionGroup:
-    """Rows of similar length, padded to a common grid of (rows, length) cells."""
+class _Rearrange(torch.autograd.Function):
+    """Move rows of x (n, H) to (m, H): row i becomes x[index[i]], or 0 where not `kept[i]`.
 
-    rows: Tensor  # (R,) rows of the batch
-    length: int
-    mask: Tensor  # (R, 1, 1, length) additive attention mask: 0 for a token, the lowest float for padding
-    start: int  # number of cells in all previous groups
-
-
-@dataclass
-class Packing:
-    """Indices to pack a right-padded batch, and to arrange packed tokens in the grids of attention.
-
-    N is the number of tokens and M the number of cells in the grids of all groups.
+    `inverse` and `inverse_kept` describe the way back, so that the backward pass is a gather as well.
     """
-
-    trial_tokens: list[int]  # (T,) number of tokens of each trial
-    flat_index: Tensor  # (N,) index of each token in the flattened batch, row * L + position
-    rows: Tensor  # (N,) row of each token
-    positions: Tensor  # (N,) int32 position of each token in its row
-    shape: tuple[int, int]  # T*B, L
-    groups: list[AttentionGroup]
-    to_grid: Tensor  # (M,) token of each cell; for padding, the first token of the row
-    from_grid: Tensor  # (N,) cell of each token
-    is_token: Tensor  # (M,) float: 1 for a token, 0 for padding
-    by_heads: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
-
-    @staticmethod
-    def from_mask(attention_mask: Tensor, trials: int) -> Packing | None:
-        """The packing of a batch with this (T*B, L) mask; None if it is not right-padded or has an empty row."""
-        mask = attention_mask.numpy() > 0  # (T*B, L)
-        rows, width = mask.shape
-        lengths = mask.sum(1)
-        if not (mask == (np.arange(width) < lengths[:, None])).all() or not lengths.all():
-            return None
-        flat_index = np.flatnonzero(mask)
-        row, position = np.divmod(flat_index, width)
-        first_token = np.concatenate([[0], lengths.cumsum()])  # of each row among the packed tokens
-        groups, to_grid, is_token, start = [], [], [], 0
-        from_grid = np.empty(len(flat_index), np.int64)
-        for chosen in _group_by_length(lengths):
-            length = int(lengths[chosen].max())
-            first = first_token[chosen][:, None]  # (R, 1)
-            real = np.arange(length) < lengths[chosen][:, None]  # (R, length)
-            token = np.where(real, first + np.arange(length), first)
-            from_grid[token[real]] = start + np.flatnonzero(real)
-            additive = np.where(real, np.float32(0), np.finfo(np.float32).min)[:, None, None]
-            groups.append(AttentionGroup(torch.from_numpy(chosen), length, torch.from_numpy(additive), start))
-            to_grid.append(token.ravel())
-            is_token.append(real.ravel())
-            start += token.size
-        return Packing(
-            lengths.reshape(trials, -1).sum(1).tolist(),
-            torch.from_numpy(flat_index),
-            torch.from_numpy(row),
-            torch.from_numpy(position.astype(np.int32)),
-            (rows, width),
-            groups,
-            torch.from_numpy(np.concatenate(to_grid)),
-            torch.from_numpy(from_grid),
-            torch.from_numpy(np.concatenate(is_token).astype(np.float32)),
-        )
-
-    def per_head(self, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-        """`to_grid`, `from_grid` and `is_token` for N * heads vectors; a group has cells (R, heads, length)."""
-        if heads not in self.by_heads:
-            head = torch.arange(heads)
-            from_grid = torch.empty(len(self.flat_index), heads, dtype=torch.int64)
-            to_grid, is_token = [], []
-            for g in self.groups:
-                stop = g.start + len(g.rows) * g.length
-                token = self.to_grid[g.start : stop].view(-1, 1, g.length)
-                real = self.is_token[g.start : stop].view(-1, 1, g.length).expand(-1, heads, -1)
-                to_grid.append((token * heads + head[:, None]).flatten())
-                cell = torch.arange(g.start * heads, stop * heads).view(-1, heads, g.length).transpose(1, 2)
-                chosen = real[:, 0] > 0
-                from_grid[token[:, 0][chosen]] = cell[chosen]
-                is_token.append(real.reshape(-1, 1))
-            self.by_heads[heads] = (torch.cat(to_grid), from_grid.flatten(), torch.cat(is_token))
-        return self.by_heads[heads]
-
-    def pack(self, x: Tensor) -> Tensor:
-        """(T*B, L, H) -> (1, N, H)."""
-        return x.reshape(-1, x.shape[-1]).index_select(0, self.flat_index)[None]
-
-    def unpack(self, x: Tensor) -> Tensor:
-        """(1, N, H) -> (T*B, L, H), with zeros for padding."""
-        rows, width = self.shape
-        padded = x.new_zeros(rows * width, x.shape[-1])
-        return padded.index_copy(0, self.flat_index, x[0]).view(rows, width, -1)
-
-
-def _group_by_length(lengths: np.ndarray) -> list[np.ndarray]:
-    """Row numbers sorted by length, in groups of about ROWS_PER_GROUP."""
-    order = np.argsort(lengths, kind="stable")
-    return np.array_split(order, max(1, round(len(order) / ROWS_PER_GROUP)))
-
-
-class _GroupedAttention(torch.autograd.Function):
-    """query, key, value (N, heads * d), and a dropout mask per group or no masks at all -> (N, heads * d)."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        packing: Packing,
-        heads: int,
-        scaling: float,
-        masks: list[Tensor],
+        ctx: Any, x: Tensor, index: Tensor, kept: Tensor, inverse: Tensor, inverse_kept: Tensor
     ) -> Tensor:
-        to_grid, from_grid, _ = packing.per_head(heads)
-        width = query.shape[1] // heads
-        grids = [x.reshape(-1, width).index_select(0, to_grid) for x in (query, key, value)]
-        mixed = torch.empty_like(grids[0])  # (M * heads, d)
-        ctx.packing, ctx.heads, ctx.scaling, ctx.masks = packing, heads, scaling, masks
-        ctx.probabilities = []
-        for i, g in enumerate(packing.groups):
-            q, k, v, out = (_group_cells(x, g, heads) for x in (*grids, mixed))
-            mask = g.mask.expand(-1, heads, 1, -1).reshape(-1, 1, g.length)
-            scores = torch.baddbmm(mask, q, k.mT, alpha=scaling)  # (R * heads, l, l)
-            probabilities = torch.softmax(scores, -1)
-            ctx.probabilities.append(probabilities)
-            torch.bmm(probabilities * masks[i] if masks else probabilities, v, out=out)
-        ctx.save_for_backward(*grids)
-        return mixed.index_select(0, from_grid).view(-1, heads * width)
+        ctx.save_for_backward(inverse, inverse_kept)
+        return x.index_select(0, index) * kept[:, None].to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        grids, heads, masks = ctx.saved_tensors, ctx.heads, ctx.masks
-        to_grid, from_grid, is_token = ctx.packing.per_head(heads)
-        width = grad.shape[1] // heads
-        grad_mixed = grad.reshape(-1, width).index_select(0, to_grid).mul_(is_token)
-        grads = [torch.empty_like(x) for x in grids]
-        for i, g in enumerate(ctx.packing.groups):
-            q, k, v, out, grad_q, grad_k, grad_v = (
-                _group_cells(x, g, heads) for x in (*grids, grad_mixed, *grads)
-            )
-            probabilities = ctx.probabilities[i]
-            kept = probabilities * masks[i] if masks else probabilities
-            torch.bmm(kept.mT, out, out=grad_v)
-            grad_scores = torch.bmm(out, v.mT)
-            if masks:
-                grad_scores.mul_(masks[i])
-            grad_scores = torch._softmax_backward_data(grad_scores, probabilities, -1, torch.float32)
-            grad_scores.mul_(ctx.scaling)
-            torch.bmm(grad_scores, k, out=grad_q)
-            torch.bmm(grad_scores.mT, q, out=grad_k)
-        packed = [x.index_select(0, from_grid).view(-1, heads * width) for x in grads]
-        return *packed, None, None, None, None
+        inverse, inverse_kept = ctx.saved_tensors
+        return grad.index_select(0, inverse) * inverse_kept[:, None].to(grad.dtype), None, None, None, None
 
 
-def _group_cells(x: Tensor, group: AttentionGroup, heads: int) -> Tensor:
-    """The cells of one group as (R * heads, length, d), a view of x (M * heads, d)."""
-    cells = len(group.rows) * group.length
-    return x[group.start * heads : (group.start + cells) * heads].view(-1, group.length, x.shape[-1])
+class TokenPacking:
+    """The sequences of each trial one after another, (T, M, H). Computed on the device, without synchronization.
+
+    Args:
+        attention_mask: (T*B, L), 1 for tokens; sequences are padded on the right.
+        trials: Number of trials (T).
+        tokens: Tokens of each trial (M); at least as many as the sequences of any trial have.
+
+    Attributes:
+        starts: (T*B,) int32 first token of each sequence among all T*M tokens.
+        lengths: (T*B,) int32 number of tokens of each sequence.
+        rows: (T, M) row of the batch that each token belongs to.
+        positions: (T, M) int32 position of each token in its sequence.
+    """
+
+    ragged = False
+
+    def __init__(self, attention_mask: Tensor, trials: int, tokens: int):
+        rows, self.max_length = attention_mask.shape
+        self.trials, self.batch, self.tokens = trials, rows // trials, tokens
+        device = attention_mask.device
+        self.lengths = attention_mask.sum(1, dtype=torch.int32)  # (T*B,)
+        by_trial = self.lengths.view(trials, -1).long()
+        ends = by_trial.cumsum(1)  # (T, B)
+        firsts = ends - by_trial
+        trial = torch.arange(trials, device=device)[:, None]
+        self.starts = (firsts + trial * tokens).flatten().int()
+        token = torch.arange(tokens, device=device)
+        row = (token[None, :, None] >= ends[:, None]).sum(-1)  # (T, M); B beyond the last sequence
+        is_token = row < self.batch
+        row = row.clamp(max=self.batch - 1)
+        position = torch.where(is_token, token - firsts.gather(1, row), 0)
+        self.rows, self.positions = row + trial * self.batch, position.int()
+        # for every token its cell in the padded batch, and for every cell its token
+        self._cell, self._is_token = (self.rows * self.max_length + position).flatten(), is_token.flatten()
+        cell_position = torch.arange(self.max_length, device=device)
+        cell_token = self.starts[:, None].long() + cell_position
+        self._token = cell_token.clamp(max=trials * tokens - 1).flatten()
+        self._is_cell = (cell_position < self.lengths[:, None]).flatten()
+
+    def position_bias(self, bias: PositionBias) -> PositionBias:
+        """The relative position bias in the form that `attention` takes: unchanged."""
+        return bias
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(T*B, L, H) -> (T, M, H)."""
+        packed = _Rearrange.apply(x.flatten(0, 1), self._cell, self._is_token, self._token, self._is_cell)
+        return packed.view(self.trials, self.tokens, x.shape[-1])
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(T, M, H) -> (T*B, L, H), with zeros for padding."""
+        padded = _Rearrange.apply(x.flatten(0, 1), self._token, self._is_cell, self._cell, self._is_token)
+        return padded.view(self.trials * self.batch, self.max_length, x.shape[-1])
+
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        dropout: StackedDropout,
+        position_bias: PositionBias | None,
+        window: int,
+    ) -> Tensor:
+        """query, key, value (T, heads, M, d) -> (T, M, heads, d)."""
+        mixed = sequence_attention(self, query, key, value, scaling, dropout, position_bias, window)
+        if mixed is None:
+            mixed = self.reference_attention(query, key, value, scaling, dropout, position_bias, window)
+        return mixed
+
+    def reference_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        dropout: StackedDropout,
+        position_bias: PositionBias | None,
+        window: int,
+    ) -> Tensor:
+        """`attention` as `plain_attention` of the padded batch."""
+        hidden = ~self._is_cell.view(-1, 1, 1, self.max_length)  # keys that are padding
+        if window:
+            token = torch.arange(self.max_length, device=hidden.device)
+            hidden = hidden | ((token[None] - token[:, None]).abs() > window)
+        lowest = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
+        mask = torch.zeros(hidden.shape, dtype=query.dtype, device=hidden.device).masked_fill(hidden, lowest)
+        if position_bias is not None:
+            mask = mask + position_bias.between(self.max_length).repeat_interleave(self.batch, 0)
+        q, k, v = (self._unpack_heads(x) for x in (query, key, value))
+        mixed = plain_attention(q, k, v, mask, scaling, dropout)  # (T*B, L, heads, d)
+        packed = self.pack(mixed.flatten(2))
+        return packed.view(self.trials, self.tokens, *mixed.shape[2:])
+
+    def _unpack_heads(self, x: Tensor) -> Tensor:
+        """(T, heads, M, d) -> (T*B, heads, L, d)."""
+        cells = self.unpack(x.transpose(1, 2).flatten(2))  # (T*B, L, heads * d)
+        return cells.unflatten(2, (-1, x.shape[-1])).transpose(1, 2)
 
 
 def packed_attention(
@@ -195,39 +156,48 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    position_bias: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """query, key, value (1, heads, N, d) of a packed batch -> (1, N, heads, d); other batches: stacked_attention."""
+    """Attention of a packed batch, see `TokenPacking.attention`; of other batches, `stacked_attention`."""
     dropout: Any = module.stacked_dropout
     packing = dropout.context.packing
     if packing is None:
-        return stacked_attention(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-    _, heads, tokens, width = query.shape
-    flat = [x.transpose(1, 2).reshape(tokens, heads * width) for x in (query, key, value)]
-    masks = []
-    if dropout.active:
-        masks = [dropout.attention_mask(g.rows, heads, g.length) for g in packing.groups]
-    mixed = _GroupedAttention.apply(*flat, packing, heads, scaling or width**-0.5, masks)
-    return mixed.view(1, tokens, heads, width), None
+        return stacked_attention(
+            module, query, key, value, attention_mask, scaling, position_bias=position_bias, **kwargs
+        )
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    config: Any = module.config if getattr(module, "sliding_window", None) else None
+    window = 0 if config is None else config.sliding_window
+    return packing.attention(query, key, value, scaling, dropout, position_bias, window), None
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)
 AttentionMaskInterface.register(PACKED_ATTENTION, AttentionMaskInterface()[ATTENTION])
 
 
-def pack_layers(model: StackedModel) -> None:
-    """Make the layers of a stacked model compute on packed tokens, in place; no effect on unsupported families."""
+def pack_layers(model: StackedModel) -> bool:
+    """Make the layers of a stacked model compute on packed tokens, in place.
+
+    On the CPU every batch is packed. On a GPU a batch is packed if `context.packed_tokens` is set.
+
+    Returns:
+        Whether the model's family can be packed; if not, the model is unchanged.
+    """
     encoder = next(m for m in model.modules() if isinstance(m, PreTrainedModel))
     if encoder.config.model_type not in PACKABLE_FAMILIES:
-        return
+        return False
     context, layers = model.context, Anatomy(encoder).layers
     for module in model.modules():
         config: Any = getattr(module, "config", None)
         if getattr(config, "_attn_implementation", None) == ATTENTION:
             config._attn_implementation = PACKED_ATTENTION
     layers[0].register_forward_pre_hook(_pack_hook(context))
+    for layer in layers:
+        layer.register_forward_pre_hook(_rotary_hook(context), with_kwargs=True)
     layers[-1].register_forward_hook(_unpack_hook(context))
     model.register_forward_pre_hook(_prepare_hook(context), with_kwargs=True)
+    return True
 
 
 def _prepare_hook(context: StackContext) -> Any:
@@ -235,8 +205,11 @@ def _prepare_hook(context: StackContext) -> Any:
 
     def hook(_: nn.Module, args: Any, inputs: dict[str, Any]) -> None:
         mask = inputs.get("attention_mask")
-        context.packing = None
-        context.next_packing = None if mask is None else Packing.from_mask(mask, context.trials)
+        context.packing = context.next_packing = None
+        if mask is not None and context.packed_tokens is not None:
+            context.next_packing = TokenPacking(mask, context.trials, context.packed_tokens)
+        elif mask is not None and not mask.is_cuda:
+            context.next_packing = RaggedPacking.from_mask(mask, context.trials)
 
     return hook
 
@@ -247,6 +220,21 @@ def _pack_hook(context: StackContext) -> Any:
     def hook(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         context.packing = context.next_packing
         return None if context.packing is None else (context.packing.pack(args[0]), *args[1:])
+
+    return hook
+
+
+def _rotary_hook(context: StackContext) -> Any:
+    """Forward pre-hook of a layer with rotary embeddings: those of each token, from those of each position."""
+
+    def hook(_: nn.Module, args: Any, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+        if context.packing is None or "position_embeddings" not in inputs:
+            return None
+        positions = context.packing.positions
+        if context.packing.ragged:
+            positions = positions[None]
+        rotary = tuple(x[0][positions] for x in inputs["position_embeddings"])  # (1, L, d) -> (T, M, d)
+        return args, {**inputs, "position_embeddings": rotary}
 
     return hook
 
