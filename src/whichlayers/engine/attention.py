@@ -119,7 +119,6 @@ def sequence_attention(
         dropout.dropout_id,
         table,
         buckets,
-        packing.batch,
         packing.max_length,
         scaling,
         dropout.p if dropout.training else 0.0,
