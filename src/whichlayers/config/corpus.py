@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from whichlayers.catalog import BUILTIN, CORPORA, TAG_COLUMNS, CorpusFormat
-from whichlayers.config.errors import close_match, format_choices, raise_problems
-from whichlayers.config.sections import Count, Section, Text, absolute_path
+from whichlayers.config.errors import close_match, format_choices
+from whichlayers.config.sections import Count, NamedSection, Text
 
 FILE_KEYS = ("train", "test", "dev", "format", "column")
 
 
-class CorpusSpec(Section):
+class CorpusSpec(NamedSection):
     """A corpus with one tag per word: built in, one of the corpora of Durrani et al. 2021, or your own files."""
 
     name: Text = Field(description=f"One of {', '.join(CORPORA)}, or any name for your own files.")
@@ -64,57 +65,33 @@ class CorpusSpec(Section):
             return "builtin"
         return "files" if any(getattr(self, key) is not None for key in FILE_KEYS) else "folder"
 
-    @model_validator(mode="before")
     @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        settings = {"name": value} if isinstance(value, str) else value
-        if not isinstance(settings, dict) or not isinstance(settings.get("name"), str):
-            return settings
+    def official_name(cls, settings: Mapping[str, Any]) -> str:
+        """The name of a known corpus in its official spelling."""
         known = {name.lower(): name for name in CORPORA}
-        return {**settings, "name": known.get(settings["name"].lower(), settings["name"])}
+        return known.get(settings["name"].lower(), settings["name"])
 
-    @model_validator(mode="after")
-    def _check_keys(self) -> CorpusSpec:
-        problems = list(self._problems())
-        if problems:
-            raise_problems(*problems)
-        return self
-
-    def _problems(self) -> list[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, str]]:
         """Pairs of key and message for keys that are missing, invalid or not allowed for this kind of corpus."""
         if self.origin == "files":
-            missing = [key for key in ("train", "test", "format") if getattr(self, key) is None]
-            problems = [(key, f"`{key}` is required for your own files") for key in missing]
+            yield from self.missing("train", "test", "format")
             if self.test is not None and self.test == self.train:
-                problems.append(
-                    ("test", "the same file as `train`; test sentences must not be training sentences")
-                )
+                yield "test", "the same file as `train`; test sentences must not be training sentences"
             if message := self._column_error():
-                problems.append(("column", message))
+                yield "column", message
             if self.source is not None:
-                problems.append(
-                    ("source", "not used with your own files; remove it and give paths in `train` and `test`")
-                )
+                yield "source", "not used with your own files; remove it and give paths in `train` and `test`"
             if self.name in CORPORA:
-                problems.append(
-                    (
-                        "name",
-                        f"{self.name} is the name of a known corpus; choose another name for your own files",
-                    )
-                )
-            return problems
-        if self.name not in CORPORA:
-            return [
-                (
+                yield (
                     "name",
-                    f"unknown corpus;{close_match(self.name, CORPORA)} allowed: {format_choices(CORPORA)}, "
-                    "or any name for your own files, with the keys train, test and format",
+                    f"{self.name} is the name of a known corpus; choose another name for your own files",
                 )
-            ]
-        if self.origin == "builtin":
-            keys = [key for key in ("source", *FILE_KEYS) if getattr(self, key) is not None]
-            return [(key, f"{self.name} is built in and has no key `{key}`; remove it") for key in keys]
-        return []
+        elif self.name not in CORPORA:
+            text = f"unknown corpus;{close_match(self.name, CORPORA)} allowed: {format_choices(CORPORA)}, or any name"
+            yield "name", f"{text} for your own files, with the keys train, test and format"
+        elif self.origin == "builtin":
+            for key in self.given("source", *FILE_KEYS):
+                yield key, f"{self.name} is built in and has no key `{key}`; remove it"
 
     def _column_error(self) -> str | None:
         """The error message for an invalid `column`."""
@@ -129,5 +106,4 @@ class CorpusSpec(Section):
     def resolved(self, base: Path) -> CorpusSpec:
         """A copy with absolute paths; relative ones start from `base`."""
         keys = ("train", "test", "dev") if self.origin == "files" else ("source",)
-        paths = {key: getattr(self, key) for key in keys}
-        return self.model_copy(update={k: absolute_path(p, base) for k, p in paths.items() if p is not None})
+        return self.with_absolute_paths(base, *keys)

@@ -6,10 +6,10 @@ from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
@@ -139,7 +139,50 @@ CountPerSize = Annotated[PerSize, PlainValidator(_per_size)]
 Sizes = Annotated[tuple[Annotated[Size, PlainValidator(_size)], ...], BeforeValidator(at_least_one)]
 
 
-class ModelSpec(Section):
+class NamedSection(Section):
+    """A section with a name, by which a study may give it: `models = ["some/model"]`."""
+
+    name: Text
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        settings = {"name": value} if isinstance(value, str) else value
+        if not isinstance(settings, Mapping) or not isinstance(settings.get("name"), str):
+            return settings
+        return {**settings, "name": cls.official_name(settings)}
+
+    @classmethod
+    def official_name(cls, settings: Mapping[str, Any]) -> str:
+        """The name in its official spelling."""
+        return settings["name"]
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        if problems := list(self.problems()):
+            raise_problems(*problems)
+        return self
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Pairs of key and message for keys that are missing, invalid or not allowed together."""
+        return iter(())
+
+    def given(self, *keys: str) -> list[str]:
+        """Those of the keys that have a value."""
+        return [key for key in keys if getattr(self, key) is not None]
+
+    def missing(self, *keys: str) -> Iterator[tuple[str, str]]:
+        """Problems of the keys that your own files require."""
+        return ((key, f"`{key}` is required for your own files") for key in keys if not self.given(key))
+
+    def with_absolute_paths(self, base: Path, *keys: str) -> Self:
+        """A copy in which these keys, if they are given, are absolute paths; relative ones start from `base`."""
+        return self.model_copy(
+            update={key: absolute_path(getattr(self, key), base) for key in self.given(*keys)}
+        )
+
+
+class ModelSpec(NamedSection):
     """A pretrained encoder."""
 
     name: Text = Field(
@@ -156,20 +199,15 @@ class ModelSpec(Section):
         "code: allow it only for models you trust.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
     def resolved(self, base: Path) -> ModelSpec:
         """A copy with an absolute path, if the model is a folder. A Hub id is a folder if one of that name exists."""
         if self.name.startswith("package:"):
             return self
         is_path = self.name.startswith((".", "/", "~")) or (base / self.name).is_dir()
-        return self.model_copy(update={"name": absolute_path(self.name, base)}) if is_path else self
+        return self.with_absolute_paths(base, "name") if is_path else self
 
 
-class TaskSpec(Section):
+class TaskSpec(NamedSection):
     """A labeled task: built in, from GLUE, or your own files."""
 
     name: Text = Field(
@@ -223,96 +261,69 @@ class TaskSpec(Section):
         names_files = (self.train or self.dev) and self.source in (None, "hub")
         return "files" if names_columns or (names_files and self.name not in GLUE) else "glue"
 
-    @model_validator(mode="before")
     @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        settings = {"name": value} if isinstance(value, str) else value
-        if not isinstance(settings, Mapping) or any(settings.get(key) for key in ("text", "pair", "label")):
-            return settings  # your own files may have any name
-        name = settings.get("name")
-        return {**settings, "name": (isinstance(name, str) and glue_name(name)) or name}
+    def official_name(cls, settings: Mapping[str, Any]) -> str:
+        """The official spelling of a GLUE name; your own files may have any name."""
+        if any(settings.get(key) for key in ("text", "pair", "label")):
+            return settings["name"]
+        return glue_name(settings["name"]) or settings["name"]
 
-    @model_validator(mode="after")
-    def _check_keys(self) -> TaskSpec:
-        checks = {
-            "builtin": self._builtin_problems,
-            "glue": self._glue_problems,
-            "files": self._file_problems,
-        }
-        problems = checks[self.origin]()
-        if problems:
-            raise_problems(*problems)
-        return self
-
-    def _set_keys(self, *keys: str) -> list[str]:
-        """Those of the keys that have a value."""
-        return [key for key in keys if getattr(self, key) is not None]
-
-    def _builtin_problems(self) -> list[tuple[str, str]]:
-        """Pairs of key and message for invalid keys of a built-in task."""
-        unused = self._set_keys("source", "train", "dev", "text", "pair", "label", "kind")
-        problems = [(key, f"{self.name} is built in and has no key `{key}`; remove it") for key in unused]
-        if self.name not in BUILTIN_TASKS:
-            return [("name", f"unknown built-in task; {allowed_values(self.name, BUILTIN_TASKS)}"), *problems]
-        return problems + self._metric_problems(BUILTIN_TASKS[self.name].metrics)
-
-    def _glue_problems(self) -> list[tuple[str, str]]:
-        """Pairs of key and message for invalid keys of a GLUE task."""
-        if self.name not in GLUE:
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Pairs of key and message for keys that are missing, invalid or not allowed for this kind of task."""
+        if self.origin == "files":
+            yield from self._file_problems()
+        elif self.origin == "builtin":
+            if self.name not in BUILTIN_TASKS:
+                yield "name", f"unknown built-in task; {allowed_values(self.name, BUILTIN_TASKS)}"
+            for key in self.given("source", "train", "dev", "text", "pair", "label", "kind"):
+                yield key, f"{self.name} is built in and has no key `{key}`; remove it"
+        elif self.name not in GLUE:
             known = (*BUILTIN_TASKS, *GLUE)
-            return [
-                (
-                    "name",
-                    f"unknown task;{close_match(self.name, known)} allowed: {format_choices(known)}, "
-                    "or any name for your own files, with the keys train, dev, text and label",
-                )
-            ]
-        problems = [
-            (
-                key,
-                f"the {key} of a GLUE task is fixed; remove it, or give `text` and `label` for your own files",
-            )
-            for key in self._set_keys("kind")
-        ]
-        if self.source in (None, "hub"):
-            problems += [
-                (
-                    key,
-                    f"{self.name} is loaded from the Hub; to load files of a folder, give the folder as `source`",
-                )
-                for key in self._set_keys("train", "dev")
-            ]
-        return problems + self._metric_problems(GLUE[self.name].metrics)
+            text = f"unknown task;{close_match(self.name, known)} allowed: {format_choices(known)}, or any name for"
+            yield "name", f"{text} your own files, with the keys train, dev, text and label"
+        else:
+            yield from self._glue_problems()
+        metrics = self._metrics()
+        if self.metric is not None and metrics and self.metric not in metrics:
+            where = self.kind if self.origin == "files" else self.name
+            yield "metric", f"allowed for {where}: {format_choices(metrics)}"
 
-    def _file_problems(self) -> list[tuple[str, str]]:
-        """Pairs of key and message for missing or invalid keys of a task from your own files."""
-        missing = [key for key in ("train", "dev", "text", "label") if getattr(self, key) is None]
-        problems = [(key, f"`{key}` is required for your own files") for key in missing]
-        if self.source is not None:
-            problems.append(("source", "only for GLUE tasks; remove it and give paths in `train` and `dev`"))
-        if self.dev is not None and self.dev == self.train:
-            problems.append(("dev", "the same file as `train`; dev examples must not be training examples"))
-        columns = {key: getattr(self, key) for key in self._set_keys("text", "pair", "label")}
-        for i, (key, column) in enumerate(columns.items()):
-            same = next((other for other in list(columns)[:i] if columns[other] == column), None)
-            if same is not None:
-                problems.append((key, f"the same column as `{same}`; give different columns"))
+    def _metrics(self) -> Sequence[str]:
+        """The metrics that the task may have; empty if they depend on the labels of your own files."""
+        if self.origin == "files":
+            return () if self.kind is None else metrics_of(self.kind)
+        known = GLUE | BUILTIN_TASKS
+        return known[self.name].metrics if self.name in known else ()
+
+    def _glue_problems(self) -> Iterator[tuple[str, str]]:
         if self.kind is not None:
-            problems += self._metric_problems(metrics_of(self.kind), self.kind)
-        return problems
+            yield (
+                "kind",
+                "the kind of a GLUE task is fixed; remove it, or give `text` and `label` for your own files",
+            )
+        for key in self.given("train", "dev") if self.source in (None, "hub") else ():
+            yield (
+                key,
+                f"{self.name} is loaded from the Hub; to load files of a folder, give the folder as `source`",
+            )
 
-    def _metric_problems(self, allowed: Sequence[str], where: str = "") -> list[tuple[str, str]]:
-        """The problem of a metric that this task, or this kind of task, does not have."""
-        if self.metric is None or self.metric in allowed:
-            return []
-        return [("metric", f"allowed for {where or self.name}: {format_choices(allowed)}")]
+    def _file_problems(self) -> Iterator[tuple[str, str]]:
+        yield from self.missing("train", "dev", "text", "label")
+        if self.source is not None:
+            yield "source", "only for GLUE tasks; remove it and give paths in `train` and `dev`"
+        if self.dev is not None and self.dev == self.train:
+            yield "dev", "the same file as `train`; dev examples must not be training examples"
+        columns: dict[str, str] = {}  # the first key of each column
+        for key in self.given("text", "pair", "label"):
+            same = columns.setdefault(getattr(self, key), key)
+            if same != key:
+                yield key, f"the same column as `{same}`; give different columns"
 
     def resolved(self, base: Path) -> TaskSpec:
         """A copy with absolute paths. Files of a GLUE folder are relative to that folder and stay so."""
-        keys = ("train", "dev") if self.origin == "files" else ("source",)
-        paths = {key: getattr(self, key) for key in keys}
-        changed = {key: absolute_path(p, base) for key, p in paths.items() if p is not None and p != "hub"}
-        return self.model_copy(update=changed)
+        if self.origin == "files":
+            return self.with_absolute_paths(base, "train", "dev")
+        return self if self.source == "hub" else self.with_absolute_paths(base, "source")
 
 
 class TrainingSpec(Section):
