@@ -13,6 +13,7 @@ from pathlib import Path
 
 import fakes
 import pytest
+from synthetic_results import downgrade
 from typer.testing import CliRunner
 
 import whichlayers
@@ -369,3 +370,34 @@ def test_power_estimates_trials_and_adds_paired_ones():
         assert {trial.seed for trial in db.trials("done")} == set(range(5))
     assert "--difference" in call("power", "mine", "--difference", "0", code=2).stderr
     assert "nowhere" in call("power", "nowhere", code=2).stderr
+
+
+READING = (("status", "mine"), ("report", "mine"), ("export", "mine"), ("claims", "mine"), ("power", "mine"))
+READING += (("compare", "mine", "mine.toml"), ("plan", "mine"))
+
+
+def test_every_command_refuses_a_newer_results_db_with_the_same_message():
+    call("run", "mine.toml", "--trials", "1")
+    with ResultsDB.open(Path("mine/results.db"), "mine") as db, db.transaction() as connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+    commands = [*READING, ("plan", "mine.toml"), ("run", "mine"), ("run", "mine.toml"), ("watch", "mine")]
+    messages = {" ".join(call(*arguments, code=2).stderr.split()) for arguments in commands}
+    assert messages == {
+        f"error: mine/results.db was written by a newer whichlayers ({whichlayers.__version__}) with schema version 99,"
+        " and this whichlayers supports versions 1 to 2: upgrade whichlayers"
+    }
+
+
+def test_every_command_reads_an_old_results_db_and_only_run_migrates_it():
+    call("run", "mine.toml", "--trials", "2")
+    database = Path("mine/results.db")
+    downgrade(database)
+    before = database.read_bytes()
+    for arguments in READING:
+        call(*arguments)
+    assert database.read_bytes() == before
+    output = call("run", "mine.toml", "--trials", "3").output
+    assert "results.db was migrated to this version; the old file is kept as results.db.v1" in output
+    assert "15 of 15 trials of the study are done" in output
+    assert Path("mine/results.db.v1").exists()
+    assert "migrated" not in call("run", "mine.toml", "--trials", "4").output

@@ -6,6 +6,7 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,14 @@ CREATE TABLE models(fingerprint TEXT PRIMARY KEY, name, revision, family, depth)
 CREATE TABLE trials(id TEXT PRIMARY KEY, model, model_fingerprint, task, task_fingerprint, train_size, seed,
     head, recipe, keep_layer_norm, reinit_lr_factor REAL, trial_json,
     status TEXT CHECK (status IN ('pending', 'running', 'done', 'failed')), error TEXT,
-    started REAL, finished REAL, seconds REAL, run_id INTEGER);
+    started REAL, finished REAL, seconds REAL, run_id INTEGER,
+    kind, primary_metric, finetuned_on, neurons, share REAL, ranking, reinit, layer_order, epochs, lr REAL, training);
 CREATE TABLE points(experiment, condition, x REAL, trial_id, PRIMARY KEY(experiment, condition, x, trial_id));
 CREATE TABLE epochs(trial_id, epoch INTEGER, metric TEXT, value REAL, PRIMARY KEY(trial_id, epoch, metric));
 CREATE TABLE runs(run_id INTEGER PRIMARY KEY, started REAL, finished REAL, outcome TEXT, host TEXT,
     pid INTEGER, device TEXT, threads INTEGER, versions TEXT, git_commit TEXT, command TEXT);
 """
+VERSION_1 = 18  # `trials` had its first 18 columns in version 1
 METRICS = {"CoLA": "mcc", "STS-B": "pearson"}
 
 Score = Callable[[Point], float | str | None]  # a value; None: pending; a text: failed with this error
@@ -37,7 +40,7 @@ def write_results(
     *,
     depth: int = 6,
     name: str = "a study",
-    version: int = 1,
+    version: int = 2,
     epochs: int = 2,
     moved: Callable[[Point, int], float] | None = None,
     train_rows: int = 67349,
@@ -50,7 +53,7 @@ def write_results(
         score: The primary metric of each point's trial in the last epoch; the first epoch is lower by 0.1.
         depth: Number of layers of every model.
         name: Name of the study.
-        version: schema_version to store.
+        version: schema_version to store; a file of version 1 has the tables of that version.
         epochs: Epochs of every trial.
         moved: How far the output matrix of each layer moved; if given, there is a table weight_change.
         train_rows: Size of every task's training set.
@@ -97,6 +100,9 @@ def write_results(
             if t.word_probe is None
             else (t.word_probe.fingerprint, t.word_probe.corpus)
         )
+        word_probe = (None,) * 4
+        if (w := t.word_probe) is not None:
+            word_probe = (t.task, w.neurons, w.share, w.ranking)
         metric = METRICS.get(t.task, "accuracy") if t.word_probe is None else t.word_probe.measure
         task = (*data, "classification", metric, json.dumps([metric, "f1"]), train_rows)
         db.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", task)
@@ -116,7 +122,11 @@ def write_results(
             status,
             result if failed else None,
         )
-        db.execute(f"INSERT INTO trials VALUES ({','.join('?' * 18)})", (*row, 1.7e9, 1.7e9 + 60, 60.0, 1))
+        row += (1.7e9, 1.7e9 + 60, 60.0, 1)
+        training = {key: value for key, value in asdict(t.training).items() if key != "lr_factors"}
+        row += (t.kind, metric, *word_probe, _layers(surgery.reinit), _layers(surgery.order or ()))
+        row += (t.training.epochs, t.training.lr, json.dumps(training, sort_keys=True, separators=(",", ":")))
+        db.execute(f"INSERT INTO trials VALUES ({','.join('?' * len(row))})", row)
         if status == "done":
             for epoch in range(1, epochs + 1):
                 value = result - 0.1 * (epochs - epoch) / max(1, epochs - 1)
@@ -143,7 +153,24 @@ def write_results(
                 )
     db.commit()
     db.close()
+    if version == 1:
+        downgrade(folder / "results.db")
     return folder
+
+
+def downgrade(database: Path) -> None:
+    """Turn results.db into a file of version 1, as carryover 0.1 wrote it."""
+    db = sqlite3.connect(database)
+    for column in [row[1] for row in db.execute("PRAGMA table_info(trials)")][VERSION_1:]:
+        db.execute(f"ALTER TABLE trials DROP COLUMN {column}")
+    db.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
+    db.execute("UPDATE meta SET key = 'carryover_version', value = '0.1.0' WHERE key = 'whichlayers_version'")
+    db.commit()
+    db.close()
+
+
+def _layers(layers: Iterable[int]) -> str:
+    return " ".join(map(str, layers))
 
 
 def trial(

@@ -8,7 +8,6 @@ Unpaired trials are counted, with the reason, and left out.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from whichlayers.results.frames import (
     load_runs,
     load_study_summary,
     setting_label,
+    training_settings,
 )
 
 CELL = ["experiment", "condition", "task", "train_size", "x"]
@@ -115,8 +115,7 @@ def _merge_pairs(
 
 def _with_training_columns(points: pd.DataFrame) -> pd.DataFrame:
     """`points` with one more column per training setting, named TRAINING + setting."""
-    settings = pd.DataFrame([json.loads(text) for text in points["training"]], index=points.index)
-    return pd.concat([points, settings.map(str).add_prefix(TRAINING)], axis=1)
+    return pd.concat([points, training_settings(points).map(str).add_prefix(TRAINING)], axis=1)
 
 
 def _split_settings(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], list[SettingDifference]]:

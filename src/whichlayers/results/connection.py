@@ -1,4 +1,4 @@
-"""Connections to results.db: its file name, its schema version, and the check that a file can be used.
+"""Connections to results.db: its file name, the check that a file can be used, and the copy kept of an older version.
 
 Read-only connections never block a run: in write-ahead mode, readers and the writer do not wait for each other.
 """
@@ -11,10 +11,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from whichlayers.errors import WhichlayersError
+from whichlayers.files import atomic_write
+from whichlayers.results.migrations import OLDEST_VERSION, show_as_current
+from whichlayers.results.schema import REQUIRED_TABLES, SCHEMA_VERSION
 
 DATABASE = "results.db"
-SCHEMA_VERSION = 1  # of the tables in schema.py
-REQUIRED_TABLES = {"meta", "trials", "points", "epochs", "runs"}
 TIMEOUT = 30  # seconds to wait for a lock
 # SQLite's result codes for files that are not databases, are damaged, or lack tables or columns
 INVALID = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR)
@@ -50,6 +51,8 @@ def connect(path: Path, options: str, writable: bool = False) -> sqlite3.Connect
 def connect_readonly(path: Path) -> sqlite3.Connection:
     """Connect for reading, and check the file. Works while a run writes, and in a folder without write permission.
 
+    Files of an older schema version have the current columns on this connection; the file is not changed.
+
     Raises:
         ResultsDBError: There is no file, or `check` refuses it.
     """
@@ -63,7 +66,9 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
         # a finished study on a read-only disk: SQLite cannot create the -shm file of WAL, and does not need it
         connection = connect(path, "mode=ro&immutable=1")
     try:
-        check(path, connection)
+        version = check(path, connection)
+        if version < SCHEMA_VERSION:
+            show_as_current(connection, version)
     except BaseException:
         connection.close()
         raise
@@ -95,8 +100,12 @@ def is_empty(connection: sqlite3.Connection) -> bool:
     return not _tables(connection)
 
 
-def check(path: Path, connection: sqlite3.Connection) -> None:
-    """Raise ResultsDBError unless this is a results database of the current schema version."""
+def check(path: Path, connection: sqlite3.Connection) -> int:
+    """The schema version of the file.
+
+    Raises:
+        ResultsDBError: It is not a results database, or its version is not supported.
+    """
     try:
         tables = _tables(connection)
         meta = dict(connection.execute("SELECT key, value FROM meta")) if tables >= REQUIRED_TABLES else {}
@@ -107,23 +116,54 @@ def check(path: Path, connection: sqlite3.Connection) -> None:
             f"{path} holds no study yet: its run has just started, or was stopped while starting; if it is not"
             " running, run the study again"
         )
-    if not tables >= REQUIRED_TABLES:
+    stored = str(meta.get("schema_version") or 0)
+    if not tables >= REQUIRED_TABLES or not stored.isdecimal():
         raise ResultsDBError(
             f"{path} is a database, but not a results database of whichlayers: give another folder"
         )
-    version = int(meta.get("schema_version") or 0)
-    if version != SCHEMA_VERSION:
-        writer = meta.get("whichlayers_version") or meta.get("carryover_version") or "unknown version"
+    version = int(stored)
+    if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
+        keys = ("migrated_by", "whichlayers_version", "carryover_version")
+        writer = next((meta[key] for key in keys if meta.get(key)), "unknown version")
         age, advice = ("a newer", "upgrade whichlayers")
-        if version < SCHEMA_VERSION:
+        if version < OLDEST_VERSION:
             age, advice = (
                 "an older",
                 "use the version that wrote it, or run the study again in a new folder",
             )
         raise ResultsDBError(
             f"{path} was written by {age} whichlayers ({writer}) with schema version {version}, and this"
-            f" whichlayers supports version {SCHEMA_VERSION}: {advice}"
+            f" whichlayers supports versions {OLDEST_VERSION} to {SCHEMA_VERSION}: {advice}"
         )
+    return version
+
+
+def keep_copy(path: Path, version: int) -> Path:
+    """Copy the file, as it is before it is migrated, to NAME.vVERSION next to it, and return the path of the copy.
+
+    A copy that is there already, of an interrupted migration for example, is replaced.
+
+    Raises:
+        ResultsDBError: The copy cannot be written.
+    """
+    target = path.with_name(f"{path.name}.v{version}")
+    try:
+        for partial in path.parent.glob(f"{target.name}.*.partial"):  # of a migration that was killed
+            partial.unlink()
+        with (
+            atomic_write(target, fsync=True) as partial,
+            closing(connect(path, "mode=ro")) as source,
+            closing(sqlite3.connect(partial)) as copy,
+        ):
+            copy.execute("PRAGMA journal_mode = OFF")  # a copy that fails is deleted
+            source.backup(copy)
+    except (OSError, sqlite3.Error) as error:
+        raise ResultsDBError(
+            f"{path} has schema version {version}. Before it is migrated to version {SCHEMA_VERSION} it is copied to"
+            f" {target.name}, which failed ({error}): check permissions and free disk space"
+            f" ({path.stat().st_size / 1e6:,.0f} MB), then run the study again; {path.name} is not changed"
+        ) from error
+    return target
 
 
 def missing_error(path: Path, advice: str = "") -> ResultsDBError:

@@ -21,13 +21,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from whichlayers.results.connection import (
-    SCHEMA_VERSION,
     ResultsDBError,
     check,
     connect,
     connect_readonly,
     is_empty,
+    keep_copy,
 )
+from whichlayers.results.migrations import migrate
 from whichlayers.results.records import (
     Counts,
     EpochLike,
@@ -38,8 +39,16 @@ from whichlayers.results.records import (
     TrialResultLike,
     WeightChangeLike,
 )
-from whichlayers.results.schema import SCHEMA, run_row, trial_row, weight_change_row
+from whichlayers.results.schema import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    run_row,
+    statements,
+    trial_row,
+    weight_change_row,
+)
 from whichlayers.trial import Point, Trial
+from whichlayers.version import __version__
 
 IN_STUDY = "EXISTS (SELECT 1 FROM points WHERE points.trial_id = trials.id)"
 
@@ -52,6 +61,7 @@ class ResultsDB:
         self.writable = writable
         self.connection = connection
         self.connection.row_factory = sqlite3.Row
+        self.old_copy: Path | None = None  # copy of the file as it was before `open` migrated it
 
     # --- opening and closing ---
 
@@ -59,8 +69,6 @@ class ResultsDB:
     def create(cls, path: Path, study_name: str) -> ResultsDB:
         """Create a new database; its tables are created in one transaction."""
         db = cls(path, connect(path, "mode=rwc", writable=True), writable=True)
-        from whichlayers.version import __version__
-
         meta = {
             "schema_version": str(SCHEMA_VERSION),
             "study_name": study_name,
@@ -68,7 +76,7 @@ class ResultsDB:
             "whichlayers_version": __version__,
         }
         with db.transaction() as connection:
-            for statement in SCHEMA.split(";"):
+            for statement in statements(SCHEMA):
                 connection.execute(statement)
             connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
         return db
@@ -77,8 +85,10 @@ class ResultsDB:
     def open(cls, path: Path, study_name: str) -> ResultsDB:
         """Open the database of a study for writing; create it if it does not exist.
 
+        A file of an older schema version is migrated, after a copy of it was made.
+
         Raises:
-            ResultsDBError: The file holds another study, has another schema version, or cannot be used.
+            ResultsDBError: The file holds another study, has an unsupported schema version, or cannot be used.
         """
         if not path.exists() or path.stat().st_size == 0:
             return cls.create(path, study_name)
@@ -87,17 +97,20 @@ class ResultsDB:
             db.close()
             return cls.create(path, study_name)
         try:
-            check(path, db.connection)
+            version = db._check(study_name)
+            if version < SCHEMA_VERSION:
+                db._migrate()
         except BaseException:
             db.close()
             raise
-        if (stored_name := db.meta("study_name")) != study_name:
-            db.close()
-            raise ResultsDBError(
-                f"{path} holds the study {stored_name!r}, not {study_name!r}: give another folder,"
-                f" or name the study {stored_name!r} if it is an edited version of that one"
-            )
         return db
+
+    @classmethod
+    def check_writable(cls, path: Path, study_name: str) -> None:
+        """Raise the ResultsDBError that `open` would raise for this file, but do not create or migrate anything."""
+        with cls(path, connect(path, "mode=rw", writable=True), writable=True) as db:
+            if not is_empty(db.connection):
+                db._check(study_name)
 
     @classmethod
     def open_readonly(cls, path: Path) -> ResultsDB:
@@ -119,6 +132,24 @@ class ResultsDB:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ):
         self.close()
+
+    def _check(self, study_name: str) -> int:
+        """The schema version; raises ResultsDBError if it is not supported, or if the file holds another study."""
+        version = check(self.path, self.connection)
+        if (stored_name := self.meta("study_name")) != study_name:
+            raise ResultsDBError(
+                f"{self.path} holds the study {stored_name!r}, not {study_name!r}: give another folder,"
+                f" or name the study {stored_name!r} if it is an edited version of that one"
+            )
+        return version
+
+    def _migrate(self) -> None:
+        """Migrate the file to the current schema version in one transaction; a copy of it is kept."""
+        with self.transaction() as connection:  # first: nobody writes between the copy and the migration
+            version = check(self.path, connection)
+            if version < SCHEMA_VERSION:  # else another process has just migrated it
+                self.old_copy = keep_copy(self.path, version)
+                migrate(connection, version)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -150,6 +181,8 @@ class ResultsDB:
         trials: dict[str, Trial] = {}
         for point in points:
             trials.setdefault(point.trial.id, point.trial)
+        tasks = list(tasks)
+        metrics = {task.fingerprint: task.metric for task in tasks}
         with self.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?, ?)",
@@ -162,15 +195,12 @@ class ResultsDB:
                 "INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?, ?)",
                 [(m.fingerprint, m.name, m.revision, m.family, m.depth) for m in models],
             )
-            connection.executemany(
-                """INSERT INTO trials(id, model, model_fingerprint, task, task_fingerprint, train_size, seed,
-                       head, recipe, keep_layer_norm, reinit_lr_factor, trial_json)
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-                   ON CONFLICT(id) DO UPDATE SET model = excluded.model, task = excluded.task,
-                       recipe = excluded.recipe, keep_layer_norm = excluded.keep_layer_norm,
-                       reinit_lr_factor = excluded.reinit_lr_factor, trial_json = excluded.trial_json""",
-                [trial_row(trial_id, trial) for trial_id, trial in trials.items()],
-            )
+            rows = [
+                trial_row(trial_id, trial, metrics.get(trial.task_fingerprint))
+                for trial_id, trial in trials.items()
+            ]
+            if rows:
+                connection.executemany(_upsert("trials", list(rows[0]), "id"), rows)
             connection.execute("DELETE FROM points")
             connection.executemany(
                 "INSERT OR IGNORE INTO points VALUES (?, ?, ?, ?)",
@@ -351,6 +381,13 @@ class ResultsDB:
         """The last row of the table `runs` by column name; None if there was no run."""
         row = self.connection.execute("SELECT * FROM runs ORDER BY run_id DESC LIMIT 1").fetchone()
         return dict(row) if row else None
+
+
+def _upsert(table: str, columns: Sequence[str], key: str) -> str:
+    """The statement that inserts a row given by column, or updates the row with the same key."""
+    values = ", ".join(f":{column}" for column in columns)
+    updates = ", ".join(f"{column} = excluded.{column}" for column in columns if column != key)
+    return f"INSERT INTO {table}({', '.join(columns)}) VALUES ({values}) ON CONFLICT({key}) DO UPDATE SET {updates}"
 
 
 def _restored_steps_key(run_id: int) -> str:

@@ -6,14 +6,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.connection import read_snapshot
 from whichlayers.results.folder import StudyFolder
-from whichlayers.results.schema import POINT_TABLES, PRIMARY_METRIC
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,13 +22,31 @@ EXTENSIONS: dict[FileFormat, tuple[str, ...]] = {
     "parquet": (".parquet", ".pq"),
 }
 
-POINTS = f"""
-SELECT p.experiment, p.condition, p.x, t.id AS trial_id, t.model, t.model_fingerprint, m.depth, t.task,
-       t.task_fingerprint, t.train_size, t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor,
-       {PRIMARY_METRIC} AS primary_metric, t.seconds, t.trial_json
-FROM {POINT_TABLES}
-WHERE t.status = 'done' ORDER BY p.rowid
-"""
+# columns of results.csv before those of the metrics
+COLUMNS = [
+    "experiment",
+    "condition",
+    "x",
+    "trial_id",
+    "model",
+    "model_fingerprint",
+    "depth",
+    "task",
+    "task_fingerprint",
+    "train_size",
+    "seed",
+    "head",
+    "recipe",
+    "keep_layer_norm",
+    "reinit_lr_factor",
+    "primary_metric",
+    "seconds",
+    "order",
+    "reinit",
+    "epochs",
+    "lr",
+    "finetuned_on",
+]
 EPOCHS = (
     "SELECT trial_id, epoch, metric, value FROM epochs JOIN trials ON id = trial_id WHERE status = 'done'"
 )
@@ -60,31 +76,13 @@ def epochs_frame(folder: StudyFolder) -> pd.DataFrame:
 def _read(folder: StudyFolder, epochs_query: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The points of finished trials, and the rows of `epochs_query`."""
     from whichlayers.results.frame_utils import read_in_chunks
+    from whichlayers.results.frames import read_points
 
     with read_snapshot(folder.database) as db:
-        points, epochs = (read_in_chunks(query, db) for query in (POINTS, epochs_query))
-    settings = [_trial_settings(text) for text in points.pop("trial_json")]
-    points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
-    for place, column in enumerate(("order", "reinit", "epochs", "lr", "finetuned_on")):
-        points[column] = [values[place] for values in settings]
-    if points["finetuned_on"].isna().all():  # the study has no word probes
-        del points["finetuned_on"]
-    return points, epochs
-
-
-def _trial_settings(trial_json: str) -> tuple[str, str, int, float, str | None]:
-    """Layer order, re-initialized layers, epochs and learning rate of a trial, and the task of its finetuned model.
-
-    The last value is None unless the trial is a word probe, and "" for a probe of the pretrained model.
-    """
-    trial = json.loads(trial_json)
-    surgery, training = trial["surgery"], trial["training"]
-    layers = _join_layers(surgery["order"]), _join_layers(surgery["reinit"])
-    return *layers, training["epochs"], training["lr"], trial["task"] if trial.get("words") else None
-
-
-def _join_layers(layers: list[int] | None) -> str:
-    return " ".join(map(str, layers or ()))
+        points, epochs = read_points(db), read_in_chunks(epochs_query, db)
+    done = points[points["status"] == "done"].rename(columns={"layer_order": "order"})
+    is_empty = done["finetuned_on"].isna().all()  # the study has no word probes
+    return done[COLUMNS[:-1] if is_empty else COLUMNS].reset_index(drop=True), epochs
 
 
 def export(

@@ -60,7 +60,7 @@ class StudyFolder:
     def check_study(self, study_name: str) -> None:
         """Raise WhichlayersError if the folder holds another study, or files that are not from a run."""
         if self.has_results:
-            ResultsDB.open(self.database, study_name).close()
+            ResultsDB.check_writable(self.database, study_name)
             return
         allowed = {*RUN_FILES, DATABASE}
         other_files = sorted(entry.name for entry in self.path.iterdir() if entry.name not in allowed)

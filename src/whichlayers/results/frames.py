@@ -7,6 +7,8 @@ curves = finished(points)         # the points that have a value
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,26 +18,27 @@ import pandas as pd
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.connection import DATABASE, read_snapshot
 from whichlayers.results.frame_utils import each_row, read_in_chunks
-from whichlayers.results.schema import MEASURE, POINT_TABLES, PRIMARY_METRIC
 
-POINTS = f"""
+# One row per point, in the order of the study file. `epochs` is a setting, `last_epoch` the last one of a done trial.
+POINTS = """
 WITH last AS (SELECT trial_id, MAX(epoch) AS epoch FROM epochs GROUP BY trial_id)
-SELECT p.experiment, p.condition, p.x, t.model, t.model_fingerprint, t.task, t.task_fingerprint, t.train_size,
-       t.seed, t.head, t.recipe, t.keep_layer_norm, t.reinit_lr_factor, t.id AS trial_id, t.status, t.error,
-       {PRIMARY_METRIC} AS metric, score.value AS value,
-       dev.value AS dev_loss, train.value AS train_loss, last.epoch AS epochs,
-       control.value AS control, t.seconds, m.depth, m.family, k.train_rows, t.trial_json
-FROM {POINT_TABLES}
+SELECT p.experiment, p.condition, p.x, t.id AS trial_id, t.kind, t.model, t.model_fingerprint, m.depth, m.family,
+       t.task, t.task_fingerprint, k.train_rows, t.train_size, t.seed, t.head, t.recipe, t.keep_layer_norm,
+       t.reinit_lr_factor, t.primary_metric, t.status, t.error, t.seconds, t.layer_order, t.reinit, t.epochs, t.lr,
+       t.training, t.finetuned_on, t.neurons, t.share, t.ranking, last.epoch AS last_epoch, score.value AS value,
+       dev.value AS dev_loss, train.value AS train_loss, control.value AS control
+FROM points p JOIN trials t ON t.id = p.trial_id
+LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
+LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
 LEFT JOIN last ON last.trial_id = t.id AND t.status = 'done'
-LEFT JOIN epochs score ON score.trial_id = t.id AND score.epoch = last.epoch
-    AND score.metric = {PRIMARY_METRIC}
+LEFT JOIN epochs score ON score.trial_id = t.id AND score.epoch = last.epoch AND score.metric = t.primary_metric
 LEFT JOIN epochs dev ON dev.trial_id = t.id AND dev.epoch = last.epoch AND dev.metric = 'dev_loss'
 LEFT JOIN epochs train ON train.trial_id = t.id AND train.epoch = last.epoch AND train.metric = 'train_loss'
-LEFT JOIN epochs control ON control.trial_id = t.id AND control.epoch = last.epoch
-    AND control.metric = 'control_' || CASE {MEASURE} WHEN 'selectivity' THEN 'accuracy' ELSE {MEASURE} END
-ORDER BY p.rowid  -- the order of the study file
+LEFT JOIN epochs control ON t.kind = 'word_probe' AND control.trial_id = t.id AND control.epoch = last.epoch
+    AND control.metric = CASE t.primary_metric WHEN 'selectivity' THEN 'control_accuracy'
+        ELSE 'control_' || t.primary_metric END
+ORDER BY p.rowid
 """
-
 # The trials of the current study. Finished trials that an edited study no longer contains stay in results.db unused.
 STUDY_TRIALS = "(SELECT trial_id FROM points)"
 # Settings that only have an effect on re-initialized layers.
@@ -80,40 +83,51 @@ class StudySummary:
         return sum(self.counts.values())
 
 
-def load_points(folder: Path) -> pd.DataFrame:
-    """One row per point. Value and losses are those of the last epoch, and NaN unless the trial is done."""
-    with read_snapshot(Path(folder) / DATABASE) as db:
-        points = read_in_chunks(POINTS, db)
-    for column in ("value", "dev_loss", "train_loss", "control", "epochs", "seconds"):
+def read_points(db: sqlite3.Connection) -> pd.DataFrame:
+    """The rows of POINTS, as stored. `keep_layer_norm` is bool; values of unfinished trials are NaN."""
+    points = read_in_chunks(POINTS, db)
+    for column in ("value", "dev_loss", "train_loss", "control", "last_epoch", "seconds", "share"):
         points[column] = pd.to_numeric(points[column])
     points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
     points["reinit_lr_factor"] = pd.to_numeric(points["reinit_lr_factor"]).astype(float)
-    points["model"] = _unique_names(points, "model", "model_fingerprint")
-    points["task"] = _unique_names(points, "task", "task_fingerprint")
-    trials = _parse_trials(points.pop("trial_json"))
-    points["reinit"] = pd.Series([tuple(t["surgery"]["reinit"]) for t in trials], dtype=object)
-    points["order"] = pd.Series([tuple(t["surgery"]["order"] or ()) for t in trials], dtype=object)
-    points["untouched"] = pd.Series([not layers for layers in points["reinit"]], dtype=bool)
-    points["training"] = pd.Series([_training_settings(t["training"]) for t in trials], dtype=object)
-    word_probes = [t.get("words") or {} for t in trials]  # {}: not a word probe
-    points["finetuned_on"] = pd.Series(
-        [t["task"] if w else "" for t, w in zip(trials, word_probes, strict=True)], dtype=object
-    )
-    points["neurons"] = pd.Series([w.get("neurons", "") for w in word_probes], dtype=object)
-    points["share"] = pd.Series([w.get("share") for w in word_probes], dtype=float)
-    points["ranking"] = pd.Series([w.get("ranking", "") for w in word_probes], dtype=object)
     return points
 
 
-def _parse_trials(texts: pd.Series) -> list[dict[str, Any]]:
-    """The stored fields of trials that `load_points` reads; equal trials share one dictionary to save memory."""
-    shared: dict[str, Any] = {}
-    trials = []
-    for text in texts:
-        trial = json.loads(text)
-        common = {key: trial.get(key) for key in ("task", "surgery", "training", "words")}
-        trials.append(shared.setdefault(json.dumps(common), common))
-    return trials
+def load_points(folder: Path) -> pd.DataFrame:
+    """One row per point. Value and losses are those of the last epoch, and NaN unless the trial is done.
+
+    `epochs` is the last epoch of a done trial; `reinit` and `order` are tuples of layers; `training` is the JSON of the
+    training settings (see `training_settings`); `finetuned_on`, `neurons` and `ranking` are empty and `share` is NaN
+    unless the trial is a word probe.
+    """
+    with read_snapshot(Path(folder) / DATABASE) as db:
+        points = read_points(db)
+    points = points.drop(columns=["epochs", "lr"])
+    points = points.rename(
+        columns={"primary_metric": "metric", "last_epoch": "epochs", "layer_order": "order"}
+    )
+    points["model"] = _unique_names(points, "model", "model_fingerprint")
+    points["task"] = _unique_names(points, "task", "task_fingerprint")
+    points["untouched"] = points["reinit"] == ""
+    for column in ("reinit", "order"):
+        points[column] = _map_distinct(points[column], lambda text: tuple(map(int, text.split())))
+    for column in ("finetuned_on", "neurons", "ranking"):
+        points[column] = points[column].astype(object).where(points[column].notna(), "")
+    return points
+
+
+def _map_distinct(values: pd.Series, function: Callable[[Any], Any]) -> pd.Series:
+    """`function` of each value, called once per distinct value."""
+    found = {value: function(value) for value in values.unique()}
+    return pd.Series([found[value] for value in values], index=values.index, dtype=object)
+
+
+def training_settings(points: pd.DataFrame) -> pd.DataFrame:
+    """The training settings of each point, one column per setting; lists as text."""
+    settings = _map_distinct(points["training"], json.loads)
+    return pd.DataFrame(list(settings), index=points.index).map(
+        lambda value: str(value) if isinstance(value, list) else value
+    )
 
 
 def load_epochs(folder: Path) -> pd.DataFrame:
@@ -129,12 +143,7 @@ def load_weight_change(folder: Path) -> pd.DataFrame:
 
     Empty if the study has no finetuned models.
     """
-    columns = ["trial_id", "name", "layer", "kind", "value"]
-    with read_snapshot(Path(folder) / DATABASE) as db:
-        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
-            return pd.DataFrame(columns=columns)
-        query = f"SELECT {', '.join(columns)} FROM weight_change WHERE trial_id IN {STUDY_TRIALS}"
-        return pd.read_sql_query(query, db)
+    return _read_weight_change(folder, f"trial_id IN {STUDY_TRIALS}")
 
 
 def load_baseline_weight_change(folder: Path) -> pd.DataFrame:
@@ -143,23 +152,23 @@ def load_baseline_weight_change(folder: Path) -> pd.DataFrame:
     Only models that were finetuned without surgery, and only absolute norms: all rows may not fit into memory in a
     study of many trials.
     """
-    columns = ["trial_id", "name", "layer", "kind", "value"]
-    without_surgery = (
-        "SELECT id FROM trials WHERE json_extract(trial_json, '$.surgery.reinit') = '[]'"
-        " AND coalesce(json_extract(trial_json, '$.surgery.order'), '[]') = '[]'"
+    without_surgery = f"SELECT id FROM trials WHERE reinit = '' AND layer_order = '' AND id IN {STUDY_TRIALS}"
+    return _read_weight_change(
+        folder, f"kind IN ('frobenius', 'spectral') AND trial_id IN ({without_surgery})"
     )
+
+
+def _read_weight_change(folder: Path, condition: str) -> pd.DataFrame:
+    columns = ["trial_id", "name", "layer", "kind", "value"]
     with read_snapshot(Path(folder) / DATABASE) as db:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
-            return pd.DataFrame(columns=columns)
-        query = f"SELECT {', '.join(columns)} FROM weight_change WHERE kind IN ('frobenius', 'spectral')"
-        return read_in_chunks(f"{query} AND trial_id IN ({without_surgery} AND id IN {STUDY_TRIALS})", db)
+            return pd.DataFrame(columns=columns)  # one of the first files of version 1
+        return read_in_chunks(f"SELECT {', '.join(columns)} FROM weight_change WHERE {condition}", db)
 
 
 def load_trials(folder: Path) -> pd.DataFrame:
     """One row per trial with its status, error and time."""
-    columns = (
-        "id AS trial_id, model, task, train_size, seed, head, recipe, status, error, seconds, trial_json"
-    )
+    columns = "id AS trial_id, model, task, train_size, seed, head, recipe, status, error, seconds"
     order = "model, task, train_size, seed, id"
     with read_snapshot(Path(folder) / DATABASE) as db:
         return read_in_chunks(f"SELECT {columns} FROM trials WHERE id IN {STUDY_TRIALS} ORDER BY {order}", db)
@@ -272,8 +281,7 @@ def _conditions(points: pd.DataFrame) -> pd.Series:
 
 def variant_labels(points: pd.DataFrame) -> pd.Series:
     """The settings that differ between curves of the same experiment, model, task and size; '' if none do."""
-    settings = pd.DataFrame([json.loads(text) for text in points["training"]], index=points.index)
-    settings = pd.concat([points[[*REINIT_COLUMNS, "head"]], settings.map(_hashable)], axis=1)
+    settings = pd.concat([points[[*REINIT_COLUMNS, "head"]], training_settings(points)], axis=1)
     groups = [points[c] for c in ("experiment", "model_fingerprint", "task", "train_size")]
     varying = [str(c) for c in settings if (settings[c].groupby(groups).nunique(dropna=False) > 1).any()]
     labels = [
@@ -294,15 +302,6 @@ def setting_label(name: str, value: Any) -> str:
             return "re-initialized layers at several lrs"
         return "one lr for all layers" if value == 1.0 else f"re-initialized layers at {value:g}× lr"
     return f"{name.replace('_', ' ')} {value}"
-
-
-def _hashable(value: object) -> object:
-    return str(value) if isinstance(value, list) else value
-
-
-def _training_settings(training: dict) -> str:
-    """The training settings as JSON, without the learning rate factors of layers."""
-    return json.dumps({k: v for k, v in training.items() if k != "lr_factors"}, sort_keys=True)
 
 
 def _unique_names(points: pd.DataFrame, name: str, fingerprint: str) -> pd.Series:

@@ -1,15 +1,31 @@
-"""The tables of results.db, parts of queries for points, and the rows of trials, weight changes and runs."""
+"""The tables of results.db, and the rows of trials, weight changes and runs.
+
+To change a table, increase SCHEMA_VERSION and say in migrations.py how older files get the new columns.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
 from whichlayers.results.records import RunRow, WeightChangeLike
-from whichlayers.trial import Trial
+from whichlayers.trial import Training, Trial
 
-# a change of the tables increases connection.SCHEMA_VERSION
-SCHEMA = """
+SCHEMA_VERSION = 2
+REQUIRED_TABLES = {"meta", "trials", "points", "epochs", "runs"}  # of any version
+
+WEIGHT_CHANGES = """
+CREATE TABLE IF NOT EXISTS weight_changes(
+    trial_id TEXT REFERENCES trials(id), name TEXT, layer INTEGER, frobenius REAL, spectral REAL,
+    start_frobenius REAL, start_spectral REAL, PRIMARY KEY (trial_id, name)) WITHOUT ROWID;
+CREATE VIEW IF NOT EXISTS weight_change AS
+    SELECT trial_id, name, layer, 'frobenius' AS kind, frobenius AS value FROM weight_changes UNION ALL
+    SELECT trial_id, name, layer, 'spectral', spectral FROM weight_changes UNION ALL
+    SELECT trial_id, name, layer, 'frobenius, relative', frobenius / start_frobenius FROM weight_changes UNION ALL
+    SELECT trial_id, name, layer, 'spectral, relative', spectral / start_spectral FROM weight_changes;
+"""
+SCHEMA = f"""
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE tasks(
     fingerprint TEXT PRIMARY KEY, name TEXT, kind TEXT, metric TEXT, metrics TEXT, train_rows INTEGER);
@@ -19,55 +35,76 @@ CREATE TABLE trials(
     train_size INTEGER, seed INTEGER, head TEXT, recipe TEXT, keep_layer_norm INTEGER, reinit_lr_factor REAL,
     trial_json TEXT NOT NULL,
     status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'done', 'failed')),
-    error TEXT, started REAL, finished REAL, seconds REAL, run_id INTEGER);
+    error TEXT, started REAL, finished REAL, seconds REAL, run_id INTEGER,
+    kind TEXT, primary_metric TEXT, finetuned_on TEXT, neurons TEXT, share REAL, ranking TEXT, reinit TEXT,
+    layer_order TEXT, epochs INTEGER, lr REAL, training TEXT);
 CREATE TABLE points(experiment TEXT, condition TEXT, x REAL, trial_id TEXT REFERENCES trials(id),
     PRIMARY KEY (experiment, condition, x, trial_id));
 CREATE INDEX points_trial ON points(trial_id);
 CREATE TABLE epochs(trial_id TEXT REFERENCES trials(id), epoch INTEGER, metric TEXT, value REAL,
     PRIMARY KEY (trial_id, epoch, metric)) WITHOUT ROWID;
-CREATE TABLE weight_changes(
-    trial_id TEXT REFERENCES trials(id), name TEXT, layer INTEGER, frobenius REAL, spectral REAL,
-    start_frobenius REAL, start_spectral REAL, PRIMARY KEY (trial_id, name)) WITHOUT ROWID;
 CREATE TABLE runs(
     run_id INTEGER PRIMARY KEY, started REAL, finished REAL, outcome TEXT, host TEXT, pid INTEGER,
     device TEXT, threads INTEGER, versions TEXT, git_commit TEXT, command TEXT);
-CREATE VIEW weight_change AS
-    SELECT trial_id, name, layer, 'frobenius' AS kind, frobenius AS value FROM weight_changes UNION ALL
-    SELECT trial_id, name, layer, 'spectral', spectral FROM weight_changes UNION ALL
-    SELECT trial_id, name, layer, 'frobenius, relative', frobenius / start_frobenius FROM weight_changes UNION ALL
-    SELECT trial_id, name, layer, 'spectral, relative', spectral / start_spectral FROM weight_changes;
-"""
-
-# Parts of queries for points. '$.words.ask' is the stored name of `Trial.word_probe.measure` (see trial.STORED_NAMES).
-POINT_TABLES = """points p JOIN trials t ON t.id = p.trial_id
-LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
-LEFT JOIN models m ON m.fingerprint = t.model_fingerprint"""
-MEASURE = "json_extract(t.trial_json, '$.words.ask')"  # NULL unless the trial is a word probe
-PRIMARY_METRIC = f"COALESCE({MEASURE}, k.metric)"
+{WEIGHT_CHANGES}"""
 
 
-def trial_row(trial_id: str, trial: Trial) -> tuple[Any, ...]:
-    """The row of a trial in the table `trials`.
+def statements(script: str) -> list[str]:
+    """The SQL statements of a script; `executescript` would commit the open transaction."""
+    return [statement for statement in script.split(";") if statement.strip()]
+
+
+def trial_row(trial_id: str, trial: Trial, task_metric: str | None) -> dict[str, Any]:
+    """The row of a trial in the table `trials`, by column.
 
     The columns `task` and `task_fingerprint` say what the metric was computed on: for a word probe the corpus, not the
     task that its model was finetuned on.
+
+    Args:
+        trial_id: The trial's id.
+        trial: The trial.
+        task_metric: Primary metric of its task.
     """
-    task = (trial.task, trial.task_fingerprint)
-    if trial.word_probe is not None:
-        task = (trial.word_probe.corpus, trial.word_probe.fingerprint)
-    return (
-        trial_id,
-        trial.model,
-        trial.model_fingerprint,
-        *task,
-        trial.train_size,
-        trial.seed,
-        trial.head,
-        trial.surgery.recipe,
-        int(trial.surgery.keep_layer_norm),
-        reinit_lr_factor(trial),
-        trial.to_json(),
-    )
+    task, fingerprint, metric = trial.task, trial.task_fingerprint, task_metric
+    finetuned_on = neurons = share = ranking = None
+    if (probe := trial.word_probe) is not None:
+        task, fingerprint, metric = probe.corpus, probe.fingerprint, probe.measure
+        finetuned_on, neurons, share, ranking = trial.task, probe.neurons, probe.share, probe.ranking
+    return {
+        "id": trial_id,
+        "model": trial.model,
+        "model_fingerprint": trial.model_fingerprint,
+        "task": task,
+        "task_fingerprint": fingerprint,
+        "train_size": trial.train_size,
+        "seed": trial.seed,
+        "head": trial.head,
+        "recipe": trial.surgery.recipe,
+        "keep_layer_norm": int(trial.surgery.keep_layer_norm),
+        "reinit_lr_factor": reinit_lr_factor(trial),
+        "trial_json": trial.to_json(),
+        "kind": trial.kind,
+        "primary_metric": metric,
+        "finetuned_on": finetuned_on,
+        "neurons": neurons,
+        "share": share,
+        "ranking": ranking,
+        "reinit": " ".join(map(str, trial.surgery.reinit)),
+        "layer_order": " ".join(map(str, trial.surgery.order or ())),
+        "epochs": trial.training.epochs,
+        "lr": trial.training.lr,
+        "training": training_json(trial.training),
+    }
+
+
+def training_json(training: Training) -> str:
+    """The training settings as compact JSON, without `lr_factors`, which differ between the trials of a curve.
+
+    Equal settings must give equal texts: trials are compared by them.
+    """
+    settings = dataclasses.asdict(training)
+    del settings["lr_factors"]
+    return json.dumps(settings, sort_keys=True, separators=(",", ":"))
 
 
 def weight_change_row(trial_id: str, change: WeightChangeLike) -> tuple[Any, ...]:

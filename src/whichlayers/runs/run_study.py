@@ -142,6 +142,12 @@ def run(
             assets.release()
         # only after all checks: a folder with results.db always has the study.toml that belongs to it
         db = exit_stack.enter_context(ResultsDB.open(study_folder.database, study.name))
+        if db.old_copy is not None:
+            on_event(
+                Note(
+                    f"{db.path.name} was migrated to this version; the old file is kept as {db.old_copy.name}"
+                )
+            )
         for note in _notes_on_dropped_trials(db, points, study_folder):
             on_event(Note(note))
         study_folder.write_study(study.to_toml())

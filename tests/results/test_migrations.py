@@ -1,0 +1,356 @@
+"""results.db of older schema versions: read as they are, migrated when written, with a copy; safe at any moment."""
+
+from __future__ import annotations
+
+import errno
+import json
+import lzma
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from fakes import MODELS, RUN, TASKS, make_points
+from synthetic_results import downgrade, incremental, lifelike, write_results
+
+import whichlayers
+from whichlayers.results import connection
+from whichlayers.results.connection import ResultsDBError
+from whichlayers.results.db import ResultsDB
+from whichlayers.results.export import epochs_frame, points_frame
+from whichlayers.results.folder import StudyFolder
+from whichlayers.results.frames import (
+    load_baseline_weight_change,
+    load_epochs,
+    load_points,
+    load_runs,
+    load_study_summary,
+    load_trials,
+)
+from whichlayers.results.schema import trial_row
+from whichlayers.runs.status import status
+from whichlayers.trial import Point, Trial
+
+TESTS = Path(__file__).parents[1]
+KILLED = TESTS / "golden" / "study" / "killed" / "results.db"  # of version 0.1, its run was killed
+TRIALS = [json.loads(line) for line in (TESTS / "golden" / "trials.jsonl").read_text().splitlines()]
+COMMITTED = TESTS.parent / "results" / "tamkin2020-all-mpnet-base-v2" / "results.db.xz"
+FRAMES = (load_points, load_epochs, load_trials, load_runs, load_baseline_weight_change)
+EXPORTS = (points_frame, epochs_frame)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A results.db of version 0.1: finetuning, probes and word probes, some of them finished."""
+    (tmp_path / "old").mkdir()
+    return Path(shutil.copy(KILLED, tmp_path / "old" / "results.db"))
+
+
+def frames(folder: Path) -> list[pd.DataFrame]:
+    return [load(folder) for load in FRAMES] + [export(StudyFolder(folder)) for export in EXPORTS]
+
+
+def assert_same_frames(found: list[pd.DataFrame], expected: list[pd.DataFrame]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        pd.testing.assert_frame_equal(one, other)
+
+
+def table(database: Path, query: str) -> list[tuple]:
+    with closing(sqlite3.connect(database)) as db:
+        return db.execute(query).fetchall()
+
+
+def dump(database: Path) -> list[str]:
+    with closing(sqlite3.connect(database)) as db:
+        return list(db.iterdump())
+
+
+def version_of(database: Path) -> str:
+    return table(database, "SELECT value FROM meta WHERE key = 'schema_version'")[0][0]
+
+
+def migrate(database: Path) -> Path | None:
+    """Open the database for writing and close it; returns the path of the copy."""
+    name = table(database, "SELECT value FROM meta WHERE key = 'study_name'")[0][0]
+    with ResultsDB.open(database, name) as db:
+        return db.old_copy
+
+
+# --- the columns ---
+
+
+@pytest.mark.parametrize("in_file", [True, False], ids=["migrated", "only read"])
+def test_old_trials_have_the_columns_that_a_new_file_has(tmp_path, in_file):
+    trials = {row["id"]: Trial.from_json(row["trial_json"]) for row in TRIALS}
+    points = [Point("e", "", float(n), trial) for n, trial in enumerate(trials.values())]
+    with ResultsDB.create(tmp_path / "results.db", "golden") as db:
+        db.set_points(points, TASKS, MODELS)
+        expected = [tuple(row) for row in db.connection.execute("SELECT * FROM trials ORDER BY id")]
+        names = [row[1] for row in db.connection.execute("PRAGMA table_info(trials)")]
+    assert {row[names.index("kind")] for row in expected} == {"finetune", "probe", "word_probe"}
+    downgrade(tmp_path / "results.db")
+    opened = ResultsDB.open(tmp_path / "results.db", "golden") if in_file else None
+    with opened or ResultsDB.open_readonly(tmp_path / "results.db") as db:
+        found = db.connection.execute(f"SELECT {', '.join(names)} FROM trials ORDER BY id")
+        assert [tuple(row) for row in found] == expected
+
+
+def test_the_columns_are_those_of_the_stored_trials(old):
+    migrate(old)
+    metrics = dict(table(old, "SELECT fingerprint, metric FROM tasks"))
+    with ResultsDB.open_readonly(old) as db:
+        rows = [dict(row) for row in db.connection.execute("SELECT * FROM trials")]
+    assert len(rows) == 102
+    for row in rows:
+        trial = Trial.from_json(row["trial_json"])
+        expected = trial_row(row["id"], trial, metrics.get(trial.task_fingerprint))
+        assert {name: row[name] for name in expected} == expected
+
+
+def test_a_migrated_file_has_the_tables_of_a_new_one(old, tmp_path):
+    migrate(old)
+    ResultsDB.create(tmp_path / "new.db", "new").close()
+    names = "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite%' ORDER BY name"
+    assert table(old, names) == table(tmp_path / "new.db", names)
+    for (name,) in table(old, names):
+        columns = f"SELECT name, type FROM pragma_table_info('{name}')"
+        assert table(old, columns) == table(tmp_path / "new.db", columns), name
+
+
+# --- reading ---
+
+
+def test_reading_an_old_file_gives_the_same_frames_and_does_not_change_it(old):
+    before = old.read_bytes()
+    read = frames(old.parent)
+    summary, now = load_study_summary(old.parent), status(StudyFolder(old.parent))
+    assert old.read_bytes() == before
+    assert [file.name for file in old.parent.iterdir()] == ["results.db"]
+    assert (summary.whichlayers_version, now.counts.done, now.counts.total) == ("0.1.0", 76, 102)
+    assert migrate(old) == old.with_name("results.db.v1")
+    assert version_of(old) == "2"
+    assert_same_frames(frames(old.parent), read)
+    assert load_study_summary(old.parent) == summary
+
+
+def test_an_old_file_can_be_read_in_a_folder_without_write_permission(old):
+    expected = load_points(old.parent)
+    old.parent.chmod(0o555)
+    try:
+        pd.testing.assert_frame_equal(load_points(old.parent), expected)
+    finally:
+        old.parent.chmod(0o755)
+
+
+def test_an_old_file_is_read_while_an_older_version_writes_it(old):
+    with closing(sqlite3.connect(old, isolation_level=None, timeout=0)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE trials SET status = 'done' WHERE status = 'pending'")
+        with ResultsDB.open_readonly(old) as reader:
+            assert reader.counts().done == 76
+            writer.execute("COMMIT")
+            assert reader.counts().pending == 0
+            assert {trial.kind for trial in reader.trials("done")} == {"finetune", "probe", "word_probe"}
+            assert reader.interrupted_stacks()
+
+
+def test_the_first_files_of_version_1_lack_weight_changes(old):
+    with closing(sqlite3.connect(old)) as db:
+        db.execute("DROP VIEW weight_change")
+        db.execute("DROP TABLE weight_changes")
+    assert load_baseline_weight_change(old.parent).empty
+    migrate(old)
+    assert load_baseline_weight_change(old.parent).empty
+    assert table(old, "SELECT COUNT(*) FROM weight_changes") == [(0,)]
+
+
+def test_the_committed_results_can_be_read_and_migrated(tmp_path):
+    database = tmp_path / "results.db"
+    database.write_bytes(lzma.decompress(COMMITTED.read_bytes()))
+    read = frames(tmp_path)
+    assert len(read[-2]) >= 1300
+    migrate(database)
+    assert_same_frames(frames(tmp_path), read)
+
+
+# --- migrating ---
+
+
+def test_the_copy_is_the_old_file_and_can_be_put_back(old):
+    before, points = dump(old), load_points(old.parent)
+    copy = migrate(old)
+    assert dump(copy) == before
+    assert {file.name for file in old.parent.iterdir()} == {"results.db", "results.db.v1"}
+    assert migrate(old) is None  # once
+    assert dump(copy) == before
+    copy.replace(old)
+    assert version_of(old) == "1"
+    pd.testing.assert_frame_equal(load_points(old.parent), points)
+    assert migrate(old) == copy
+
+
+def test_what_is_only_in_the_write_ahead_log_is_copied_too(old):
+    script = (
+        "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('PRAGMA journal_mode = WAL');"
+        " db.execute(\"UPDATE trials SET error = 'late'\"); db.commit(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(old)], check=False)
+    assert old.with_name("results.db-wal").stat().st_size > 0
+    copy = migrate(old)
+    for file in (old, copy):
+        assert table(file, "SELECT DISTINCT error FROM trials") == [("late",)]
+
+
+def test_a_migrated_study_is_resumed(old):
+    with ResultsDB.open(old, "old") as db:
+        assert (len(db.unfinished_trials()), len(db.trial_ids("done"))) == (26, 76)
+        run_id = db.begin_run(RUN)
+        trial = db.unfinished_trials()[0]
+        db.start([trial.id], run_id)
+        db.set_points(make_points(), TASKS, MODELS)
+        assert db.counts().total == 15
+
+
+def test_checking_a_folder_does_not_migrate_it(old):
+    StudyFolder(old.parent).check_available("old")
+    with pytest.raises(ResultsDBError, match="holds the study 'old', not 'new'"):
+        StudyFolder(old.parent).check_available("new")
+    with pytest.raises(ResultsDBError, match="holds the study 'old', not 'new'"):
+        ResultsDB.open(old, "new")
+    assert version_of(old) == "1"
+    assert [file.name for file in old.parent.iterdir()] == ["results.db"]
+
+
+def test_processes_that_open_an_old_file_at_once_migrate_it_once(old):
+    with ThreadPoolExecutor(4) as pool:
+        copies = list(pool.map(lambda _: migrate(old), range(4)))
+    assert sorted(copy is not None for copy in copies) == [False, False, False, True]
+    assert version_of(old) == "2"
+    assert version_of(old.with_name("results.db.v1")) == "1"
+
+
+KILL = """
+import os, signal, sqlite3, sys
+from pathlib import Path
+from whichlayers.results import connection, db
+
+count = int(sys.argv[2])
+
+def kill_later(*_):
+    global count
+    count -= 1
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+connect, replace = connection.connect, os.replace
+
+def traced(*args, **options):
+    opened = connect(*args, **options)
+    opened.set_trace_callback(kill_later)  # before each statement
+    return opened
+
+def replace_traced(*args):
+    kill_later()
+    replace(*args)
+    kill_later()
+
+connection.connect = db.connect = traced
+os.replace = replace_traced
+db.ResultsDB.open(Path(sys.argv[1]), "old").close()
+"""
+
+
+def test_a_migration_that_is_killed_at_any_moment_leaves_a_file_that_can_be_read_and_migrated(old):
+    expected = load_points(old.parent)
+    before = old.read_bytes()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    versions, moment, finished = [], 0, False
+    while not finished:
+        moment += 1
+        for file in old.parent.iterdir():
+            file.unlink()
+        old.write_bytes(before)
+        done = subprocess.run([sys.executable, "-c", KILL, str(old), str(moment)], env=environment)
+        finished = done.returncode == 0
+        assert finished or done.returncode == -signal.SIGKILL
+        pd.testing.assert_frame_equal(load_points(old.parent), expected)  # with the log of the killed process
+        versions.append(version_of(old))
+        assert (migrate(old) is None) == (versions[-1] == "2")
+        assert {file.name for file in old.parent.iterdir()} == {"results.db", "results.db.v1"}
+        assert version_of(old.with_name("results.db.v1")) == "1"
+        pd.testing.assert_frame_equal(load_points(old.parent), expected)
+    assert versions == sorted(versions)
+    assert versions.count("1") >= 20  # each ALTER TABLE is a moment
+    assert versions.count("2") >= 1
+
+
+# --- errors ---
+
+
+def test_a_copy_that_cannot_be_written_leaves_the_file_as_it_was(old, monkeypatch):
+    before = dump(old)
+
+    def full_disk(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connection, "atomic_write", full_disk)
+        with pytest.raises(ResultsDBError) as caught:
+            migrate(old)
+    assert str(caught.value) == (
+        f"{old} has schema version 1. Before it is migrated to version 2 it is copied to results.db.v1, which failed"
+        " ([Errno 28] No space left on device): check permissions and free disk space (0 MB), then run the study"
+        " again; results.db is not changed"
+    )
+    old.with_name("results.db.v1").mkdir()
+    with pytest.raises(ResultsDBError, match=r"copied to results\.db\.v1, which failed .*Is a directory"):
+        migrate(old)
+    assert dump(old) == before
+    old.with_name("results.db.v1").rmdir()
+    assert [file.name for file in old.parent.iterdir()] == ["results.db"]
+
+
+def test_a_disk_that_is_full_during_the_migration_leaves_the_file_as_it_was(old, monkeypatch):
+    before = dump(old)
+    connect = connection.connect
+
+    def nearly_full(*args, **options):
+        opened = connect(*args, **options)
+        pages = opened.execute("PRAGMA page_count").fetchone()[0]
+        opened.execute(f"PRAGMA max_page_count = {pages}")
+        return opened
+
+    with monkeypatch.context() as patched:
+        patched.setattr("whichlayers.results.db.connect", nearly_full)
+        with pytest.raises(
+            ResultsDBError, match=r"results\.db cannot be written \(database or disk is full\)"
+        ):
+            migrate(old)
+    assert dump(old) == before
+    assert migrate(old) is not None
+
+
+def test_a_migrated_file_names_the_version_that_migrated_it(old):
+    migrate(old)
+    with closing(sqlite3.connect(old)) as db:
+        db.execute("UPDATE meta SET value = '3' WHERE key = 'schema_version'")
+        db.commit()
+    with pytest.raises(ResultsDBError, match=f"a newer whichlayers .{whichlayers.__version__}. with schema"):
+        load_points(old.parent)
+
+
+def test_a_version_that_is_no_number_is_no_results_database(tmp_path):
+    folder = write_results(tmp_path, incremental(), lifelike(6))
+    with closing(sqlite3.connect(folder / "results.db")) as db:
+        db.execute("UPDATE meta SET value = 'two' WHERE key = 'schema_version'")
+        db.commit()
+    with pytest.raises(ResultsDBError, match="is a database, but not a results database"):
+        load_points(folder)
