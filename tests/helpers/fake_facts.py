@@ -8,25 +8,15 @@ from whichlayers.study.study_file import Study
 
 
 @dataclass(frozen=True)
-class FakeModel:
+class FakeMetadata:
+    """Metadata of a model, task or corpus."""
+
     name: str
     fingerprint: str
-    depth: int
+    depth: int = 12
     has_pooler: bool = True
-
-
-@dataclass(frozen=True)
-class FakeTask:
-    name: str
-    fingerprint: str
-    train_rows: int
-
-
-@dataclass(frozen=True)
-class FakeCorpus:
-    name: str
-    fingerprint: str
-    has_validation_data: bool
+    train_rows: int = 0
+    has_validation_data: bool = True
 
 
 @dataclass
@@ -41,14 +31,16 @@ class FakeFacts:
     has_validation_data: bool = True  # corpora have dev sentences
 
     def model_info(self, model):
-        return FakeModel(model.name, self.one_fingerprint or f"m:{model.name}", self.depth, self.has_pooler)
+        fingerprint = self.one_fingerprint or f"m:{model.name}"
+        return FakeMetadata(model.name, fingerprint, depth=self.depth, has_pooler=self.has_pooler)
 
     def task_info(self, task):
         rows = self.rows_of.get(task.name, self.rows)
-        return FakeTask(task.name, self.one_fingerprint or f"t:{task.name}", rows)
+        return FakeMetadata(task.name, self.one_fingerprint or f"t:{task.name}", train_rows=rows)
 
     def corpus_info(self, corpus):
-        return FakeCorpus(corpus.name, self.one_fingerprint or f"c:{corpus.name}", self.has_validation_data)
+        fingerprint = self.one_fingerprint or f"c:{corpus.name}"
+        return FakeMetadata(corpus.name, fingerprint, has_validation_data=self.has_validation_data)
 
 
 def a_study(**settings) -> Study:

@@ -6,9 +6,8 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from whichlayers.cli.format import console
+from whichlayers.cli.format import console, print_line
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.results.folder import find_folder
 
@@ -52,11 +51,7 @@ def claims(
     elif output_format is ClaimsFormat.csv:
         typer.echo(as_table(results).to_csv(index=False), nl=False)
     else:
-        out = console()
-        out.print(claims_table(results, with_tests=tests))
-        out.print(
-            Text(
-                "A claim holds if all of its tests do; p values are adjusted within the claim (Holm).",
-                style="dim",
-            )
+        console().print(claims_table(results, with_tests=tests))
+        print_line(
+            "A claim holds if all of its tests do; p values are adjusted within the claim (Holm).", "dim"
         )

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from whichlayers.cli.format import console
+from whichlayers.cli.format import console, print_line
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import find_folder
 
@@ -28,13 +27,10 @@ def compare(
             f"--out {out}: the folder {out.parent} does not exist; create it, or choose another path"
         )
     comparison = compare_studies(first, second)
-    terminal = console()
     for setting, value_a, value_b in comparison.differs:
-        text = f"{setting}: {value_a or 'unknown'} in A, {value_b or 'unknown'} in B"
-        terminal.print(Text(text), soft_wrap=True)
-    terminal.print(comparison_table(comparison))
-    terminal.print(Text(verdict(comparison)), soft_wrap=True)
+        print_line(f"{setting}: {value_a or 'unknown'} in A, {value_b or 'unknown'} in B")
+    console().print(comparison_table(comparison))
+    print_line(verdict(comparison))
     for reason, count in comparison.unpaired:
-        terminal.print(Text(f"unpaired: {reason} ({count:,})", style="yellow"), soft_wrap=True)
-    written = write_comparison(comparison, out)
-    terminal.print(Text(f"wrote {written}"), soft_wrap=True)
+        print_line(f"unpaired: {reason} ({count:,})", "yellow")
+    print_line(f"wrote {write_comparison(comparison, out)}")

@@ -20,9 +20,14 @@ def stderr_console() -> Console:
     return Console(stderr=True)
 
 
+def print_line(text: str, style: str = "", out: Console | None = None) -> None:
+    """Print a line as it is, without markup, to `out` (default: stdout). Long lines are not broken."""
+    (out or console()).print(Text(text, style=style), soft_wrap=True)
+
+
 def print_error(text: str) -> None:
     """Print "error: ..." in red to stderr."""
-    stderr_console().print(Text(f"error: {text}", style="red"), soft_wrap=True)
+    print_line(f"error: {text}", "red", stderr_console())
 
 
 def make_table(*headers: str, right: tuple[str, ...] = ()) -> Table:

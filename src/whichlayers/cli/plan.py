@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from whichlayers.cli.format import console, make_table, stderr_console
+from whichlayers.cli.format import console, make_table, print_line, stderr_console
 from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted, format_bytes, format_duration
@@ -48,9 +47,7 @@ def plan(
     study, folder = options.select()
     resources = choose_resources(machine.choose_devices(options.device), options.workers, options.max_stack)
     speeds = gpu_speeds(gpus, resources.on_cuda)
-    out = console()
-    out.print(describe_study(study), soft_wrap=True, markup=False, highlight=False)
-    out.print()
+    print_line(f"{describe_study(study)}\n")
     estimate = estimate_study(
         study,
         folder,
@@ -63,13 +60,13 @@ def plan(
     )
 
     def show(header: str, text: str) -> None:
-        out.print(Text(f"{header:<6}{text}"), soft_wrap=True)
+        print_line(f"{header:<6}{text}")
 
-    out.print(_plan_table(estimate.stacks, estimate.trials))
+    console().print(_plan_table(estimate.stacks, estimate.trials))
     for i, line in enumerate([*map(describe_task, estimate.tasks), *map(describe_corpus, estimate.corpora)]):
         show("" if i else "data", line)
     for note in estimate.notes:
-        out.print(Text(f"{'':<6}{note}", style="yellow"), soft_wrap=True)
+        print_line(f"{'':<6}{note}", "yellow")
     if estimate.done:
         total, verb = counted(len(estimate.trials), "trial"), "is" if len(estimate.trials) == 1 else "are"
         show("done", f"{estimate.done:,} of {total} {verb} done in {folder}")
@@ -180,5 +177,5 @@ class ActivityDisplay:
             with self.console.status(text):
                 yield
         else:
-            self.console.print(Text(f"{text} ..."), soft_wrap=True)
+            print_line(f"{text} ...", out=self.console)
             yield

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
-from whichlayers.cli.format import console, make_table
+from whichlayers.cli.format import console, make_table, print_line
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder, find_folder
@@ -40,11 +39,6 @@ def power(
     from whichlayers.results.frames import finished, load_points, load_runs
 
     folder = find_folder(study)
-    out = console()
-
-    def show(text: str, style: str = "") -> None:
-        out.print(Text(text, style=style), soft_wrap=True)
-
     points = finished(load_points(folder.path))
     estimates = power_estimates(points, difference)
     if not estimates:
@@ -55,14 +49,14 @@ def power(
     runs = load_runs(folder.path)
     on_gpu = bool(len(runs)) and "cuda" in str(runs["device"].iloc[-1])
     unit = "GPU-min" if on_gpu else "process-min"
-    out.print(
+    console().print(
         _comparison_table(estimates, unit) if all_comparisons else _curve_table(estimates, points, unit)
     )
     known = [c for c in estimates if c.additional is not None]
     underpowered = [c for c in known if c.additional]
     enough = len(known) - len(underpowered)
     verb = "has" if len(estimates) == 1 else "have"
-    show(
+    print_line(
         f"{enough:,} of {counted(len(estimates), 'comparison')} {verb} enough trials to detect a difference of"
         f" {format_score(difference)} points (metric × 100)"
     )
@@ -70,14 +64,18 @@ def power(
         additional = max(c.additional or 0 for c in underpowered)
         cost = additional * minutes_per_added_trial(points)
         trials = counted(additional, "additional trial")
-        show(f"{trials} of every point would be enough for the others: about {cost:,.0f} {unit}")
+        print_line(f"{trials} of every point would be enough for the others: about {cost:,.0f} {unit}")
     if unknown := [c for c in estimates if not c.estimable]:
-        show(f"{counted(len(unknown), 'comparison')}: not enough trials for an estimate", "yellow")
+        print_line(f"{counted(len(unknown), 'comparison')}: not enough trials for an estimate", "yellow")
     if too_noisy := [c for c in estimates if c.estimable and c.needed is None]:
-        show(f"{counted(len(too_noisy), 'comparison')} too noisy: more than 1,000 trials needed", "yellow")
-    show("standard deviations are estimated from the finished trials: with few trials, they are rough", "dim")
+        print_line(
+            f"{counted(len(too_noisy), 'comparison')} too noisy: more than 1,000 trials needed", "yellow"
+        )
+    print_line(
+        "standard deviations are estimated from the finished trials: with few trials, they are rough", "dim"
+    )
     if add is not None:
-        show(_add(folder, add))
+        print_line(_add(folder, add))
 
 
 def _add(folder: StudyFolder, more: int) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from whichlayers.cli.format import console
+from whichlayers.cli.format import console, print_line
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.results.folder import find_folder
 
@@ -28,6 +27,5 @@ def report(
 
     study_folder = find_folder(folder)
     written = write_report(study_folder.path, overlay, describe_file(study_folder.study_file))
-    out = console()
-    out.print(summary_table(study_folder.path))
-    out.print(Text(f"wrote {written}"), soft_wrap=True)
+    console().print(summary_table(study_folder.path))
+    print_line(f"wrote {written}")

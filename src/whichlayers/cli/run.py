@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whichlayers.cli.format import console, stderr_console
+from whichlayers.cli.format import console, print_line, stderr_console
 from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.cli.progress import ProgressDisplay
 from whichlayers.text import counted, format_duration
@@ -69,11 +69,8 @@ def run(
                 on_event=display,
             )
     except KeyboardInterrupt:
-        err.print(
-            f"interrupted; finished trials are kept. Resume with: whichlayers run {folder}",
-            style="yellow",
-            soft_wrap=True,
-            highlight=False,
+        print_line(
+            f"interrupted; finished trials are kept. Resume with: whichlayers run {folder}", "yellow", err
         )
         raise typer.Exit(130) from None
     _print_summary(summary, quiet)
@@ -85,25 +82,18 @@ def _print_summary(summary: RunSummary, quiet: bool) -> None:
     """Print the table of results, the number of trials done and failed, and what to do next."""
     from whichlayers.report.terminal import summary_table
 
-    out = console()
     if summary.done and not quiet:
-        out.print(summary_table(summary.folder))
+        console().print(summary_table(summary.folder))
     text = "nothing to run"
     if summary.ran:
         text = f"ran {counted(summary.ran, 'trial')} in {format_duration(summary.seconds)}"
     total, verb = counted(summary.trials, "trial"), "is" if summary.trials == 1 else "are"
-    out.print(
-        f"{text}; {summary.done:,} of {total} of the study {verb} done",
-        soft_wrap=True,
-        highlight=False,
-    )
+    print_line(f"{text}; {summary.done:,} of {total} of the study {verb} done")
     if summary.failed:
-        out.print(
+        print_line(
             f"{counted(summary.failed, 'trial')} failed; for the errors: whichlayers status {summary.folder}; to"
             f" retry: whichlayers run {summary.folder} --retry-failed",
-            style="red",
-            soft_wrap=True,
-            highlight=False,
+            "red",
         )
     if summary.done:
-        out.print(f"for a report: whichlayers report {summary.folder}", soft_wrap=True, highlight=False)
+        print_line(f"for a report: whichlayers report {summary.folder}")
