@@ -31,15 +31,11 @@ from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask, tokenize
 from whichlayers.models.families import Anatomy
 from whichlayers.models.head import build_classifier
 from whichlayers.models.surgery import reorder
+from whichlayers.probes.evaluation import predict
 from whichlayers.probes.extract_sentences import extract, select_rows
-from whichlayers.probes.linear_probe import (
-    FittedSentenceProbe,
-    ProbeJob,
-    SentenceStates,
-    fit,
-    held_out_count,
-    predict,
-)
+from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.probe_specs import FittedProbe, held_out_count
+from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
 from whichlayers.text import counted
 from whichlayers.trial import Probe
 
@@ -128,16 +124,16 @@ def describe(options: argparse.Namespace, depth: int, size: int, held: int, dev:
 
 def probe_once(
     encoder, data: TokenizedTask, jobs: list[ProbeJob]
-) -> tuple[list[FittedSentenceProbe], list[float], int, Seconds]:
+) -> tuple[list[FittedProbe], list[float], int, Seconds]:
     """Extract once and fit all probes; returns probes, dev accuracies, examples encoded, and time."""
     start = Seconds.now()
     train, dev = data.train, data.evals[""]
     encoded: list[int] = []
     states = [
-        SentenceStates(extract(encoder, split, data.pad_id, on_rows=encoded.append)) for split in (train, dev)
+        HiddenStates(extract(encoder, split, data.pad_id, on_rows=encoded.append)) for split in (train, dev)
     ]
-    fitted = fit(states[0], train.labels, jobs, data.n_outputs)
-    outputs = predict(states[1], fitted, [job.probe.layer for job in jobs])
+    fitted = fit_sentence_probes(states[0], train.labels, jobs, data.n_outputs)
+    outputs = predict(states[1], fitted)
     accuracies = [score(["accuracy"], o.argmax(-1).numpy(), dev.labels)["accuracy"] for o in outputs]
     return fitted, accuracies, sum(encoded), Seconds.now() - start
 

@@ -20,11 +20,13 @@ from common import Seconds, load_model, make_parser, quiet
 from neurox.interpretation import linear_probe as neurox
 
 from whichlayers.data.conll import TaggedCorpus, read_conll
-from whichlayers.probes.elastic_net import ProbeSpec, accuracies, fit_probes
+from whichlayers.probes.evaluation import accuracies
 from whichlayers.probes.extract_words import extract_words
+from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.neuron_ranking import neuron_count, rank_by_weight, top_neurons
+from whichlayers.probes.probe_specs import ProbeSpec
+from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.tags import tag_ids, training_tags
-from whichlayers.probes.word_states import WordStates
 
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 
@@ -35,7 +37,7 @@ def main() -> None:
     corpus = first_words(read_conll(options.file, tag_column=options.column), options.words)
     activations = extract_words(*load_model(options.model), corpus)
     tags = training_tags(corpus)
-    states, labels = WordStates(activations.states), tag_ids(corpus, tags)
+    states, labels = HiddenStates(activations.states), tag_ids(corpus, tags)
     [probe] = fit_probes(states, labels, len(tags), [ProbeSpec(states.all_neurons(), options.l1, options.l2)])
     started = Seconds.now()
     ours = rank_by_weight(probe.weight)

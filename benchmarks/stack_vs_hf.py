@@ -214,8 +214,12 @@ def stacked(data: TokenizedTask, trials: int, limits: dict[str, float], steps: i
     assert graphs is not None
     wanted = set(trainer.step_runner.sizes[: steps + 60].tolist())
     first_replay = 0.0
-    while not (wanted <= set(graphs) and replayed >= 3):  # until every length is captured
-        known = int(trainer.step_runner.sizes[at]) in graphs
+
+    def captured() -> set[int]:
+        return {size for size, step in graphs.items() if step.graph is not None}
+
+    while not (wanted <= captured() and replayed >= 3):
+        known = int(trainer.step_runner.sizes[at]) in captured()
         trainer.step_runner(at)
         at, replayed = at + 1, replayed + known
         if known and not first_replay:

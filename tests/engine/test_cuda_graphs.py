@@ -76,7 +76,7 @@ class FakeGraph:
 @pytest.fixture
 def cuda(monkeypatch):
     FakeGraph.replays = 0
-    stream = SimpleNamespace(wait_stream=lambda other: None)
+    stream = SimpleNamespace(wait_stream=lambda other: None, device=None)
     state = SimpleNamespace(error=None, trainer=None)
 
     @contextlib.contextmanager
@@ -88,7 +88,7 @@ def cuda(monkeypatch):
         state.trainer.capturing = False
 
     for name, value in {
-        "Stream": lambda: stream, "current_stream": lambda: stream, "synchronize": lambda: None,
+        "Stream": lambda: stream, "current_stream": lambda device: stream, "synchronize": lambda: None,
         "stream": lambda s: contextlib.nullcontext(), "CUDAGraph": FakeGraph, "graph": graph,
         "graph_pool_handle": lambda: 1,
     }.items():  # fmt: skip

@@ -13,7 +13,7 @@ import transformers as tf
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from whichlayers.data.conll import TaggedCorpus, TaggedSentence
-from whichlayers.probes.word_probe import run_word_probes
+from whichlayers.probes.run_word_probes import run_word_probes
 
 WORD_FAMILIES = ("bert", "roberta", "xlnet", "distilbert", "electra", "mpnet")
 TEXT = (

@@ -27,21 +27,14 @@ from whichlayers.data.batches import subset
 from whichlayers.data.conll import TaggedCorpus, TaggedSentence
 from whichlayers.data.corpora import Corpus
 from whichlayers.probes.activations import ActivationStore
-from whichlayers.probes.elastic_net import (
-    ProbeSpec,
-    ProbeTraining,
-    accuracies,
-    code_lengths,
-    fit_probes,
-    layer_specs,
-    tag_accuracies,
-)
+from whichlayers.probes.evaluation import accuracies, code_lengths, predict, tag_accuracies
 from whichlayers.probes.extract_sentences import extract
 from whichlayers.probes.extract_words import extract_words
-from whichlayers.probes.linear_probe import ProbeJob, SentenceStates, fit, predict
+from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.mdl import online_code
-from whichlayers.probes.sentence_probe import run_probes
-from whichlayers.probes.word_states import WordStates
+from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining, layer_specs
+from whichlayers.probes.probe_trainer import fit_probes
+from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes, run_probes
 from whichlayers.trial import Probe, Trial, WordProbe
 
 FILE = Path(__file__).parent / "fixtures" / "numbers.npz"
@@ -111,11 +104,10 @@ def sentence_probes() -> Numbers:
             if kind == "regression":
                 probes.append(dataclasses.replace(probes[0], lr=1e30))  # diverges
             jobs = [ProbeJob(probe, seed, subset(N, 60, seed)) for probe in probes for seed in (0, 5)]
-            fitted = fit(SentenceStates(states), labels, jobs, outputs, kind)
+            fitted = fit_sentence_probes(HiddenStates(states), labels, jobs, outputs, kind)
             failed = [probe.error is not None for probe in fitted]
             assert failed == [probe.lr > 1 for probe in probes for _ in (0, 5)]
             good = [probe for probe in fitted if probe.error is None]
-            layers = [job.probe.layer for job in jobs][: len(good)]
             found |= {
                 f"sentence/{kind}/{held_out}/{name}": value
                 for name, value in {
@@ -123,7 +115,7 @@ def sentence_probes() -> Numbers:
                     "bias": np.stack([probe.bias.numpy() for probe in good]),
                     "epochs": np.array([(probe.epoch, probe.epochs_run) for probe in fitted]),
                     "losses": np.array([(probe.train_loss, probe.held_out_loss) for probe in good]),
-                    "outputs": predict(SentenceStates(test), good, layers).numpy(),
+                    "outputs": predict(HiddenStates(test), good).numpy(),
                 }.items()
             }
     return found
@@ -137,7 +129,7 @@ def word_probes() -> Numbers:
         for part in (states, test)
     )
     test_labels[:, :3] = -1  # unseen tags
-    plain, half = WordStates(states), WordStates(states.astype(np.float16))
+    plain, half = HiddenStates(states), HiddenStates(states.astype(np.float16))
     scaled = plain.standardize(plain.compute_scale())
     specs = [
         *layer_specs(plain, seeds=(0, 3), l1=(0.0, 1e-3), l2=(0.0, 1e-2), tasks=(0, 1)),
@@ -159,7 +151,7 @@ def word_probes() -> Numbers:
     found: Numbers = {}
     for name, (inputs, training, rows) in calls.items():
         probes = fit_probes(inputs, labels, CLASSES, specs, training, rows=rows)
-        inputs = WordStates(test, scale=inputs.scale)
+        inputs = HiddenStates(test, scale=inputs.scale)
         found |= {
             f"word/{name}/weight": np.concatenate([probe.weight.numpy() for probe in probes]),
             f"word/{name}/bias": np.stack([probe.bias.numpy() for probe in probes]),

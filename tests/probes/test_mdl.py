@@ -9,9 +9,10 @@ import torch
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes import mdl
-from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, fit_probes
+from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.mdl import PORTIONS, online_code
-from whichlayers.probes.word_states import WordStates
+from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
+from whichlayers.probes.probe_trainer import fit_probes
 
 TAGS = 4
 
@@ -21,7 +22,7 @@ def synthetic_data(signal, n=800):
     labels = rng.integers(0, TAGS, n)
     states = rng.normal(size=(n, 6)).astype(np.float32)
     states[:, :TAGS] += signal * np.eye(TAGS, dtype=np.float32)[labels]
-    return WordStates(states), labels
+    return HiddenStates(states), labels
 
 
 def test_bits_against_a_loop(monkeypatch):

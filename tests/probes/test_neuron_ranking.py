@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from whichlayers.errors import WhichlayersError
+from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.neuron_ranking import (
     bottom_neurons,
     neuron_count,
@@ -20,7 +21,6 @@ from whichlayers.probes.neuron_ranking import (
     top_neurons,
     top_neurons_per_tag,
 )
-from whichlayers.probes.word_states import WordStates
 
 
 def smallest_set(column, mass):
@@ -97,14 +97,14 @@ def test_probeless_ranking(monkeypatch):
     flat = states.reshape(60, -1)
     means = {tag: flat[labels == tag].mean(0) for tag in (0, 1, 3)}
     overall = sum(np.abs(means[a] - means[b]) for a, b in itertools.combinations(means, 2))
-    assert rank_probeless(WordStates(states), labels, 4).tolist() == np.argsort(-overall).tolist()
-    by_tag = rank_probeless_per_tag(WordStates(states), labels, 4)
+    assert rank_probeless(HiddenStates(states), labels, 4).tolist() == np.argsort(-overall).tolist()
+    by_tag = rank_probeless_per_tag(HiddenStates(states), labels, 4)
     for tag in means:
         distance = sum(np.abs(means[tag] - other) for other in means.values())
         assert by_tag[tag].tolist() == np.argsort(-distance).tolist()
     rows = np.arange(30)
-    few = rank_probeless(WordStates(states), labels, 4, rows)
-    assert few.tolist() == rank_probeless(WordStates(states[:30]), labels[:30], 4).tolist()
+    few = rank_probeless(HiddenStates(states), labels, 4, rows)
+    assert few.tolist() == rank_probeless(HiddenStates(states[:30]), labels[:30], 4).tolist()
 
 
 def test_sets():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, accuracies, fit_probes
+from whichlayers.probes.evaluation import accuracies
+from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.neuron_ranking import bottom_neurons, neurons_per_layer, rank_by_weight, top_neurons
 from whichlayers.probes.neuron_selection import (
     MinimalSetSearch,
@@ -13,7 +14,8 @@ from whichlayers.probes.neuron_selection import (
     retrained_accuracies,
     search_lambdas,
 )
-from whichlayers.probes.word_states import WordStates
+from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
+from whichlayers.probes.probe_trainer import fit_probes
 
 LAYERS, HIDDEN, TAGS = 3, 10, 4
 SALIENT = np.array([11, 13, 15, 17])  # in layer 1, one neuron per tag
@@ -25,7 +27,7 @@ def synthetic_data(n, seed):
     labels = rng.integers(0, TAGS, n)
     states = rng.normal(size=(n, LAYERS * HIDDEN)).astype(np.float32)
     states[:, SALIENT] += 3 * np.eye(TAGS, dtype=np.float32)[labels]
-    return WordStates(states.reshape(n, LAYERS, HIDDEN)), labels
+    return HiddenStates(states.reshape(n, LAYERS, HIDDEN)), labels
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def test_a_pair_that_costs_the_whole_probe_its_accuracy_is_not_chosen():
         rng = np.random.default_rng(seed)
         labels, codes = rng.integers(0, TAGS, n), np.random.default_rng(9).normal(size=(TAGS, 30))
         states = rng.normal(size=(n, 30)) + 0.6 * codes[labels]
-        return WordStates(states.astype(np.float32).reshape(n, LAYERS, HIDDEN)), labels
+        return HiddenStates(states.astype(np.float32).reshape(n, LAYERS, HIDDEN)), labels
 
     [grid] = search_lambdas(*weak(500, 0), *weak(300, 1), TAGS, l1=(0.2, 1e-3), l2=(0.0,), training=TRAINING)
     harsh, mild = grid.points
@@ -78,7 +80,7 @@ def test_a_pair_that_costs_the_whole_probe_its_accuracy_is_not_chosen():
 
 def test_a_diverging_probe_is_not_chosen(data):
     states = data[0].flat.clone()
-    inputs = WordStates(states.view(-1, LAYERS, HIDDEN))
+    inputs = HiddenStates(states.view(-1, LAYERS, HIDDEN))
     [grid] = search_lambdas(
         inputs, *data[1:], l1=(0.0, float("inf")), l2=(0.0,), training=ProbeTraining(epochs=2)
     )

@@ -12,13 +12,15 @@ from word_models import word_encoder_of, word_probe_results, word_tokenizer_of
 from whichlayers.data.conll import TaggedCorpus, TaggedSentence
 from whichlayers.data.corpora import Corpus
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes import word_probe
+from whichlayers.probes import run_word_probes as word_probe
 from whichlayers.probes.activations import ActivationStore
-from whichlayers.probes.elastic_net import ProbeSpec, accuracies, fit_probes
+from whichlayers.probes.evaluation import accuracies
+from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.probe_specs import ProbeSpec
+from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.probing_dataset import ProbingDataset, training_settings
+from whichlayers.probes.run_word_probes import ENCODER_FRACTION, run_word_probes
 from whichlayers.probes.steps import WORD_PROBE_STEPS
-from whichlayers.probes.word_probe import ENCODER_FRACTION, run_word_probes
-from whichlayers.probes.word_states import WordStates
 from whichlayers.trial import Trial, WordProbe
 
 WORDS = ("the", "cat", "sat", "on", "the", "mat", "and", "dogs", "were", "running", "home", ".")
@@ -73,7 +75,7 @@ def test_the_last_tenth_of_the_sentences_is_held_out(tmp_path):
     dataset = dataset_of(corpus, tmp_path)
     fit, fit_labels, dev, dev_labels = dataset.selection_splits
     first = sum(len(s.words) for s in corpus.train.sentences[:18])
-    assert (fit.n_words, dev.n_words) == (first, corpus.train.n_words - first)
+    assert (fit.n_examples, dev.n_examples) == (first, corpus.train.n_words - first)
     assert torch.equal(torch.cat([fit.flat, dev.flat]), dataset.train.flat)
     assert (fit.n_layers, fit.hidden_size) == (dataset.train.n_layers, dataset.train.hidden_size)
     np.testing.assert_array_equal(np.concatenate([fit_labels, dev_labels]), dataset.labels["train"])
@@ -84,15 +86,15 @@ def test_with_dev_sentences_nothing_is_held_out(tmp_path):
     fit, fit_labels, dev, dev_labels = dataset.selection_splits
     assert fit is dataset.train
     assert fit_labels is dataset.labels["train"]
-    assert (dev.n_words, len(dev_labels)) == (tagged(4).n_words,) * 2
+    assert (dev.n_examples, len(dev_labels)) == (tagged(4).n_words,) * 2
 
 
 def test_a_slice_of_rows_shares_memory():
     states = np.arange(5 * 3 * 2, dtype=np.float32).reshape(5, 3, 2)
-    part = WordStates(states).slice_rows(slice(2, None))
-    expected = WordStates(states[2:].copy())
+    part = HiddenStates(states).slice_rows(slice(2, None))
+    expected = HiddenStates(states[2:].copy())
     assert torch.equal(part.flat, expected.flat)
-    assert (part.n_words, part.n_layers, part.hidden_size) == (3, 3, 2)
+    assert (part.n_examples, part.n_layers, part.hidden_size) == (3, 3, 2)
     states[2] = 7
     assert (part.flat[0] == 7).all()
 

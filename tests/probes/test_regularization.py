@@ -12,8 +12,8 @@ from word_models import random_words
 from whichlayers.data.conll import TaggedCorpus
 from whichlayers.data.corpora import Corpus
 from whichlayers.probes import regularization
-from whichlayers.probes.elastic_net import ProbeTraining
 from whichlayers.probes.neuron_selection import GridPoint, search_lambdas
+from whichlayers.probes.probe_specs import ProbeTraining
 from whichlayers.probes.regularization import LambdaSearch, save_lambdas, search_key
 
 

@@ -1,7 +1,7 @@
 """Run training steps eagerly, with compiled layers, or as replays of captured CUDA graphs.
 
-One encoder layer is compiled, and its code serves all layers. Each size of a step is captured once, after it has run
-eagerly a few times; these warm-up runs are ordinary training steps.
+`GraphedStep` captures and replays any step. `StepRunner` runs the steps of a stack with it: each size of a step is
+captured once. `BatchSteps` runs those of small probes. One encoder layer is compiled, and its code serves all layers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,9 +28,97 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WARMUP_STEPS = 2  # eager steps of a size before it is captured
+BATCH_WARMUP_STEPS = 3  # eager steps of BatchSteps before they are captured
+MIN_STEPS_TO_CAPTURE = 256  # of BatchSteps
 COMPILE_SECONDS, CAPTURE_SECONDS = 18.0, 0.5  # for a size that is new in this process, for any size
 FLOP_PER_WEIGHT = 6  # per token: forward, and the two matrix products of backward
 FLOP_PER_SECOND = 250e12  # of a large GPU in a training step
+
+
+class GraphedStep:
+    """Runs a step eagerly a few times, then as replays of its CUDA graph.
+
+    The eager runs are ordinary steps, on a side stream as capturing requires; capturing computes nothing. A step that
+    cannot be captured keeps running eagerly.
+
+    Args:
+        step: Reads and writes the same tensors each time; everything that changes between steps is on the device.
+        warmup_steps: Number of eager runs before the step is captured.
+        stream: The side stream.
+        pool: Memory pool shared with other graphs. Default: a pool of its own.
+    """
+
+    def __init__(self, step: Callable[[], None], warmup_steps: int, stream: Any, pool: Any = None):
+        self.step, self.warmup_steps, self.stream, self.pool = step, warmup_steps, stream, pool
+        self.eager_steps = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.capture_failed = False
+
+    def __call__(self) -> None:
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        if self.capture_failed:
+            self.step()
+            return
+        current = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            self.step()
+        current.wait_stream(self.stream)
+        self.eager_steps += 1
+        if self.eager_steps >= self.warmup_steps:
+            self._capture()
+
+    def _capture(self) -> None:
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                self.step()
+        except RuntimeError as error:  # capturing computes nothing: what the step writes to is unchanged
+            if is_out_of_memory(error):
+                raise
+            self.capture_failed = True
+            log.warning(
+                "a training step cannot be captured as a CUDA graph; it runs eagerly, which is slower: %s",
+                str(error).strip().splitlines()[0],
+            )
+        else:
+            self.graph = graph
+
+
+class BatchSteps:
+    """Runs a step over consecutive batches of equal size, as a CUDA graph where that is faster.
+
+    With few examples or few neurons per step the GPU waits for the host to launch some twenty kernels; a captured step
+    takes one launch.
+
+    Args:
+        step: Called with the offset of the batch, 0-d, on the device.
+        batch_size: Distance between the offsets of two batches.
+        device: Where the step runs. Only steps on a CUDA device are captured.
+        total_steps: Number of steps that will be run; the step is captured if there are enough of them.
+    """
+
+    def __init__(
+        self, step: Callable[[torch.Tensor], None], batch_size: int, device: torch.device, total_steps: int
+    ):
+        self.offset = offset = torch.zeros((), dtype=torch.int64, device=device)
+
+        def run_one() -> None:
+            step(offset)
+            offset.add_(batch_size)
+
+        self.run_one: Callable[[], None] = run_one
+        if device.type == "cuda" and total_steps >= MIN_STEPS_TO_CAPTURE:
+            self.run_one = GraphedStep(run_one, BATCH_WARMUP_STEPS, torch.cuda.Stream(device))
+
+    def run(self, steps: int) -> None:
+        """Run this many steps, starting with the batch at offset 0."""
+        self.offset.zero_()
+        for _ in range(steps):
+            self.run_one()
 
 
 class StepRunner:
@@ -45,10 +133,9 @@ class StepRunner:
 
     def __init__(self, trainer: StackTrainer, compiled: bool, graphs: bool, similar_stacks: int = 1):
         self.trainer = trainer
-        self.graphs: dict[int, torch.cuda.CUDAGraph] | None = {} if graphs else None
-        self.eager_steps: Counter[int] = Counter()
-        self.pool: Any = None
+        self.graphs: dict[int, GraphedStep] | None = {} if graphs else None  # by size
         self.stream: Any = torch.cuda.Stream() if graphs else None
+        self.pool: Any = torch.cuda.graph_pool_handle() if graphs else None
         loader = trainer.train_loader
         # (steps,) size of each step: tokens of a trial if packed, else the length that sequences are padded to
         self.sizes = loader.step_tokens if trainer.packed else loader.step_lengths
@@ -71,39 +158,14 @@ class StepRunner:
         if self.graphs is None:
             self.trainer.train_step(size)
             return
-        if size in self.graphs:
-            self.graphs[size].replay()
-            return
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
-            self.trainer.train_step(size)
-        torch.cuda.current_stream().wait_stream(self.stream)
-        self.eager_steps[size] += 1
-        if self.eager_steps[size] >= WARMUP_STEPS:
-            self._capture(size)
-
-    def _capture(self, size: int) -> None:
-        """Capture a training step of this size; on failure, run all further steps eagerly."""
-        assert self.graphs is not None
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        if self.pool is None:
-            self.pool = torch.cuda.graph_pool_handle()
-        try:
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                self.trainer.train_step(size)
-        except RuntimeError as error:  # capturing computes nothing: the state of the trainer is unchanged
-            if is_out_of_memory(error):
-                raise
+        graphed = self.graphs.get(size)
+        if graphed is None:
+            train_step = functools.partial(self.trainer.train_step, size)
+            graphed = GraphedStep(train_step, WARMUP_STEPS, self.stream, self.pool)
+            self.graphs[size] = graphed
+        graphed()
+        if graphed.capture_failed:  # other sizes would fail as well: run all further steps eagerly
             self.graphs = None
-            first_line = str(error).strip().splitlines()[0]
-            log.warning(
-                "the training step of this model cannot be captured as a CUDA graph; it runs eagerly, which is"
-                " slower: %s",
-                first_line,
-            )
-        else:
-            self.graphs[size] = graph
 
 
 # sizes of steps for which compiled code exists, by (weights in layers, trials, batch size, packed)

@@ -142,7 +142,7 @@ def check_stackable(trials: Sequence[Trial], family: str | None = None, depth: i
         raise WhichlayersError("a stack needs at least one trial, got none")
     if any(trial.kind == "probe" for trial in trials):
         raise WhichlayersError(
-            "cannot finetune a probe of a frozen model: use whichlayers.probes.sentence_probe"
+            "cannot finetune a probe of a frozen model: use whichlayers.probes.run_sentence_probes"
         )
     if any(trial.kind == "word_probe" for trial in trials):
         raise WhichlayersError(

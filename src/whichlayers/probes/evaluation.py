@@ -1,4 +1,4 @@
-"""Scores of trained word probes: accuracy, accuracy per tag and code length.
+"""Outputs and scores of trained probes: accuracy, accuracy per tag and code length.
 
 The hidden states are read once, in blocks; probes that read the same neurons are columns of one matrix product.
 Counts stay on the device until the end.
@@ -6,15 +6,15 @@ Counts stay on the device until the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.probe_batching import FittedProbe, ProbeGroup, group_probes
-from whichlayers.probes.word_states import WordStates, gather_neurons, matmul_precision
+from whichlayers.probes.hidden_states import HiddenStates, gather_neurons, matmul_precision
+from whichlayers.probes.probe_specs import FittedProbe, ProbeGroup, group_probes
 from whichlayers.text import counted
 
 ROWS_PER_BLOCK = 4096
@@ -24,27 +24,38 @@ OUTPUT_BYTES = 1 << 27  # maximum size of the outputs of a block
 BlockStatistic = Callable[[Tensor, Tensor], Tensor]
 
 
+def predict(states: HiddenStates, probes: Sequence[FittedProbe]) -> Tensor:
+    """Outputs of every probe for every example, (P, n, C), on the host."""
+    found = torch.empty(len(probes), states.n_examples, probes[0].weight.shape[1])
+    for groups in _group(states, probes):
+        for block, outputs in _outputs_by_block(states, probes, groups, None):
+            on_host = outputs.cpu()  # (U, b, G, C)
+            for u, group in enumerate(groups):
+                found[list(group.indices), block] = on_host[u].transpose(0, 1)
+    return found
+
+
 def accuracies(
-    states: WordStates, labels: np.ndarray, probes: Sequence[FittedProbe], rows: np.ndarray | None = None
+    states: HiddenStates, labels: np.ndarray, probes: Sequence[FittedProbe], rows: np.ndarray | None = None
 ) -> np.ndarray:
     """Accuracy of each probe, (P,); NaN for a probe that failed to train.
 
     Args:
-        states: Hidden states of n words.
+        states: Hidden states of n examples.
         labels: (n,) or (tasks, n); a tag that does not occur in training is -1 and counts as an error.
         probes: The probes to score.
-        rows: Words to score on. Default: all.
+        rows: Examples to score on. Default: all.
     """
 
     def count_correct(outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).sum(1)
 
-    n = states.n_words if rows is None else len(rows)
+    n = states.n_examples if rows is None else len(rows)
     return _sum_over_rows(states, labels, probes, rows, count_correct) / n
 
 
 def tag_accuracies(
-    states: WordStates,
+    states: HiddenStates,
     labels: np.ndarray,
     probes: Sequence[FittedProbe],
     n_tags: int,
@@ -68,7 +79,7 @@ def tag_accuracies(
 
 
 def code_lengths(
-    states: WordStates, labels: np.ndarray, probes: Sequence[FittedProbe], rows: np.ndarray | None = None
+    states: HiddenStates, labels: np.ndarray, probes: Sequence[FittedProbe], rows: np.ndarray | None = None
 ) -> np.ndarray:
     """Sum of -ln p(tag) over the words for each probe, (P,), in nats; infinite if a tag does not occur in training."""
 
@@ -80,7 +91,7 @@ def code_lengths(
 
 
 def _sum_over_rows(
-    states: WordStates,
+    states: HiddenStates,
     labels: np.ndarray,
     probes: Sequence[FittedProbe],
     rows: np.ndarray | None,
@@ -91,59 +102,59 @@ def _sum_over_rows(
         return np.zeros(0)
     label_matrix = np.atleast_2d(np.asarray(labels, np.int64))
     n_tags = probes[0].weight.shape[1]
-    if label_matrix.shape[1] != states.n_words:
+    if label_matrix.shape[1] != states.n_examples:
         raise WhichlayersError(
-            f"there are {counted(states.n_words, 'word')} but {counted(label_matrix.shape[1], 'label')}; "
-            "every word needs exactly one label"
+            f"there are {counted(states.n_examples, 'example')} but {counted(label_matrix.shape[1], 'label')}; "
+            "every example needs exactly one label"
         )
     if label_matrix.max() >= n_tags:
         raise WhichlayersError(
             f"invalid label {label_matrix.max()}: the probes predict 0 to {n_tags - 1}, and -1 is an unseen tag"
         )
     on_device = torch.from_numpy(label_matrix).to(states.device)
-    specs = [probe.spec for probe in probes]
-    for spec in specs:
-        states.check_neurons(spec.neurons)
     totals: dict[int, Tensor] = {}
-    with torch.no_grad():
-        for groups in group_probes(specs, n_tags, ROWS_PER_BLOCK, states.device, by_seed=False):
-            found = _sum_of_groups(states, on_device, probes, groups, rows, statistic).cpu()
-            totals |= {p: found[u, g] for u, group in enumerate(groups) for g, p in enumerate(group.indices)}
+    for groups in _group(states, probes):
+        tasks = [[probes[p].spec.task for p in group.indices] for group in groups]
+        task_of = torch.tensor(tasks, device=states.device)  # (U, G)
+        total: Tensor | float = 0.0
+        for block, outputs in _outputs_by_block(states, probes, groups, rows):
+            total = statistic(outputs, on_device[:, block][task_of].transpose(1, 2)) + total
+        assert isinstance(total, Tensor)
+        found = total.cpu()
+        totals |= {p: found[u, g] for u, group in enumerate(groups) for g, p in enumerate(group.indices)}
     values = torch.stack([totals[p].double() for p in range(len(probes))]).numpy()
     values[[probe.error is not None for probe in probes]] = np.nan
     return values
 
 
-def _sum_of_groups(
-    states: WordStates,
-    labels: Tensor,
-    probes: Sequence[FittedProbe],
-    groups: list[ProbeGroup],
-    rows: np.ndarray | None,
-    statistic: BlockStatistic,
-) -> Tensor:
-    """The statistic summed over rows for U groups of G probes, (U, G) or (U, G, C); labels are (tasks, n).
+def _group(states: HiddenStates, probes: Sequence[FittedProbe]) -> Iterator[list[ProbeGroup]]:
+    """Groups of probes that read the same neurons, whatever their seed."""
+    specs = [probe.spec for probe in probes]
+    for spec in specs:
+        states.check_neurons(spec.neurons)
+    n_outputs = probes[0].weight.shape[1]
+    return group_probes(specs, n_outputs, ROWS_PER_BLOCK, states.device, for_training=False)
 
-    d is the number of neurons that a probe reads, C the number of tags and K = G * C.
+
+def _outputs_by_block(
+    states: HiddenStates, probes: Sequence[FittedProbe], groups: list[ProbeGroup], rows: np.ndarray | None
+) -> Iterator[tuple[slice | Tensor, Tensor]]:
+    """Yields (rows of a block (b,), outputs (U, b, G, C)) of U groups of G probes.
+
+    d is the number of neurons that a probe reads, C the number of outputs and K = G * C.
     """
     device, width = states.device, len(groups[0].indices)
     weight, bias = (  # (U, d, K), (U, 1, K)
         torch.stack([torch.cat([part(probes[p]) for p in g.indices], -1) for g in groups]).to(device)
         for part in (lambda probe: probe.weight, lambda probe: probe.bias[None])
     )
-    task_of = torch.tensor([[probes[p].spec.task for p in g.indices] for g in groups], device=device)
     which = None if rows is None else torch.from_numpy(np.asarray(rows, np.int64)).to(device)
-    n = states.n_words if which is None else len(which)
+    n = states.n_examples if which is None else len(which)
     size = max(1, min(ROWS_PER_BLOCK, OUTPUT_BYTES // (4 * bias.numel())))
-    total: Tensor | None = None
-    with matmul_precision("float32", device):
-        for start in range(0, n, size):
-            block = slice(start, start + size) if which is None else which[start : start + size]
-            block_rows = [states.rows(block)] * len(groups)
-            inputs = gather_neurons(block_rows, [group.neurons for group in groups])  # (U, b, d)
-            outputs = torch.baddbmm(bias, inputs, weight).unflatten(-1, (width, -1))  # (U, b, G, C)
-            targets = labels[:, block][task_of].transpose(1, 2)  # (U, b, G)
-            found = statistic(outputs, targets)
-            total = found if total is None else total + found
-    assert total is not None
-    return total
+    for start in range(0, n, size):
+        block = slice(start, start + size) if which is None else which[start : start + size]
+        block_rows = [states.rows(block)] * len(groups)
+        inputs = gather_neurons(block_rows, [group.neurons for group in groups])  # (U, b, d)
+        with matmul_precision("float32", device):
+            outputs = torch.baddbmm(bias, inputs, weight)
+        yield block, outputs.unflatten(-1, (width, -1))

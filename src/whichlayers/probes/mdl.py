@@ -18,9 +18,11 @@ import numpy as np
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, code_lengths, fit_probes
+from whichlayers.probes.evaluation import code_lengths
+from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
+from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.steps import OnProgress
-from whichlayers.probes.word_states import WordStates
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 MIN_STEPS = 100  # minimum number of training steps; `epochs` is increased for small portions
@@ -45,7 +47,7 @@ class CodeLength:
 
 
 def online_code(
-    states: WordStates,
+    states: HiddenStates,
     labels: np.ndarray,
     n_tags: int,
     specs: Sequence[ProbeSpec],
@@ -68,8 +70,8 @@ def online_code(
     training = training or ProbeTraining()
     if n_tags < 2:
         raise WhichlayersError(f"n_tags = {n_tags}: an online code needs at least 2 tags")
-    ends = _portion_ends(portions, states.n_words)
-    orders = {s.seed: rng.permutation(s.seed, "online code", states.n_words) for s in specs}
+    ends = _portion_ends(portions, states.n_examples)
+    orders = {s.seed: rng.permutation(s.seed, "online code", states.n_examples) for s in specs}
     portion_bits: list[list[float]] = [[ends[0] * math.log2(n_tags)] for _ in specs]
     for start, end in itertools.pairwise(ends):
         seen = {seed: order[:start] for seed, order in orders.items()}
@@ -81,7 +83,7 @@ def online_code(
                 portion_bits[p].append(value / math.log(2))
         if on_progress is not None:
             on_progress(len(specs))
-    uniform = states.n_words * math.log2(n_tags)
+    uniform = states.n_examples * math.log2(n_tags)
     return [CodeLength(sum(bits), uniform, tuple(bits)) for bits in portion_bits]
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.word_states import WordStates
+from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.text import counted
 
 STEPS = 100  # of the mass p, from 0 to 1
@@ -65,7 +65,7 @@ def top_neurons_per_tag(weight: Tensor | np.ndarray, mass: float) -> list[np.nda
 
 
 def rank_probeless(
-    states: WordStates, labels: np.ndarray, n_tags: int, rows: np.ndarray | None = None
+    states: HiddenStates, labels: np.ndarray, n_tags: int, rows: np.ndarray | None = None
 ) -> np.ndarray:
     """Probeless ranking, (neurons,): by the sum over all pairs of tags of the distance between the tags' means."""
     means = np.sort(_tag_means(states, labels, n_tags, rows), 0)  # (tags that occur, D)
@@ -76,7 +76,7 @@ def rank_probeless(
 
 
 def rank_probeless_per_tag(
-    states: WordStates, labels: np.ndarray, n_tags: int, rows: np.ndarray | None = None
+    states: HiddenStates, labels: np.ndarray, n_tags: int, rows: np.ndarray | None = None
 ) -> np.ndarray:
     """For each tag by the sum of the distances between its mean and those of the other tags, (C, neurons)."""
     means = _tag_means(states, labels, n_tags, rows, keep_all=True)
@@ -160,10 +160,10 @@ def _mass_before(mass: np.ndarray) -> np.ndarray:
 
 
 def _tag_means(
-    states: WordStates, labels: np.ndarray, n_tags: int, rows: np.ndarray | None, keep_all: bool = False
+    states: HiddenStates, labels: np.ndarray, n_tags: int, rows: np.ndarray | None, keep_all: bool = False
 ) -> np.ndarray:
     """Mean hidden state of each tag, (tags, D) float64; tags that do not occur are dropped, or NaN if `keep_all`."""
-    which = np.arange(states.n_words) if rows is None else rows
+    which = np.arange(states.n_examples) if rows is None else rows
     total = torch.zeros(n_tags, states.n_neurons, dtype=torch.float64, device=states.device)
     for start in range(0, len(which), ROWS_PER_BLOCK):
         block = which[start : start + ROWS_PER_BLOCK]

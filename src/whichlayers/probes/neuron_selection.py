@@ -21,10 +21,12 @@ import numpy as np
 import torch
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.elastic_net import FittedProbe, ProbeSpec, ProbeTraining, accuracies, fit_probes
+from whichlayers.probes.evaluation import accuracies
+from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.neuron_ranking import NeuronRanking, neuron_count, rank_by_weight, top_neurons
+from whichlayers.probes.probe_specs import FittedProbe, ProbeSpec, ProbeTraining
+from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.steps import OnProgress
-from whichlayers.probes.word_states import WordStates
 
 LAMBDAS = (0.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 FRACTIONS = tuple(percent / 100 for percent in range(1, 101))
@@ -51,9 +53,9 @@ class LambdaGrid:
 
 
 def search_lambdas(
-    train: WordStates,
+    train: HiddenStates,
     train_labels: np.ndarray,
-    dev: WordStates,
+    dev: HiddenStates,
     dev_labels: np.ndarray,
     n_tags: int,
     *,
@@ -85,7 +87,7 @@ def search_lambdas(
 
 
 def _evaluate_grid(
-    probes: Sequence[FittedProbe], dev: WordStates, dev_labels: np.ndarray, fraction: float
+    probes: Sequence[FittedProbe], dev: HiddenStates, dev_labels: np.ndarray, fraction: float
 ) -> LambdaGrid:
     """Score the probes of one seed, with all neurons and with the top `fraction` of them, and select the best."""
     neurons = probes[0].spec.neurons
@@ -117,9 +119,9 @@ def keep_neurons(probe: FittedProbe, indices: np.ndarray) -> FittedProbe:
 
 
 def retrained_accuracies(
-    train: WordStates,
+    train: HiddenStates,
     train_labels: np.ndarray,
-    test: WordStates,
+    test: HiddenStates,
     test_labels: np.ndarray,
     n_tags: int,
     specs: Sequence[ProbeSpec],
@@ -164,9 +166,9 @@ class MinimalSet:
 
 
 def minimal_sets(
-    train: WordStates,
+    train: HiddenStates,
     train_labels: np.ndarray,
-    dev: WordStates,
+    dev: HiddenStates,
     dev_labels: np.ndarray,
     n_tags: int,
     searches: Sequence[MinimalSetSearch],

@@ -20,8 +20,9 @@ from whichlayers.data.corpora import Corpus
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.activations import ActivationStore
 from whichlayers.probes.control_task import control_labels
-from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, accuracies, fit_probes
+from whichlayers.probes.evaluation import accuracies
 from whichlayers.probes.extract_words import OnWords
+from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.mdl import online_code
 from whichlayers.probes.neuron_ranking import (
     bottom_neurons,
@@ -33,8 +34,9 @@ from whichlayers.probes.neuron_ranking import (
     top_neurons,
 )
 from whichlayers.probes.neuron_selection import MinimalSetSearch, minimal_sets, retrained_accuracies
+from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
+from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.tags import tag_frequencies, tag_ids, training_tags
-from whichlayers.probes.word_states import WordStates
 from whichlayers.trial import Trial, WordProbe
 
 HELD_OUT_FRACTION = 0.1  # of the training sentences, if a corpus has no dev sentences
@@ -48,9 +50,9 @@ class ProbingDataset:
 
     corpus: Corpus
     tags: tuple[str, ...]
-    train: WordStates
-    test: WordStates
-    dev: WordStates | None  # None if the corpus has no dev sentences
+    train: HiddenStates
+    test: HiddenStates
+    dev: HiddenStates | None  # None if the corpus has no dev sentences
     labels: dict[str, np.ndarray]  # (words,) by split: train, test, dev
 
     @staticmethod
@@ -67,14 +69,14 @@ class ProbingDataset:
         tags = training_tags(corpus.train)
         hidden_states = store.hidden_states(encoder, tokenizer, splits, word_probe.vector, on_words)
         labels = {name: tag_ids(split, tags) for name, split in splits.items()}
-        states = {name: WordStates(hidden_states[name], store.torch_device) for name in splits}
+        states = {name: HiddenStates(hidden_states[name], store.torch_device) for name in splits}
         if word_probe.standardize:
             scale = states["train"].compute_scale()
             states = {name: split.standardize(scale) for name, split in states.items()}
         return ProbingDataset(corpus, tags, states["train"], states["test"], states.get("dev"), labels)
 
     @cached_property
-    def selection_splits(self) -> tuple[WordStates, np.ndarray, WordStates, np.ndarray]:
+    def selection_splits(self) -> tuple[HiddenStates, np.ndarray, HiddenStates, np.ndarray]:
         """(train states, train labels, dev states, dev labels) for the selection of lambdas and minimal sets."""
         train, labels = self.train, self.labels
         if self.dev is not None:

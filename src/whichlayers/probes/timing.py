@@ -14,7 +14,8 @@ from whichlayers.data.batches import subset
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.cost import StackTiming
 from whichlayers.probes.extract_sentences import extract, select_rows
-from whichlayers.probes.linear_probe import ProbeJob, SentenceStates, fit
+from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
 from whichlayers.trial import Trial
 
 SAMPLE_SIZE = 96  # examples
@@ -33,13 +34,13 @@ def measure_probe_timing(
     started = time.perf_counter()
     hidden_states = extract(encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device)
     encoder_seconds = time.perf_counter() - started
-    states = SentenceStates(hidden_states, device)
+    states = HiddenStates(hidden_states, device)
     rows = np.arange(min(len(sample), first.train_size))
     probes = [dataclasses.replace(trial.probe, max_epochs=1) for trial in trials if trial.probe is not None]
     jobs = [ProbeJob(probe, trial.seed, rows) for probe, trial in zip(probes, trials, strict=True)]
-    fit(states, sample.labels, jobs, data.n_outputs, data.kind)  # warm-up
+    fit_sentence_probes(states, sample.labels, jobs, data.n_outputs, data.kind)  # warm-up
     started = time.perf_counter()
-    fit(states, sample.labels, jobs, data.n_outputs, data.kind)
+    fit_sentence_probes(states, sample.labels, jobs, data.n_outputs, data.kind)
     epoch_seconds = (time.perf_counter() - started) * first.train_size / len(rows)
     dev_tokens = sum(int(split.offsets[-1]) for split in data.evals.values())
     tokens = int(np.diff(data.train.offsets)[used].sum()) + dev_tokens

@@ -16,11 +16,12 @@ import torch
 from transformers import PreTrainedModel
 
 from whichlayers.data.corpora import Corpus
-from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, fit_probes
 from whichlayers.probes.extract_words import corpus_fingerprint, extract_words
+from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
+from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.regularization import PROBES, SEEDS
 from whichlayers.probes.tags import tag_ids, training_tags
-from whichlayers.probes.word_states import WordStates
 from whichlayers.trial import Trial, WordProbe
 
 SAMPLE_SIZE = 64  # sentences
@@ -84,7 +85,7 @@ def _measure_sample(
     hidden_states = extract_words(encoder, tokenizer, sample, device=device, on_device=on_device).states
     encoder_seconds = time.perf_counter() - started
     tags = training_tags(corpus.train)
-    states = WordStates(hidden_states, device)
+    states = HiddenStates(hidden_states, device)
     spec = ProbeSpec(states.all_neurons())
     started = time.perf_counter()
     fit_probes(states, tag_ids(sample, tags), len(tags), [spec], ProbeTraining(epochs=2))

@@ -17,7 +17,7 @@ from small_study import write_model
 
 from whichlayers.data.corpora import load_corpus
 from whichlayers.probes import regularization
-from whichlayers.probes import word_probe as word_probe_module
+from whichlayers.probes import run_word_probes as word_probe_module
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.export import points_frame
 from whichlayers.results.folder import StudyFolder
@@ -329,7 +329,7 @@ def vars_of(trial):
 
 
 def test_a_probe_that_diverges_is_a_failed_trial():
-    from whichlayers.probes.word_probe import _trial_result
+    from whichlayers.probes.run_word_probes import _trial_result
     from whichlayers.trial import Trial, WordProbe
 
     trial = Trial("m", "m", "", "", 0, 0, word_probe=WordProbe("c", "c", lr=1e9))

@@ -19,7 +19,7 @@ class ProbeHandler(TrialHandler):
     fixed_stack_size = 512  # probes are small; together they need only one forward pass of the model
 
     def stack_key(self, trial: Trial, assets: Assets) -> Hashable:
-        from whichlayers.probes.sentence_probe import stack_key
+        from whichlayers.probes.run_sentence_probes import stack_key
 
         return stack_key(trial)
 
@@ -59,7 +59,7 @@ class ProbeHandler(TrialHandler):
     def run(
         self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, report: Reporter
     ) -> None:
-        from whichlayers.probes.sentence_probe import run_probes
+        from whichlayers.probes.run_sentence_probes import run_probes
 
         cache = worker.assets.index.cache
         results = run_probes(

@@ -243,7 +243,7 @@ def _probe_model(
     model: ProbedModel, trials: Sequence[Trial], worker: WorkerContext, report: Reporter
 ) -> None:
     """Run all word probes of one model, corpus by corpus; an error fails only the probes of its corpus."""
-    from whichlayers.probes.word_probe import run_word_probes
+    from whichlayers.probes.run_word_probes import run_word_probes
 
     assets = worker.assets
     by_corpus: dict[str, list[Trial]] = {}

@@ -5,19 +5,14 @@ import pytest
 import torch
 from word_models import WORD_FAMILIES, random_words, word_encoder_of, word_tokenizer_of
 
-from whichlayers.probes import word_states
-from whichlayers.probes.cuda_graphs import MIN_STEPS_TO_CAPTURE
-from whichlayers.probes.elastic_net import (
-    ProbeSpec,
-    ProbeTraining,
-    accuracies,
-    code_lengths,
-    fit_probes,
-    layer_specs,
-)
+from whichlayers.engine.cuda_graphs import MIN_STEPS_TO_CAPTURE
+from whichlayers.probes import hidden_states
+from whichlayers.probes.evaluation import accuracies, code_lengths
 from whichlayers.probes.extract_words import extract_words
+from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.neuron_ranking import rank_probeless
-from whichlayers.probes.word_states import WordStates
+from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining, layer_specs
+from whichlayers.probes.probe_trainer import fit_probes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 LAYERS, HIDDEN, TAGS = 3, 64, 20
@@ -50,9 +45,9 @@ def test_probes(monkeypatch, fits, batch):
     """With the states on the device or on the host, and with steps that are captured or too few for it."""
     assert (3 * (2000 // batch) >= MIN_STEPS_TO_CAPTURE) == (batch == 16)
     if not fits:
-        monkeypatch.setattr(word_states, "MAX_DEVICE_FRACTION", 0.0)
+        monkeypatch.setattr(hidden_states, "MAX_DEVICE_FRACTION", 0.0)
     states, labels = synthetic_data(2000, 0)
-    on_cpu, on_gpu = WordStates(states), WordStates(states, "cuda")
+    on_cpu, on_gpu = HiddenStates(states), HiddenStates(states, "cuda")
     assert on_gpu.flat.is_cuda == fits
     specs = [
         *layer_specs(on_cpu, seeds=(0, 1), l1=(0.0, 1e-4), l2=(1e-4,)),
@@ -72,11 +67,11 @@ def test_probes(monkeypatch, fits, batch):
 @pytest.mark.parametrize("fits", [True, False])
 def test_standardized_neurons(monkeypatch, fits):
     if not fits:
-        monkeypatch.setattr(word_states, "MAX_DEVICE_FRACTION", 0.0)
+        monkeypatch.setattr(hidden_states, "MAX_DEVICE_FRACTION", 0.0)
     states, labels = synthetic_data(2000, 0)
     on_cpu, on_gpu = (
         inputs.standardize(inputs.compute_scale())
-        for inputs in (WordStates(states), WordStates(states, "cuda"))
+        for inputs in (HiddenStates(states), HiddenStates(states, "cuda"))
     )
     torch.testing.assert_close(on_gpu.rows(slice(50)).cpu(), on_cpu.rows(slice(50)), atol=1e-4, rtol=1e-4)
     specs = [ProbeSpec(on_cpu.all_neurons(), 1e-4, 1e-4), ProbeSpec(np.array([100, 3, 50]))]
@@ -87,7 +82,7 @@ def test_standardized_neurons(monkeypatch, fits):
 
 def test_mixed_precision_never_costs_a_tenth_of_a_point():
     train, test = synthetic_data(30_000, 0), synthetic_data(20_000, 1)
-    inputs, other = WordStates(train[0], "cuda"), WordStates(test[0], "cuda")
+    inputs, other = HiddenStates(train[0], "cuda"), HiddenStates(test[0], "cuda")
     specs = [
         *layer_specs(inputs, seeds=(0, 1), l1=(0.0, 1e-5, 1e-3), l2=(0.0, 1e-4)),
         *(ProbeSpec(inputs.all_neurons(), l1, 1e-4, seed) for l1 in (0.0, 1e-4) for seed in (0, 1)),

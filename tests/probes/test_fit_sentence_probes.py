@@ -9,15 +9,11 @@ import torch
 from whichlayers import rng
 from whichlayers.data.batches import epoch_order, subset
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes import linear_probe
-from whichlayers.probes.linear_probe import (
-    FittedSentenceProbe,
-    ProbeJob,
-    SentenceStates,
-    fit,
-    losses,
-    predict,
-)
+from whichlayers.probes import probe_trainer
+from whichlayers.probes.evaluation import predict
+from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.probe_specs import FittedProbe
+from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
 from whichlayers.trial import Probe
 
 N, LAYERS, HIDDEN, CLASSES = 150, 3, 10, 3
@@ -97,9 +93,9 @@ def test_each_probe_equals_a_plain_loop(kind):
         dataclasses.replace(plain, layer=1, patience=5, max_epochs=7),
     ]
     jobs = jobs_of(probes, [0, 0, 1, 2, 3])
-    inputs = SentenceStates(states)
-    fitted = fit(inputs, labels, jobs, outputs, kind)
-    found = predict(inputs, fitted, [p.layer for p in probes])
+    inputs = HiddenStates(states)
+    fitted = fit_sentence_probes(inputs, labels, jobs, outputs, kind)
+    found = predict(inputs, fitted)
     epochs = []
     for job, logits, probe in zip(jobs, found, fitted, strict=True):
         epoch, expected = plain_loop(states, labels, job, kind, outputs)
@@ -120,10 +116,10 @@ def test_alone_and_together(kind):
         for _ in range(4)
     ]
     jobs = jobs_of(probes, [0, 1, 2, 3] * LAYERS)
-    together = fit(SentenceStates(states), labels, jobs, outputs, kind)
+    together = fit_sentence_probes(HiddenStates(states), labels, jobs, outputs, kind)
     assert len({f.epochs_run for f in together}) > 2
     for job, one in zip(jobs, together, strict=True):
-        (alone,) = fit(SentenceStates(states), labels, [job], outputs, kind)
+        (alone,) = fit_sentence_probes(HiddenStates(states), labels, [job], outputs, kind)
         assert (alone.epoch, alone.epochs_run) == (one.epoch, one.epochs_run)
         torch.testing.assert_close(alone.weight, one.weight, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(alone.bias, one.bias, atol=1e-5, rtol=1e-4)
@@ -136,7 +132,9 @@ def converged(kind, outputs, standardize):
         Probe(layer, held_out=0, max_epochs=1200, batch_size=N, lr=2e-2, standardize=standardize)
         for layer in range(LAYERS)
     ]
-    fitted = fit(SentenceStates(states), labels, [ProbeJob(p, 0, rows) for p in probes], outputs, kind)
+    fitted = fit_sentence_probes(
+        HiddenStates(states), labels, [ProbeJob(p, 0, rows) for p in probes], outputs, kind
+    )
     assert {f.epoch for f in fitted} == {1200}  # nothing held out: the last epoch is used
     return states, labels, fitted
 
@@ -147,7 +145,7 @@ def test_at_convergence_it_is_logistic_regression(standardize):
 
     states, labels, fitted = converged("classification", CLASSES, standardize)
     fresh, fresh_labels = synthetic_data(seed=1, n=400)
-    probabilities = predict(SentenceStates(fresh), fitted, range(LAYERS)).softmax(-1).numpy()
+    probabilities = predict(HiddenStates(fresh), fitted).softmax(-1).numpy()
     for layer, probe in enumerate(fitted):
         reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=2000).fit(states[:, layer], labels)
         centered = probe.weight - probe.weight.mean(1, keepdim=True)  # softmax only depends on differences
@@ -175,8 +173,8 @@ def test_two_classes_on_realistic_features_reach_logistic_regression():
     labels = (labels > 0).astype(np.int64)
     scaled = states * np.geomspace(1e-3, 1e3, HIDDEN, dtype=np.float32) + 3
     probe = Probe(2, held_out=0, max_epochs=1200, batch_size=N, lr=2e-2, standardize=True)
-    (fitted,) = fit(SentenceStates(scaled), labels, [ProbeJob(probe, 0, np.arange(N))], 2)
-    probabilities = predict(SentenceStates(scaled), [fitted], [2]).softmax(-1)[0, :, 1].numpy()
+    (fitted,) = fit_sentence_probes(HiddenStates(scaled), labels, [ProbeJob(probe, 0, np.arange(N))], 2)
+    probabilities = predict(HiddenStates(scaled), [fitted]).softmax(-1)[0, :, 1].numpy()
     reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=2000).fit(states[:, 2], labels)
     np.testing.assert_allclose(probabilities, reference.predict_proba(states[:, 2])[:, 1], atol=5e-3)
 
@@ -185,15 +183,15 @@ def test_the_selected_epoch_has_the_lowest_held_out_loss():
     states, labels = synthetic_data()
     probe = Probe(2, lr=0.1, max_epochs=30, patience=4)
     (job,) = jobs_of([probe], [5])
-    (fitted,) = fit(SentenceStates(states), labels, [job], CLASSES)
+    (fitted,) = fit_sentence_probes(HiddenStates(states), labels, [job], CLASSES)
     assert fitted.epochs_run == fitted.epoch + 4
     held = job.rows[rng.permutation(5, "held out", 120)[:12]]
-    outputs = predict(SentenceStates(states), [fitted], [2])[0]
-    loss = losses(outputs[held], torch.from_numpy(labels[held]), "classification").mean()
+    outputs = predict(HiddenStates(states), [fitted])[0]
+    loss = torch.nn.functional.cross_entropy(outputs[held], torch.from_numpy(labels[held]))
     assert fitted.held_out_loss == pytest.approx(float(loss), rel=1e-4)
     by_hand = [
-        fit(
-            SentenceStates(states),
+        fit_sentence_probes(
+            HiddenStates(states),
             labels,
             [ProbeJob(dataclasses.replace(probe, max_epochs=e), 5, job.rows)],
             CLASSES,
@@ -206,23 +204,23 @@ def test_the_selected_epoch_has_the_lowest_held_out_loss():
 def test_held_out_examples_are_never_trained_on():
     states, labels = synthetic_data()
     (job,) = jobs_of([Probe(1, max_epochs=1)], [7])
-    (fitted,) = fit(SentenceStates(states), labels, [job], CLASSES)
+    (fitted,) = fit_sentence_probes(HiddenStates(states), labels, [job], CLASSES)
     held = job.rows[rng.permutation(7, "held out", 120)[:12]]
     changed = labels.copy()
     changed[held] = (changed[held] + 1) % CLASSES
-    (other,) = fit(SentenceStates(states), changed, [job], CLASSES)
+    (other,) = fit_sentence_probes(HiddenStates(states), changed, [job], CLASSES)
     assert other.held_out_loss != fitted.held_out_loss
     assert torch.equal(other.weight, fitted.weight)
     changed = labels.copy()
     changed[np.setdiff1d(job.rows, held)[:5]] += 1
-    (trained_on,) = fit(SentenceStates(states), changed % CLASSES, [job], CLASSES)
+    (trained_on,) = fit_sentence_probes(HiddenStates(states), changed % CLASSES, [job], CLASSES)
     assert not torch.equal(trained_on.weight, fitted.weight)
 
 
 def test_a_probe_that_diverges_fails_alone():
     states, labels = synthetic_data("regression")
     jobs = jobs_of([Probe(2, max_epochs=5), Probe(2, lr=1e30, max_epochs=5)], [0, 0])
-    good, bad = fit(SentenceStates(states), labels, jobs, 1, "regression")
+    good, bad = fit_sentence_probes(HiddenStates(states), labels, jobs, 1, "regression")
     assert good.error is None
     assert "smaller lr" in (bad.error or "")
     assert torch.isfinite(good.weight).all()
@@ -232,33 +230,31 @@ def test_progress_adds_up_to_every_epoch_of_every_probe():
     states, labels = synthetic_data()
     jobs = jobs_of([Probe(2, lr=0.2, max_epochs=20, patience=1), Probe(0, max_epochs=9)], [0, 1])
     reported = []
-    fit(SentenceStates(states), labels, jobs, CLASSES, on_progress=reported.append)
+    fit_sentence_probes(HiddenStates(states), labels, jobs, CLASSES, on_progress=reported.append)
     assert sum(reported) == 29
 
 
 def test_large_states_are_evaluated_in_blocks(monkeypatch):
     states, labels = synthetic_data()
     jobs = jobs_of([Probe(2, max_epochs=3, standardize=True), Probe(1, max_epochs=3)], [0, 1])
-    whole = fit(SentenceStates(states), labels, jobs, CLASSES)
-    monkeypatch.setattr(linear_probe, "BLOCK_BYTES", 4 * HIDDEN * 2 * 5)
-    parts = fit(SentenceStates(states), labels, jobs, CLASSES)
+    whole = fit_sentence_probes(HiddenStates(states), labels, jobs, CLASSES)
+    monkeypatch.setattr(probe_trainer, "BLOCK_BYTES", {"cpu": 1})
+    parts = fit_sentence_probes(HiddenStates(states), labels, jobs, CLASSES)
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one.weight, other.weight)
         assert one.held_out_loss == pytest.approx(other.held_out_loss)
-    torch.testing.assert_close(
-        predict(SentenceStates(states), whole, [2, 1]), predict(SentenceStates(states), parts, [2, 1])
-    )
+    torch.testing.assert_close(predict(HiddenStates(states), whole), predict(HiddenStates(states), parts))
 
 
 def test_a_constant_feature_and_half_precision():
     states, labels = synthetic_data()
     states[:, :, 0] = 4.0
     (job,) = jobs_of([Probe(2, max_epochs=3, standardize=True)], [0])
-    (fitted,) = fit(SentenceStates(states), labels, [job], CLASSES)
+    (fitted,) = fit_sentence_probes(HiddenStates(states), labels, [job], CLASSES)
     assert torch.isfinite(fitted.weight).all()
-    (half,) = fit(SentenceStates(states.astype(np.float16)), labels, [job], CLASSES)
+    (half,) = fit_sentence_probes(HiddenStates(states.astype(np.float16)), labels, [job], CLASSES)
     torch.testing.assert_close(half.weight, fitted.weight, atol=5e-3, rtol=1e-2)
-    assert isinstance(half, FittedSentenceProbe)
+    assert isinstance(half, FittedProbe)
 
 
 @pytest.mark.parametrize(
@@ -274,4 +270,4 @@ def test_invalid_jobs(probes, sizes, message):
     states, labels = synthetic_data()
     jobs = [ProbeJob(p, 0, subset(N, size, 0)) for p, size in zip(probes, sizes, strict=True)]
     with pytest.raises(WhichlayersError, match=message):
-        fit(SentenceStates(states), labels, jobs, CLASSES)
+        fit_sentence_probes(HiddenStates(states), labels, jobs, CLASSES)

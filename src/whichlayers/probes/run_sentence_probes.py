@@ -12,29 +12,28 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from whichlayers.data.batches import subset
 from whichlayers.data.metrics import score
+from whichlayers.data.tasks import Kind
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.results import EpochRecord, OnEpoch, OnStep, TrialResult
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import Anatomy
+from whichlayers.probes.evaluation import predict
 from whichlayers.probes.extract_sentences import Precision, cache_key, extract, select_rows
-from whichlayers.probes.linear_probe import (
-    FittedSentenceProbe,
-    ProbeJob,
-    SentenceStates,
-    fit,
-    losses,
-    predict,
-)
-from whichlayers.probes.steps import ENCODER_STEPS
+from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.probe_specs import FittedProbe, ProbeSpec, ProbeTraining
+from whichlayers.probes.probe_trainer import fit_probes
+from whichlayers.probes.steps import ENCODER_STEPS, OnProgress
 from whichlayers.trial import Probe, Surgery, Trial
 
 
@@ -93,7 +92,7 @@ def run_probes(
     splits |= {f"{key}.dev{'-' + name if name else ''}": split for name, split in data.evals.items()}
     on_rows = _encoder_progress(on_step, len(trials), sum(map(len, splits.values())))
 
-    def extract_split(file_key: str, split: TokenizedSplit) -> SentenceStates:
+    def extract_split(file_key: str, split: TokenizedSplit) -> HiddenStates:
         states = extract(
             encoder,
             split,
@@ -105,13 +104,12 @@ def run_probes(
             key=file_key,
             on_rows=on_rows,
         )
-        return SentenceStates(states, torch_device)
+        return HiddenStates(states, torch_device)
 
     states = [extract_split(file_key, split) for file_key, split in splits.items()]
     jobs = [ProbeJob(_get_probe(trial), trial.seed, rows[trial.seed]) for trial in trials]
-    fitted = fit(states[0], train.labels, jobs, data.n_outputs, data.kind, on_step)
-    layers = [job.probe.layer for job in jobs]
-    outputs = [predict(dev_states, fitted, layers) for dev_states in states[1:]]
+    fitted = fit_sentence_probes(states[0], train.labels, jobs, data.n_outputs, data.kind, on_step)
+    outputs = [predict(dev_states, fitted) for dev_states in states[1:]]
     seconds = time.perf_counter() - started
     return [
         _trial_result(trial, fitted[t], [o[t] for o in outputs], data, seconds, on_epoch)
@@ -119,9 +117,66 @@ def run_probes(
     ]
 
 
+@dataclass(frozen=True, eq=False)
+class ProbeJob:
+    """One probe to train, and the rows of its training subset."""
+
+    probe: Probe
+    seed: int
+    rows: np.ndarray  # (size,) int64, the same for all jobs of a seed
+
+
+def fit_sentence_probes(
+    states: HiddenStates,
+    labels: np.ndarray,
+    jobs: Sequence[ProbeJob],
+    n_outputs: int,
+    kind: Kind = "classification",
+    on_progress: OnProgress | None = None,
+) -> list[FittedProbe]:
+    """Train all probes together.
+
+    Args:
+        states: Hidden states of n sentences.
+        labels: (n,) class indices, or targets of a regression.
+        jobs: The probes to train. They must agree in size, batch_size and held_out.
+        n_outputs: Number of classes; 1 for regression.
+        kind: Type of the task, which determines the loss.
+        on_progress: Called with the number of probe epochs that were run, or skipped because a probe stopped early.
+
+    Returns:
+        One fitted probe per job, in the same order.
+    """
+    if not jobs:
+        raise WhichlayersError("there must be at least one probe to train, got none")
+    if len({(len(job.rows), job.probe.batch_size, job.probe.held_out) for job in jobs}) > 1:
+        raise WhichlayersError("probes that train together must agree in train_size, batch_size and held_out")
+    specs = [
+        ProbeSpec(
+            states.layer_neurons(job.probe.layer),
+            seed=job.seed,
+            lr=job.probe.lr,
+            weight_decay=job.probe.weight_decay,
+            standardize=job.probe.standardize,
+            max_epochs=job.probe.max_epochs,
+            patience=job.probe.patience,
+        )
+        for job in jobs
+    ]
+    training = ProbeTraining(
+        batch_size=jobs[0].probe.batch_size,
+        held_out=jobs[0].probe.held_out,
+        kind=kind,
+        precision="float32",
+        like_finetuning=True,
+    )
+    rows = {job.seed: job.rows for job in jobs}
+    return fit_probes(states, labels, n_outputs, specs, training, on_progress, rows)
+
+
 def _trial_result(
     trial: Trial,
-    probe: FittedSentenceProbe,
+    probe: FittedProbe,
     outputs: list[Tensor],
     data: TokenizedTask,
     seconds: float,
@@ -135,7 +190,7 @@ def _trial_result(
     for (name, split), logits in zip(data.evals.items(), outputs, strict=True):
         labels = torch.from_numpy(split.labels)
         if not name:
-            dev_loss = float(losses(logits, labels, data.kind).mean())
+            dev_loss = _mean_loss(logits, labels, data.kind)
         predictions = logits[:, 0] if data.kind == "regression" else logits.argmax(-1)
         scores = score(data.metrics, predictions.numpy(), split.labels)
         metrics |= {f"{m}_{name}" if name else m: value for m, value in scores.items()}
@@ -143,6 +198,13 @@ def _trial_result(
     if on_epoch is not None:
         on_epoch(trial.id, record)
     return TrialResult(trial.id, [record], seconds=seconds)
+
+
+def _mean_loss(outputs: Tensor, labels: Tensor, kind: Kind) -> float:
+    """Mean loss of outputs (n, C) with labels (n,)."""
+    if kind == "regression":
+        return float(F.mse_loss(outputs[:, 0], labels))
+    return float(F.cross_entropy(outputs, labels))
 
 
 def _used_rows(n: int, subsets: Sequence[np.ndarray]) -> np.ndarray | None:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from tiny import FAMILIES, tiny_encoder, tiny_task
 
-from whichlayers.probes import linear_probe
-from whichlayers.probes.cuda_graphs import MIN_STEPS_TO_CAPTURE
+from whichlayers.engine.cuda_graphs import MIN_STEPS_TO_CAPTURE
+from whichlayers.probes import hidden_states
 from whichlayers.probes.extract_sentences import extract
-from whichlayers.probes.linear_probe import ProbeJob, SentenceStates, fit
-from whichlayers.probes.sentence_probe import run_probes
+from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes, run_probes
 from whichlayers.trial import Probe, Trial
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -35,7 +35,8 @@ def test_replayed_steps_train_the_same_probes():
     ]
     assert MIN_STEPS_TO_CAPTURE < 2700 // 8
     on_cpu, on_gpu = (
-        fit(SentenceStates(states, device), labels, jobs, n_outputs=3) for device in ("cpu", "cuda")
+        fit_sentence_probes(HiddenStates(states, device), labels, jobs, n_outputs=3)
+        for device in ("cpu", "cuda")
     )
     for one, other in zip(on_cpu, on_gpu, strict=True):
         assert one.epoch == other.epoch
@@ -47,7 +48,7 @@ def test_replayed_steps_train_the_same_probes():
 def test_results(monkeypatch, fits):
     """With the hidden states on the device or on the host."""
     if not fits:
-        monkeypatch.setattr(linear_probe, "MAX_DEVICE_FRACTION", 0.0)
+        monkeypatch.setattr(hidden_states, "MAX_DEVICE_FRACTION", 0.0)
     encoder, data = tiny_encoder("bert"), tiny_task(n_train=200, n_dev=100)
     plain = Trial("tiny", "model", "tiny", "tiny", 150, 0)
     trials = [

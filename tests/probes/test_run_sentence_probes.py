@@ -12,7 +12,7 @@ from whichlayers.engine.results import TrialResult
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes import extract_sentences
 from whichlayers.probes.extract_sentences import extract
-from whichlayers.probes.sentence_probe import run_probes, stack_key
+from whichlayers.probes.run_sentence_probes import run_probes, stack_key
 from whichlayers.probes.steps import probe_steps
 from whichlayers.trial import Probe, Surgery, Training, Trial
 
@@ -104,7 +104,7 @@ def test_small_subsets_do_not_encode_all_of_the_data(monkeypatch, passes):
     few = run_probes(trials, encoder, data)
     union = np.unique(np.concatenate([subset(100, 15, 0), subset(100, 15, 1)]))
     assert sum(passes) == len(union) + 10
-    monkeypatch.setattr("whichlayers.probes.sentence_probe._used_rows", lambda n, subsets: None)
+    monkeypatch.setattr("whichlayers.probes.run_sentence_probes._used_rows", lambda n, subsets: None)
     passes.clear()
     every = run_probes(trials, encoder, data)
     assert sum(passes) == 110

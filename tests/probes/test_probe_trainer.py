@@ -7,18 +7,11 @@ from torch import nn
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes import elastic_net, probe_batching, word_states
-from whichlayers.probes.elastic_net import (
-    FittedProbe,
-    ProbeSpec,
-    ProbeTraining,
-    accuracies,
-    code_lengths,
-    fit_probes,
-    layer_specs,
-    tag_accuracies,
-)
-from whichlayers.probes.word_states import WordStates
+from whichlayers.probes import hidden_states, probe_specs, probe_trainer
+from whichlayers.probes.evaluation import accuracies, code_lengths, tag_accuracies
+from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.probe_specs import FittedProbe, ProbeSpec, ProbeTraining, layer_specs
+from whichlayers.probes.probe_trainer import fit_probes
 
 N, LAYERS, HIDDEN, TAGS = 300, 3, 8, 4
 
@@ -74,7 +67,7 @@ def test_batched_probes_equal_single_ones(norm):
     states, labels = synthetic_data()
     training = ProbeTraining(epochs=4, batch_size=64, lr=0.01, norm=norm)
     reported = []
-    fitted = fit_probes(WordStates(states), labels, TAGS, all_kinds(), training, reported.append)
+    fitted = fit_probes(HiddenStates(states), labels, TAGS, all_kinds(), training, reported.append)
     assert sum(reported) == len(fitted) * 4
     for probe, spec in zip(fitted, all_kinds(), strict=True):
         weight, bias = plain_loop(states, labels, spec, training)
@@ -88,7 +81,7 @@ def test_a_subset_of_rows():
     rows = np.arange(0, N, 3)
     training = ProbeTraining(epochs=3, batch_size=16, lr=0.01)
     [probe] = fit_probes(
-        WordStates(states), labels[0], TAGS, [ProbeSpec(np.arange(6), 1e-3)], training, rows=rows
+        HiddenStates(states), labels[0], TAGS, [ProbeSpec(np.arange(6), 1e-3)], training, rows=rows
     )
     weight, _ = plain_loop(states, labels, ProbeSpec(np.arange(6), 1e-3), training, rows)
     torch.testing.assert_close(probe.weight, weight, atol=2e-5, rtol=1e-4)
@@ -99,7 +92,7 @@ def test_each_seed_may_have_rows_of_its_own():
     rows = {seed: np.arange(seed, N - N % 2, 2) for seed in (0, 1)}
     training = ProbeTraining(epochs=3, batch_size=16, lr=0.01)
     specs = [ProbeSpec(np.arange(6), 1e-3, seed=seed) for seed in (0, 1)]
-    found = fit_probes(WordStates(states), labels[0], TAGS, specs, training, rows=rows)
+    found = fit_probes(HiddenStates(states), labels[0], TAGS, specs, training, rows=rows)
     for spec, probe in zip(specs, found, strict=True):
         weight, _ = plain_loop(states, labels, spec, training, rows[spec.seed])
         torch.testing.assert_close(probe.weight, weight, atol=2e-5, rtol=1e-4)
@@ -109,15 +102,15 @@ def test_each_seed_may_have_rows_of_its_own():
 def test_small_memory_changes_nothing(monkeypatch, limit):
     states, labels = synthetic_data()
     training = ProbeTraining(epochs=2, batch_size=64)
-    inputs = WordStates(states)
+    inputs = HiddenStates(states)
     expected = fit_probes(inputs, labels, TAGS, all_kinds(), training)
     if limit == "groups":
-        monkeypatch.setattr(probe_batching, "MAX_BYTES", 1)
-        each = list(probe_batching.group_probes(all_kinds(), TAGS, 64, torch.device("cpu"), by_seed=True))
+        monkeypatch.setattr(probe_specs, "MAX_BYTES", 1)
+        each = list(probe_specs.group_probes(all_kinds(), TAGS, 64, torch.device("cpu"), for_training=True))
         assert len(each) == len(all_kinds())
     else:
-        monkeypatch.setattr(elastic_net, "BLOCK_BYTES", {"cpu": 1})
-        monkeypatch.setattr(word_states, "CHUNK_BYTES", 100)
+        monkeypatch.setattr(probe_trainer, "BLOCK_BYTES", {"cpu": 1})
+        monkeypatch.setattr(hidden_states, "CHUNK_BYTES", 100)
     for one, other in zip(expected, fit_probes(inputs, labels, TAGS, all_kinds(), training), strict=True):
         torch.testing.assert_close(one.weight, other.weight, atol=1e-6, rtol=1e-5)
 
@@ -126,8 +119,8 @@ def test_half_precision_states():
     states, labels = synthetic_data()
     training = ProbeTraining(epochs=2, batch_size=64)
     rounded = states.astype(np.float16)
-    one = fit_probes(WordStates(rounded), labels, TAGS, all_kinds(), training)
-    other = fit_probes(WordStates(rounded.astype(np.float32)), labels, TAGS, all_kinds(), training)
+    one = fit_probes(HiddenStates(rounded), labels, TAGS, all_kinds(), training)
+    other = fit_probes(HiddenStates(rounded.astype(np.float32)), labels, TAGS, all_kinds(), training)
     for a, b in zip(one, other, strict=True):
         assert torch.equal(a.weight, b.weight)
 
@@ -144,7 +137,7 @@ def test_converges_to_scikit_learns_elastic_net(l1, l2):
         C=1 / strength, l1_ratio=l1 * N / strength, solver="saga", tol=1e-5, max_iter=5000
     ).fit(x, y)
     training = ProbeTraining(epochs=5000, batch_size=N, lr=1e-3)
-    [probe] = fit_probes(WordStates(states), y, TAGS, [ProbeSpec(np.arange(HIDDEN), l1, l2)], training)
+    [probe] = fit_probes(HiddenStates(states), y, TAGS, [ProbeSpec(np.arange(HIDDEN), l1, l2)], training)
     weight = probe.weight.numpy()
     if l2:  # without it, all tags' weights of a neuron may be moved alike at no cost
         np.testing.assert_allclose(weight, saga.coef_.T, atol=5e-3)
@@ -161,7 +154,7 @@ def test_converges_to_scikit_learns_elastic_net(l1, l2):
 
 
 def test_layer_specs():
-    inputs = WordStates(synthetic_data()[0])
+    inputs = HiddenStates(synthetic_data()[0])
     found = layer_specs(inputs, seeds=(0, 1), l1=(0.0, 0.1), l2=(0.2,), tasks=(0, 1))
     assert len(found) == LAYERS * 2 * 2 * 2
     assert [(p.l1, p.l2, p.seed, p.task) for p in found[:4]] == [
@@ -178,16 +171,16 @@ def test_layer_specs():
 
 def test_scores_against_a_loop():
     states, labels = synthetic_data()
-    inputs = WordStates(states)
+    inputs = HiddenStates(states)
     probes = fit_probes(inputs, labels, TAGS, all_kinds(), ProbeTraining(epochs=10, batch_size=64, lr=0.03))
     test, test_labels = synthetic_data(n=150, seed=1)
     test_labels[:, :10] = -1  # unseen tags
     flat = torch.from_numpy(test.reshape(150, -1))
     rows = np.arange(5, 150, 2)
-    found = accuracies(WordStates(test), test_labels, probes)
-    some = accuracies(WordStates(test), test_labels, probes, rows)
-    by_tag = tag_accuracies(WordStates(test), test_labels, probes, TAGS, rows)
-    nats = code_lengths(WordStates(test), test_labels, probes, np.arange(10, 150))
+    found = accuracies(HiddenStates(test), test_labels, probes)
+    some = accuracies(HiddenStates(test), test_labels, probes, rows)
+    by_tag = tag_accuracies(HiddenStates(test), test_labels, probes, TAGS, rows)
+    nats = code_lengths(HiddenStates(test), test_labels, probes, np.arange(10, 150))
     for p, probe in enumerate(probes):
         targets = test_labels[probe.spec.task]
         outputs = flat[:, probe.spec.neurons] @ probe.weight + probe.bias
@@ -199,13 +192,13 @@ def test_scores_against_a_loop():
             assert by_tag[p, tag] == pytest.approx(right[rows][targets[rows] == tag].mean())
         loss = nn.functional.cross_entropy(outputs[10:], torch.from_numpy(targets[10:]), reduction="sum")
         assert nats[p] == pytest.approx(float(loss), rel=1e-5)
-    assert np.isinf(code_lengths(WordStates(test), test_labels, probes)).all()
+    assert np.isinf(code_lengths(HiddenStates(test), test_labels, probes)).all()
     assert (found[:4] > 1.3 / TAGS).all()
 
 
 def test_a_tag_that_does_not_occur_has_no_accuracy():
     states, labels = synthetic_data()
-    inputs = WordStates(states)
+    inputs = HiddenStates(states)
     probes = fit_probes(inputs, labels, TAGS, [ProbeSpec(np.arange(4))], ProbeTraining(epochs=1))
     found = tag_accuracies(inputs, np.where(labels[0] == 2, 1, labels[0]), probes, TAGS)
     assert np.isnan(found[0]).tolist() == [False, False, True, False]
@@ -214,7 +207,7 @@ def test_a_tag_that_does_not_occur_has_no_accuracy():
 def test_states_that_are_not_finite():
     states, labels = synthetic_data()
     states[3, 1, 2] = np.nan
-    inputs = WordStates(states)
+    inputs = HiddenStates(states)
     good, bad = fit_probes(
         inputs, labels[0], TAGS, [ProbeSpec(inputs.layer_neurons(0)), ProbeSpec(inputs.layer_neurons(1))]
     )
@@ -236,21 +229,21 @@ def test_neurons_the_model_does_not_have(neurons, message):
     states, labels = synthetic_data()
     spec = ProbeSpec(np.array(neurons, np.int64))
     with pytest.raises(WhichlayersError, match=message):
-        fit_probes(WordStates(states), labels[0], TAGS, [spec])
+        fit_probes(HiddenStates(states), labels[0], TAGS, [spec])
     probe = FittedProbe(spec, torch.zeros(len(neurons), TAGS), torch.zeros(TAGS), 0.0)
     with pytest.raises(WhichlayersError, match=message):
-        accuracies(WordStates(states), labels[0], [probe])
+        accuracies(HiddenStates(states), labels[0], [probe])
 
 
 def test_layers_the_model_does_not_have():
     with pytest.raises(WhichlayersError, match=r"layer = 3 cannot be probed: the layers are 1 to 2"):
-        WordStates(synthetic_data()[0]).layer_neurons(3)
+        HiddenStates(synthetic_data()[0]).layer_neurons(3)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda labels: labels[:, :-1], "300 words but 299 labels"),
+        (lambda labels: labels[:, :-1], "300 examples but 299 labels"),
         (lambda labels: labels - 1, "invalid training label -1: labels are 0 to 3"),
         (lambda labels: labels + 1, "invalid training label 4"),
         (lambda labels: labels[:1], "there is no task 1: the labels have 1 task,"),
@@ -259,26 +252,28 @@ def test_layers_the_model_does_not_have():
 def test_invalid_labels(change, message):
     states, labels = synthetic_data()
     with pytest.raises(WhichlayersError, match=message):
-        fit_probes(WordStates(states), change(labels), TAGS, all_kinds())
+        fit_probes(HiddenStates(states), change(labels), TAGS, all_kinds())
 
 
 def test_nothing_to_train():
     states, labels = synthetic_data()
     with pytest.raises(WhichlayersError, match="at least one probe"):
-        fit_probes(WordStates(states), labels, TAGS, [])
+        fit_probes(HiddenStates(states), labels, TAGS, [])
     with pytest.raises(WhichlayersError, match="rows to train on"):
-        fit_probes(WordStates(states), labels, TAGS, all_kinds(), rows=np.array([N]))
+        fit_probes(HiddenStates(states), labels, TAGS, all_kinds(), rows=np.array([N]))
     uneven = {seed: np.arange(10 + seed) for seed in range(3)}
     with pytest.raises(WhichlayersError, match="same number of rows"):
         fit_probes(
-            WordStates(states),
+            HiddenStates(states),
             labels[0],
             TAGS,
             [ProbeSpec(np.arange(6), seed=s) for s in (1, 2)],
             rows=uneven,
         )
 
-    with pytest.raises(WhichlayersError, match="300 words but 3 labels"):
+    with pytest.raises(WhichlayersError, match="300 examples but 3 labels"):
         accuracies(
-            WordStates(states), labels[:, :3], fit_probes(WordStates(states), labels, TAGS, all_kinds()[:1])
+            HiddenStates(states),
+            labels[:, :3],
+            fit_probes(HiddenStates(states), labels, TAGS, all_kinds()[:1]),
         )

@@ -1,8 +1,8 @@
-"""Hidden states of words as a matrix (words, neurons), the input of word probes.
+"""Hidden states of examples as a matrix (examples, neurons), the input of probes.
 
-A neuron is one unit of one layer, with index layer * hidden_size + unit; layer 0 is the embeddings. A model with 12
-layers of hidden size 768 has 13 * 768 = 9,984 neurons. The matrix is on the GPU if it fits; otherwise it stays on the
-host, in its file, and rows are copied in blocks.
+An example is a sentence or a word. A neuron is one unit of one layer, with index layer * hidden_size + unit; layer 0 is
+the embeddings. A model with 12 layers of hidden size 768 has 13 * 768 = 9,984 neurons. The matrix is on the GPU if it
+fits; otherwise it stays on the host, in its file, and rows are copied in blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
 
 MAX_DEVICE_FRACTION = 0.5  # of a GPU's free memory, for one matrix
-CHUNK_BYTES = 1 << 26  # read at once when some columns of all rows are copied
+CHUNK_BYTES = 1 << 26  # read at once by functions that go through all rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +35,11 @@ class NeuronScale:
         return NeuronScale(self.mean[index], self.std[index])
 
 
-class WordStates:
-    """Hidden states of n words as a matrix (n, neurons).
+class HiddenStates:
+    """Hidden states of n examples as a matrix (n, neurons).
 
     Args:
-        states: (n, layers, H) as `extract_words` returns them, or (n, D) for features without layers.
+        states: (n, layers, H) as `extract` returns them, or (n, D) for features without layers.
         device: Where rows are returned.
         scale: Standardizes rows when they are read, unless None; the stored values are not changed.
     """
@@ -53,9 +53,9 @@ class WordStates:
         whole = torch.from_numpy(states) if isinstance(states, np.ndarray) else states
         if whole.dim() == 2:
             whole = whole[:, None]
-        self.n_words, self.n_layers, self.hidden_size = whole.shape
+        self.n_examples, self.n_layers, self.hidden_size = whole.shape
         self.device = torch.device(device)
-        flat = whole.reshape(self.n_words, -1)
+        flat = whole.reshape(self.n_examples, -1)
         if self.device.type == "cuda" and not flat.is_cuda:
             free = torch.cuda.mem_get_info(self.device)[0]
             if flat.numel() * flat.element_size() < MAX_DEVICE_FRACTION * free:
@@ -80,6 +80,13 @@ class WordStates:
             )
         return np.arange(layer * self.hidden_size, (layer + 1) * self.hidden_size)
 
+    def layer_of(self, neurons: np.ndarray) -> int | None:
+        """The layer whose neurons these are, all of them in order; None if they are any other set."""
+        layer = int(neurons[0]) // self.hidden_size
+        if len(neurons) == self.hidden_size and np.array_equal(neurons, self.layer_neurons(layer)):
+            return layer
+        return None
+
     def check_neurons(self, neurons: np.ndarray) -> np.ndarray:
         """Returns the indices as a contiguous int64 array; raises if any is out of range or occurs twice."""
         found = np.ascontiguousarray(neurons, np.int64)
@@ -95,23 +102,25 @@ class WordStates:
             raise WhichlayersError("a set of neurons contains the same neuron twice")
         return found
 
-    def compute_scale(self) -> NeuronScale:
-        """Mean and standard deviation of every neuron over all words."""
+    def compute_scale(self, rows: np.ndarray | None = None) -> NeuronScale:
+        """Mean and standard deviation of every neuron over these examples, by default over all."""
+        n = self.n_examples if rows is None else len(rows)
         total = torch.zeros(self.n_neurons, dtype=torch.float64, device=self.device)
         squares = torch.zeros_like(total)
         first = self.rows(slice(1)).double()[0]  # subtracted for numerical stability
-        for start in range(0, self.n_words, self._rows_per_chunk):
-            block = self.rows(slice(start, start + self._rows_per_chunk)).double() - first
+        for start in range(0, n, self._rows_per_chunk):
+            chunk = slice(start, start + self._rows_per_chunk)
+            block = self.rows(chunk if rows is None else torch.from_numpy(rows[chunk])).double() - first
             total += block.sum(0)
             squares += block.square().sum(0)
-        shift = total / self.n_words
-        mean, std = first + shift, (squares / self.n_words - shift.square()).clamp_min(0).sqrt()
+        shift = total / n
+        mean, std = first + shift, (squares / n - shift.square()).clamp_min(0).sqrt()
         constant = std <= 1e-6 * mean.abs()
         return NeuronScale(mean.float(), torch.where(constant, 1.0, std).float())
 
-    def standardize(self, scale: NeuronScale) -> WordStates:
-        """A view of the same words whose rows are standardized: (x - mean) / std."""
-        return WordStates(self.flat.view(-1, self.n_layers, self.hidden_size), self.device, scale)
+    def standardize(self, scale: NeuronScale) -> HiddenStates:
+        """A view of the same examples whose rows are standardized: (x - mean) / std."""
+        return HiddenStates(self.flat.view(-1, self.n_layers, self.hidden_size), self.device, scale)
 
     @property
     def _rows_per_chunk(self) -> int:
@@ -119,28 +128,43 @@ class WordStates:
 
     def rows(self, which: Tensor | slice) -> Tensor:
         """Rows (b, neurons) on the device, in the stored dtype, or float32 if they are standardized."""
-        found = (
-            self.flat[which]
-            if isinstance(which, slice)
-            else self.flat.index_select(0, which.to(self.flat.device))
-        )
-        if self.device.type == "cuda" and not found.is_cuda:
-            found = found.pin_memory()
-        found = found.to(self.device, non_blocking=True)
+        found = self.flat[which] if isinstance(which, slice) else _select_rows(self.flat, which)
+        found = self._to_device(found)
         return found if self.scale is None else (found.float() - self.scale.mean) / self.scale.std
 
-    def slice_rows(self, rows: slice) -> WordStates:
-        """A view of some rows."""
-        return WordStates(self.flat[rows].view(-1, self.n_layers, self.hidden_size), self.device, self.scale)
+    def layer_rows(self, which: Tensor, layers: Tensor, out: Tensor) -> None:
+        """Write rows (U, b) of layers (U,) into the first b rows of `out` (U, >= b, H), float32 on the device."""
+        out = out[:, : which.shape[1]]
+        index = which * self.n_layers + layers.to(which.device)[:, None]
+        found = self._to_device(_select_rows(self.flat.view(-1, self.hidden_size), index.flatten()))
+        out.copy_(found.view(out.shape))
+        if self.scale is not None:
+            shape = (self.n_layers, 1, self.hidden_size)
+            out.sub_(self.scale.mean.view(shape)[layers]).div_(self.scale.std.view(shape)[layers])
 
-    def select_neurons(self, neurons: np.ndarray) -> WordStates:
+    def _to_device(self, rows: Tensor) -> Tensor:
+        if self.device.type == "cuda" and not rows.is_cuda:
+            rows = rows.pin_memory()
+        return rows.to(self.device, non_blocking=True)
+
+    def slice_rows(self, rows: slice) -> HiddenStates:
+        """A view of some rows."""
+        return HiddenStates(
+            self.flat[rows].view(-1, self.n_layers, self.hidden_size), self.device, self.scale
+        )
+
+    def select_neurons(self, neurons: np.ndarray) -> HiddenStates:
         """A copy with only these neurons, in this order, indexed from 0."""
         index = torch.from_numpy(self.check_neurons(neurons)).to(self.flat.device)
-        selected = torch.empty(self.n_words, len(index), dtype=self.flat.dtype, device=self.flat.device)
+        selected = torch.empty(self.n_examples, len(index), dtype=self.flat.dtype, device=self.flat.device)
         size = self._rows_per_chunk
-        for start in range(0, self.n_words, size):
+        for start in range(0, self.n_examples, size):
             selected[start : start + size] = self.flat[start : start + size].index_select(1, index)
-        return WordStates(selected, self.device, self.scale and self.scale.select(index))
+        return HiddenStates(selected, self.device, self.scale and self.scale.select(index))
+
+
+def _select_rows(matrix: Tensor, rows: Tensor) -> Tensor:
+    return matrix.index_select(0, rows.to(matrix.device))
 
 
 @contextlib.contextmanager

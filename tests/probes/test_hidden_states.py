@@ -7,9 +7,11 @@ import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
 
-from whichlayers.probes import word_states
-from whichlayers.probes.elastic_net import ProbeSpec, ProbeTraining, accuracies, fit_probes
-from whichlayers.probes.word_states import WordStates
+from whichlayers.probes import hidden_states
+from whichlayers.probes.evaluation import accuracies
+from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
+from whichlayers.probes.probe_trainer import fit_probes
 
 LAYERS, HIDDEN = 3, 5
 
@@ -24,10 +26,10 @@ def synthetic_data(n=70, seed=0, dtype=np.float32):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_neurons_are_standardized_as_in_scikit_learn(dtype, monkeypatch):
-    monkeypatch.setattr(word_states, "CHUNK_BYTES", 400)  # a few rows at once
+    monkeypatch.setattr(hidden_states, "CHUNK_BYTES", 400)  # a few rows at once
     train, test = synthetic_data(dtype=dtype), synthetic_data(20, seed=1, dtype=dtype)
-    scale = WordStates(train).compute_scale()
-    found = WordStates(test).standardize(scale).rows(slice(None))
+    scale = HiddenStates(train).compute_scale()
+    found = HiddenStates(test).standardize(scale).rows(slice(None))
     flat = [states.reshape(len(states), -1).astype(np.float64) for states in (train, test)]
     expected = StandardScaler().fit(flat[0]).transform(flat[1])
     assert found.dtype == torch.float32
@@ -37,7 +39,7 @@ def test_neurons_are_standardized_as_in_scikit_learn(dtype, monkeypatch):
 
 
 def test_a_scale_applies_to_slices_of_rows_and_neurons():
-    raw = WordStates(synthetic_data())
+    raw = HiddenStates(synthetic_data())
     scaled = raw.standardize(raw.compute_scale())
     everything = scaled.rows(slice(None))
     chosen = np.array([4, 11, 7])
@@ -56,7 +58,7 @@ def test_probes_of_standardized_neurons_do_not_depend_on_scale():
     training = ProbeTraining(epochs=3, batch_size=32, lr=0.01)
 
     def accuracy(states, standardized):
-        inputs = WordStates(states)
+        inputs = HiddenStates(states)
         inputs = inputs.standardize(inputs.compute_scale()) if standardized else inputs
         probes = fit_probes(inputs, labels, 3, [ProbeSpec(inputs.layer_neurons(1))], training)
         return accuracies(inputs, labels, probes)[0]
