@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, field_validator
 
@@ -12,12 +12,14 @@ from whichlayers.config.sections import (
     Count,
     CountPerSize,
     Number,
+    PerSize,
     Section,
     Sizes,
     Text,
     as_tuple,
     at_least_one,
 )
+from whichlayers.experiments.display import Display
 from whichlayers.text import join_list
 from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED, Probe, Recipe
 
@@ -80,6 +82,9 @@ class DepthError:
 class Experiment(Section):
     """Base class of all experiments. A subclass is one kind of experiment; its fields are its keys."""
 
+    kind: str
+    displays: ClassVar[tuple[Display, ...]]  # one for each name under which its points are stored
+
     train_sizes: Sizes | None = Field(
         default=None,
         description="Training sizes of this experiment, in place of those of the study and its tasks.",
@@ -101,6 +106,10 @@ class Experiment(Section):
     def variants(self, depth: int) -> Iterator[Variant]:
         """All variants of a model with `depth` layers, baselines first. Requires that `depth_errors` is empty."""
         raise NotImplementedError
+
+    def trials_of(self, variant: Variant) -> PerSize | None:
+        """Trials of a point, in place of the study's."""
+        return self.trials
 
     def summary(self) -> str:
         """What the experiment does, as one clause for the description of a study."""
@@ -156,6 +165,8 @@ class TaskExperiment(Experiment):
 
 class FinetuningExperiment(TaskExperiment):
     """Base class of the experiments that finetune models."""
+
+    evaluate_every_epoch: ClassVar[bool] = False
 
     epochs: CountPerSize | None = Field(
         default=None, description="Number of epochs, in place of the one in [training].", examples=[3]

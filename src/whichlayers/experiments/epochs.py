@@ -8,6 +8,7 @@ from pydantic import Field
 
 from whichlayers.config.sections import CountPerSize, PerSize
 from whichlayers.experiments.base import Keep
+from whichlayers.experiments.display import Display
 from whichlayers.experiments.incremental import Incremental
 
 
@@ -15,6 +16,17 @@ class Epochs(Incremental):
     """Test whether longer training closes the gap: metric and loss after each epoch, for a few values of k."""
 
     kind: Literal["epochs"] = "epochs"  # type: ignore[assignment]
+    displays = (
+        Display(
+            name="epochs",
+            title="Longer finetuning",
+            x_label="pretrained layers kept (k)",
+            description="The first k layers keep their pretrained weights, all layers above are re-initialized, and "
+            "the whole model is finetuned for more epochs. The scores are those after the last epoch.",
+            conditions={"": "after the last epoch"},
+        ),
+    )
+    evaluate_every_epoch = True
     keep: Keep = Field(
         default=(0, "half", "depth"),
         description='Values of k: "all" for 0 to the depth of the model, or a list of numbers, "half" and "depth".',

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from whichlayers.experiments.base import DepthError, Keep, ReinitExperiment, Variant, layer_range
+from whichlayers.experiments.display import Display
 from whichlayers.text import join_list
 
 
@@ -15,6 +16,16 @@ class Incremental(ReinitExperiment):
     """Keep the first k pretrained layers and re-initialize the others."""
 
     kind: Literal["incremental"] = "incremental"
+    displays = (
+        Display(
+            name="incremental",
+            title="Incremental re-initialization",
+            x_label="pretrained layers kept (k)",
+            description="The first k layers keep their pretrained weights, all layers above are re-initialized, and "
+            "the whole model is finetuned. k = 0 keeps only the embeddings.",
+            plot="curves",
+        ),
+    )
     keep: Keep = Field(
         default="all",
         description='Values of k: "all" for 0 to the depth of the model, or a list of numbers, "half" and "depth".',

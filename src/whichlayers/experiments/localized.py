@@ -9,12 +9,23 @@ from pydantic import BeforeValidator, Field
 
 from whichlayers.config.sections import Count, at_least_one
 from whichlayers.experiments.base import DepthError, ReinitExperiment, Variant, baselines, layer_range
+from whichlayers.experiments.display import Display
 
 
 class Localized(ReinitExperiment):
     """Re-initialize one block of consecutive layers, or all layers outside it."""
 
     kind: Literal["localized"] = "localized"
+    displays = (
+        Display(
+            name="localized",
+            title="Localized re-initialization",
+            x_label="first layer of the block",
+            description="A block of consecutive layers is re-initialized, or is the only one that keeps its "
+            "pretrained weights, and the whole model is finetuned.",
+            position="the block that starts at layer {:g}".format,
+        ),
+    )
     block: Count = Field(default=3, description="Number of layers in a block.")
     mode: Annotated[tuple[Literal["reinitialized", "preserved"], ...], BeforeValidator(at_least_one)] = Field(
         default=("reinitialized", "preserved"),

@@ -9,8 +9,10 @@ from pydantic import BeforeValidator, Field
 
 from whichlayers.config.sections import Number, as_tuple, at_least_one
 from whichlayers.experiments.base import layer_range
+from whichlayers.experiments.display import Display
 from whichlayers.experiments.word_base import (
     DEFAULTS,
+    SET_SIZE,
     ProbeVariant,
     RankingExperiment,
     format_percentages,
@@ -24,6 +26,37 @@ class NeuronExperiment(RankingExperiment):
     """Rank all neurons by how well they predict the tags of words, and probe the top, bottom and random ones."""
 
     kind: Literal["neurons"] = "neurons"
+    displays = (
+        Display(
+            name="neurons",
+            title="Top, bottom and random neurons",
+            x_label="finetuned on",
+            description="A linear probe for the tags of words is trained on all neurons of all layers, and again on "
+            "only the top, bottom or random neurons.",
+            plot="by_model",
+            x_column=SET_SIZE,
+            x_names={100: "all"},
+        ),
+        Display(
+            name="neuron_spread",
+            title="Distribution of the top neurons",
+            x_label="layer (0: embeddings)",
+            description="Fraction of the top neurons, those most informative about the tags of words, in each layer.",
+            plot="by_layer",
+            position="layer {:g}".format,
+        ),
+        Display(
+            name="smallest_set",
+            title="Smallest set of neurons",
+            x_label="finetuned on",
+            description="Fraction of all neurons that a probe needs, most informative first, to be nearly as accurate "
+            "as with all neurons.",
+            plot="by_model",
+            x_column="delta (points)",
+            shared_y=True,
+            sets="ranking",
+        ),
+    )
     sets: Annotated[tuple[Literal["top", "bottom", "random"], ...], BeforeValidator(as_tuple)] = Field(
         default=("top", "bottom", "random"), description="Neuron sets on which a new probe is trained."
     )

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from whichlayers.config.sections import CountPerSize
+from whichlayers.config.sections import CountPerSize, PerSize
 from whichlayers.experiments.base import ReinitExperiment, Variant, baselines, none_if_identity
+from whichlayers.experiments.display import Display
 
 MIN_PERMUTATIONS = 3  # a correlation over fewer has no p value
 
@@ -18,6 +19,16 @@ class Permutation(ReinitExperiment):
     """Shuffle the pretrained layers. Only the baseline without pretrained layers is re-initialized."""
 
     kind: Literal["permutation"] = "permutation"
+    displays = (
+        Display(
+            name="permutation",
+            title="Layer permutations",
+            x_label="training examples",
+            description="The pretrained layers are put in random order and the whole model is finetuned.",
+            plot="permutations",
+            x_column="permutation no.",
+        ),
+    )
     permutations: Annotated[int, Field(strict=True, ge=MIN_PERMUTATIONS)] = Field(
         default=10,
         description="Number of permutations; tasks are correlated over them. The nth permutation is the same for every "
@@ -34,6 +45,9 @@ class Permutation(ReinitExperiment):
         for n in range(1, self.permutations + 1):
             order = tuple(int(i) + 1 for i in np.random.RandomState(n).permutation(depth))
             yield Variant("permuted", n, order=none_if_identity(order, depth))
+
+    def trials_of(self, variant: Variant) -> PerSize | None:
+        return (self.baseline_trials if variant.is_baseline else None) or self.trials
 
     def summary(self) -> str:
         return f"shuffle the pretrained layers, in {self.permutations} random orders"

@@ -16,6 +16,7 @@ from whichlayers.experiments.base import (
     format_layers,
     layer_range,
 )
+from whichlayers.experiments.display import Display
 from whichlayers.text import counted
 from whichlayers.trial import Pooling, Probe
 
@@ -26,6 +27,17 @@ class Probing(TaskExperiment):
     """Train a linear probe on the hidden states of each layer of the frozen model."""
 
     kind: Literal["probing"] = "probing"
+    displays = (
+        Display(
+            name="probing",
+            title="Linear probes of the frozen model",
+            x_label="layer probed (0: embeddings)",
+            description="The model stays frozen as pretrained; a linear probe is trained on the hidden states of one "
+            "layer, with early stopping on held-out training examples.",
+            position="layer {:g}".format,
+            conditions={"": "linear probe"},
+        ),
+    )
     layers: Annotated[Literal["all"] | tuple[int, ...], all_or_numbers(lowest=0)] = Field(
         default="all",
         description='Layers to probe: "all" for 1 to the depth, or a list. 0 is the embeddings.',

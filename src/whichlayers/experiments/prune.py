@@ -18,6 +18,7 @@ from whichlayers.experiments.base import (
     format_layers,
     layer_range,
 )
+from whichlayers.experiments.display import Display
 from whichlayers.text import join_list
 
 
@@ -25,6 +26,16 @@ class Prune(FinetuningExperiment):
     """Drop layers and finetune the remaining ones. The embeddings are always kept."""
 
     kind: Literal["prune"] = "prune"
+    displays = (
+        Display(
+            name="prune",
+            title="Layer pruning",
+            x_label="layers dropped",
+            description="Layers are dropped and the remaining model is finetuned.",
+            position=lambda x: f"{_layers(f'{x:g}')} dropped",
+            conditions={"top": "top layers dropped", "bottom": "bottom layers dropped"},
+        ),
+    )
     top: CountList = Field(
         default=(),
         description="Number of layers to drop from the top: one number, or a list.",

@@ -16,12 +16,23 @@ from whichlayers.experiments.base import (
     format_layers,
     layer_range,
 )
+from whichlayers.experiments.display import Display
 
 
 class SingleLayer(ReinitExperiment):
     """Re-initialize one layer and keep all others."""
 
     kind: Literal["single_layer"] = "single_layer"
+    displays = (
+        Display(
+            name="single_layer",
+            title="Single layer re-initialized",
+            x_label="layer re-initialized",
+            description="One layer is re-initialized and the whole model is finetuned.",
+            position="layer {:g}".format,
+            conditions={"": "single layer re-initialized"},
+        ),
+    )
     layers: Annotated[Literal["all"] | tuple[int, ...], all_or_numbers(lowest=1)] = Field(
         default="all",
         description='Layers to re-initialize, one at a time: "all", or a list. 1 is the lowest.',

@@ -15,6 +15,7 @@ from whichlayers.text import join_list
 from whichlayers.trial import Norm, Subword, WordProbe
 
 DEFAULTS = WordProbe("", "")
+SET_SIZE = "set (% of neurons)"  # x of the probes of sets of neurons
 Share = Annotated[Number, Field(gt=0, le=1)]
 Shares = Annotated[tuple[Share, ...], BeforeValidator(at_least_one)]
 Lambda = Annotated[Number, Field(ge=0)]

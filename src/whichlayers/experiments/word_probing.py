@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from whichlayers.experiments.base import DepthError, all_or_numbers, format_layers, layer_range
+from whichlayers.experiments.display import Display
 from whichlayers.experiments.word_base import Lambda, ProbeVariant, WordExperiment
 
 
@@ -15,6 +16,17 @@ class WordProbing(WordExperiment):
     """Train a linear probe of word tags on each layer, before and after finetuning."""
 
     kind: Literal["word_probing"] = "word_probing"
+    displays = (
+        Display(
+            name="word_probing",
+            title="Word-level probing by layer",
+            x_label="layer probed (0: embeddings)",
+            description="A linear probe is trained to predict the tags of words from the hidden states of one layer, "
+            "for the pretrained model and for the model finetuned on a task.",
+            plot="by_layer",
+            position="layer {:g}".format,
+        ),
+    )
     layers: Annotated[Literal["all"] | tuple[int, ...], all_or_numbers(lowest=0)] = Field(
         default="all", description='Layers to probe: "all", or a list. 0 is the embeddings.'
     )

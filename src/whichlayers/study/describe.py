@@ -8,8 +8,8 @@ from pathlib import Path
 from whichlayers.config.sections import PerSize, Size
 from whichlayers.errors import WhichlayersError
 from whichlayers.experiments import AnyExperiment
+from whichlayers.experiments.base import FinetuningExperiment, ReinitExperiment
 from whichlayers.experiments.probing import Probing
-from whichlayers.experiments.prune import Prune
 from whichlayers.experiments.word_base import WordExperiment
 from whichlayers.study.study_file import Study, load_study
 from whichlayers.text import counted, join_list
@@ -41,7 +41,7 @@ def describe_study(study: Study) -> str:
         return " ".join([*sentences, f"Each probe is trained in {trials}."])
     sizes, epochs = _format_sizes(study.train_sizes), _format_per_size(study.training.epochs, "epoch")
     training = f"finetuned on {sizes} for {epochs}, with learning rate {study.training.lr:g}"
-    if all(isinstance(experiment, Probing) for experiment in study.experiments):
+    if not any(isinstance(e, FinetuningExperiment | WordExperiment) for e in study.experiments):
         training = f"probed with {sizes}"
     sentences.append(f"Each model is {training}, in {trials}, {_trial_differences(study.train_sizes)}.")
     sentences += [f"{t.name} uses {_format_sizes(t.train_sizes)}." for t in study.tasks if t.train_sizes]
@@ -79,7 +79,7 @@ def _settings(study: Study, experiment: AnyExperiment) -> list[str]:
             notes.append(f"{experiment.l2_norm} L2 norm")
     elif experiment.tasks != "all":
         notes.append(f"on {join_list(experiment.tasks)}")
-    if not isinstance(experiment, Prune | Probing | WordExperiment):
+    if isinstance(experiment, ReinitExperiment):
         notes.append(f"recipe {join_list(experiment.recipe or study.recipe)}")
         kept = experiment.keep_layer_norm or study.keep_layer_norm
         if True in kept:
@@ -91,9 +91,9 @@ def _settings(study: Study, experiment: AnyExperiment) -> list[str]:
         notes.append(f"on {_format_sizes(experiment.train_sizes)}")
     if experiment.trials:
         notes.append(_format_per_size(experiment.trials, "trial"))
-    if not isinstance(experiment, Probing) and experiment.epochs:
+    if isinstance(experiment, FinetuningExperiment | WordExperiment) and experiment.epochs:
         notes.append(_format_per_size(experiment.epochs, "epoch"))
-    if experiment.lr:
+    if isinstance(experiment, FinetuningExperiment | WordExperiment | Probing) and experiment.lr:
         notes.append(f"learning rate {experiment.lr:g}")
     return notes
 

@@ -13,18 +13,11 @@ from typing import Protocol
 
 from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.errors import Problem, format_value
-from whichlayers.config.sections import ModelSpec, PerSize, Size, TaskSpec
+from whichlayers.config.sections import ModelSpec, Size, TaskSpec
 from whichlayers.config.toml import KeyPath
 from whichlayers.experiments import AnyExperiment
-from whichlayers.experiments.base import Variant
-from whichlayers.experiments.epochs import Epochs
-from whichlayers.experiments.neurons import NeuronExperiment
-from whichlayers.experiments.permutation import Permutation
-from whichlayers.experiments.probing import Probing
-from whichlayers.experiments.prune import Prune
-from whichlayers.experiments.selectivity import Selectivity
+from whichlayers.experiments.base import FinetuningExperiment, ReinitExperiment, TaskExperiment
 from whichlayers.experiments.word_base import WordExperiment
-from whichlayers.experiments.word_probing import WordProbing
 from whichlayers.study.study_file import Study
 from whichlayers.text import counted
 from whichlayers.trial import PRETRAINED, Point, Probe, Recipe, Surgery, Training, Trial, WordProbe
@@ -152,7 +145,7 @@ def example_count(size: Size, rows: int) -> int:
 
 
 def _points(
-    study: Study, experiment: AnyExperiment, base: Trial, depth: int, sizes: Iterable[int]
+    study: Study, experiment: TaskExperiment, base: Trial, depth: int, sizes: Iterable[int]
 ) -> Iterator[Point]:
     """Points of one experiment, model and task, by size, re-initialization, model variant and seed.
 
@@ -164,13 +157,13 @@ def _points(
     ):
         surgery = Surgery(variant.order, variant.reinit, recipe, keep_layer_norm).canonical()
         lr_factors = tuple((layer, factor) for layer in surgery.reinit) if factor != 1 else ()
-        if isinstance(experiment, Probing):
-            training = Training(max_length=study.training.max_length)  # a probe has its own hyperparameters
-        else:
+        if isinstance(experiment, FinetuningExperiment):
             training = study.training.at(size, experiment.epochs, experiment.lr, lr_factors)
-            if isinstance(experiment, Epochs):
+            if experiment.evaluate_every_epoch:
                 training = dataclasses.replace(training, evaluate="every epoch")
-        for i in range(_trials(study, experiment, variant).at(size)):
+        else:
+            training = Training(max_length=study.training.max_length)  # a probe has its own hyperparameters
+        for i in range((experiment.trials_of(variant) or study.trials).at(size)):
             trial = dataclasses.replace(
                 base,
                 train_size=size,
@@ -184,7 +177,7 @@ def _points(
 
 def _word_points(
     study: Study,
-    experiment: WordProbing | NeuronExperiment | Selectivity,
+    experiment: WordExperiment,
     base: Trial,
     depth: int,
     corpora: Sequence[CorpusInfoLike],
@@ -232,20 +225,14 @@ def _pretrained_trials(study: Study, experiment: AnyExperiment, tasks: Sequence[
     return max((trials.at(size) for size in sizes), default=trials.at(1 << 30))
 
 
-def _reinit_settings(study: Study, experiment: AnyExperiment) -> list[tuple[Recipe, bool, float]]:
+def _reinit_settings(study: Study, experiment: TaskExperiment) -> list[tuple[Recipe, bool, float]]:
     """All combinations of recipe, keep_layer_norm and learning rate factor of the re-initialized layers."""
-    if isinstance(experiment, Prune | Probing | WordExperiment):
+    if not isinstance(experiment, ReinitExperiment):
         return [("as_described", False, 1.0)]  # nothing is re-initialized
     recipes = experiment.recipe or study.recipe
     return list(
         product(recipes, experiment.keep_layer_norm or study.keep_layer_norm, experiment.reinit_lr_factor)
     )
-
-
-def _trials(study: Study, experiment: AnyExperiment, variant: Variant) -> PerSize:
-    if variant.is_baseline and isinstance(experiment, Permutation) and experiment.baseline_trials:
-        return experiment.baseline_trials
-    return experiment.trials or study.trials
 
 
 def _sizes(study: Study, experiment: AnyExperiment, task: TaskSpec) -> tuple[Size, ...]:

@@ -1,0 +1,77 @@
+"""How figures, tables and text present the results of an experiment. Each experiment's file declares its displays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+# Figures that an experiment can be drawn as; `PLOTS` in plots/figures.py has a function for each.
+Plot = Literal["curves", "conditions", "permutations", "by_layer", "by_model"]
+
+
+@dataclass(frozen=True)
+class Display:
+    """How the points stored under one experiment name are presented.
+
+    Args:
+        name: Name of the experiment in the results. Most kinds of experiment store their points under their own name.
+        title: Title of the experiment.
+        x_label: Label of the x axis.
+        description: What is done to the models, as sentences; the caption starts with them.
+        plot: Main figure. curves: a curve per training size and variant; conditions: a curve per condition, with the
+            baselines as dashed lines; permutations: a strip of points per training size; by_layer (word-level
+            probing): a curve per finetuned model; by_model (word-level probing): a marker per set of neurons.
+        x_column: Name of x as it is stored, for tables; `x_label` if empty.
+        x_names: Display names of values of x that are not shown as numbers.
+        position: A value of x in a sentence, such as "layer 3".
+        conditions: Display names of conditions that are not shown as they are stored.
+        shared_y: Whether all panels have the same y range, starting at zero.
+        sets: What distinguishes the markers of a by_model figure.
+    """
+
+    name: str
+    title: str
+    x_label: str
+    description: str
+    plot: Plot = "conditions"
+    x_column: str = ""
+    x_names: Mapping[float, str] = field(default_factory=dict)
+    position: Callable[[float], str] = "x = {:g}".format
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    shared_y: bool = False
+    sets: Literal["neurons", "ranking"] = "neurons"
+
+    @property
+    def word_level(self) -> bool:
+        """Whether words of a corpus are probed; the task column then holds the corpus."""
+        return self.plot in ("by_layer", "by_model")
+
+    @property
+    def task_noun(self) -> str:
+        """What the task column holds: "corpus" in word-level probing, else "task"."""
+        return "corpus" if self.word_level else "task"
+
+    @property
+    def categorical_x(self) -> bool:
+        """Whether x is a category, so that points are not joined by lines."""
+        return self.plot in ("permutations", "by_model")
+
+    @property
+    def x_header(self) -> str:
+        """Label of x in tables."""
+        return self.x_column or self.x_label
+
+    def x_name(self, x: float) -> str:
+        """A value of x as a column head or tick label."""
+        return self.x_names.get(x, f"{x:g}")
+
+    def condition_name(self, condition: str) -> str:
+        """Display name of a condition as stored in the results."""
+        plain = condition.replace("reinitialized", "re-initialized")
+        return self.conditions.get(condition, plain or self.title.lower())
+
+
+def generic_display(experiment: str) -> Display:
+    """Display of an experiment that this version does not know: its name as title, one curve per condition."""
+    return Display(experiment, experiment.replace("_", " ").capitalize(), "x", "")
