@@ -3,6 +3,7 @@ import pytest
 from fake_facts import a_study
 
 from whichlayers.config.errors import StudyError
+from whichlayers.experiments import DISPLAYS, KINDS, display_of, sort_experiments
 from whichlayers.experiments.epochs import Epochs
 from whichlayers.experiments.incremental import Incremental
 from whichlayers.experiments.localized import Localized
@@ -10,6 +11,7 @@ from whichlayers.experiments.permutation import Permutation
 from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.prune import Prune
 from whichlayers.experiments.single_layer import SingleLayer
+from whichlayers.plots.figures import PLOTS
 from whichlayers.trial import Probe
 
 DEPTHS = [1, 2, 3, 6, 12, 24]
@@ -165,3 +167,35 @@ def test_standardize_has_two_spellings(kind):
 def test_other_experiments_have_neither_spelling():
     with pytest.raises(StudyError, match=r"standardise"):
         a_study(experiments=[{"kind": "incremental", "standardise": True}])
+
+
+# --- displays ---
+
+
+def test_every_kind_displays_what_it_stores_under_a_name_of_its_own():
+    names = [display.name for kind in KINDS.values() for display in kind.displays]
+    assert len(names) == len(set(names))
+    assert all(kind in [display.name for display in KINDS[kind].displays] for kind in KINDS)
+    for display in DISPLAYS.values():
+        assert display.plot in PLOTS
+        assert display.title
+        assert display.x_label
+        assert display.description.endswith(".")
+
+
+def test_positions_and_conditions_in_sentences():
+    assert display_of("prune").position(1) == "1 layer dropped"
+    assert display_of("prune").position(2.0) == "2 layers dropped"
+    assert display_of("localized").position(3.0) == "the block that starts at layer 3"
+    assert display_of("prune").condition_name("top") == "top layers dropped"
+    assert display_of("localized").condition_name("block reinitialized") == "block re-initialized"
+    assert display_of("incremental").condition_name("") == "incremental re-initialization"
+    assert display_of("neurons").x_name(100) == "all"
+    assert display_of("word_probing").x_name(100) == "100"
+
+
+def test_an_experiment_of_another_version_has_a_generic_display():
+    display = display_of("some_new_kind")
+    assert (display.title, display.x_label, display.plot) == ("Some new kind", "x", "conditions")
+    assert (display.x_header, display.position(2.0), display.task_noun) == ("x", "x = 2", "task")
+    assert sort_experiments(["zz", "probing", "aa", "localized"]) == ["localized", "probing", "aa", "zz"]

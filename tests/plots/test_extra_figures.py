@@ -20,8 +20,8 @@ from synthetic_results import (
 )
 from synthetic_words import word_points
 
+from whichlayers.experiments import sort_experiments
 from whichlayers.plots.chart_data import chart_of
-from whichlayers.plots.display_names import sort_experiments
 from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.figures import draw
 from whichlayers.plots.published_overlay import overlay_caption

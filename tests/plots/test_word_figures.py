@@ -15,7 +15,6 @@ from whichlayers.analysis.published import (
 )
 from whichlayers.plots.captions import caption
 from whichlayers.plots.chart_data import chart_of
-from whichlayers.plots.display_names import WORD_EXPERIMENTS
 from whichlayers.plots.figures import draw
 from whichlayers.plots.published_overlay import crosses_caption
 from whichlayers.plots.word_figures import PUBLISHED
@@ -25,6 +24,10 @@ from whichlayers.report.word_tables import paper_tables
 from whichlayers.results.frames import finished, load_points
 
 DEPTH = 6
+WORD_EXPERIMENTS = (
+    *("word_probing", "neurons", "neuron_spread", "smallest_set"),
+    *("selectivity", "description_length"),
+)
 
 
 @pytest.fixture(scope="module")

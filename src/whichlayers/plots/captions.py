@@ -5,65 +5,45 @@ from __future__ import annotations
 import pandas as pd
 
 from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
-from whichlayers.plots.display_names import BY_LAYER, size_name
+from whichlayers.experiments import display_of
+from whichlayers.plots.display_names import size_name
 from whichlayers.plots.figures import main_figure_rows
 from whichlayers.plots.permutations import MIN_FOR_DENSITY
 from whichlayers.plots.style import MAX_SINGLE_TRIALS
 from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS, model_labels
 from whichlayers.results.frames import CURVE
 
-DESCRIPTIONS = {
-    "incremental": "The first k layers keep their pretrained weights, all layers above are re-initialized, and the "
-    "whole model is finetuned. k = 0 keeps only the embeddings.",
-    "localized": "A block of consecutive layers is re-initialized, or is the only one that keeps its pretrained "
-    "weights, and the whole model is finetuned.",
-    "single_layer": "One layer is re-initialized and the whole model is finetuned.",
-    "permutation": "The pretrained layers are put in random order and the whole model is finetuned.",
-    "epochs": "The first k layers keep their pretrained weights, all layers above are re-initialized, and the whole "
-    "model is finetuned for more epochs. The scores are those after the last epoch.",
-    "prune": "Layers are dropped and the remaining model is finetuned.",
-    "probing": "The model stays frozen as pretrained; a linear probe is trained on the hidden states of one layer, "
-    "with early stopping on held-out training examples.",
-    "word_probing": "A linear probe is trained to predict the tags of words from the hidden states of one layer, for "
-    "the pretrained model and for the model finetuned on a task.",
-    "neurons": "A linear probe for the tags of words is trained on all neurons of all layers, and again on only the "
-    "top, bottom or random neurons.",
-    "neuron_spread": "Fraction of the top neurons, those most informative about the tags of words, in each layer.",
-    "smallest_set": "Fraction of all neurons that a probe needs, most informative first, to be nearly as accurate "
-    "as with all neurons.",
-    "selectivity": "Accuracy minus accuracy on a control task in which every word type has a random tag.",
-    "description_length": "Compression: how many times shorter the online code of the tags is than a uniform code.",
-}
 CLIPPED_NOTE = "Intervals that extend beyond the panel are clipped."
 
 
 def caption(points: pd.DataFrame, experiment: str) -> str:
     """Caption of the main figure of an experiment, from finished points of the whole study."""
     chosen = points[points["experiment"] == experiment]
-    drawn = main_figure_rows(chosen) if experiment == "incremental" else chosen
+    display = display_of(experiment)
+    drawn = main_figure_rows(chosen) if display.plot == "curves" else chosen
     other_variants = chosen["variant"].nunique() - drawn["variant"].nunique()
     counts = drawn[~drawn["condition"].isin(BASELINES)].groupby([*CURVE, "condition", "x"]).size()
-    sentences = [DESCRIPTIONS.get(experiment, "")]
-    if experiment == "permutation":
+    sentences = [display.description]
+    if display.plot == "permutations":
         sentences += _permutations(drawn[~drawn["condition"].isin(BASELINES)])
     elif counts.max() > 1:
         sentences.append(f"Means with 95% t intervals over {_range(counts)} trials per point.")
     else:
         sentences.append("One trial per point, hence no intervals.")
-    if _crowded(drawn, experiment):
+    if display.plot == "by_layer" and _crowded(drawn):
         sentences.append(
             "Only the first curve has error bars, to avoid clutter; hover over another curve to see its intervals."
         )
-    elif experiment != "permutation" and counts.between(2, MAX_SINGLE_TRIALS).any():
+    elif display.plot != "permutations" and counts.between(2, MAX_SINGLE_TRIALS).any():
         sentences.append("Faint points are single trials.")
     sentences += _baselines(drawn)
     if drawn["train_size"].nunique() == 1 and drawn["train_size"].iloc[0]:
         sentences.append(f"{size_name(drawn['train_size'].iloc[0])} training examples.")
-    elif experiment == "incremental":
+    elif display.plot == "curves":
         sentences.append("Stronger colors mean more training examples.")
     if other_variants:
         sentences.append(f"Shown for {drawn['variant'].iloc[0]}; the figures below compare other settings.")
-    if experiment == "incremental" and _has_probes(points):
+    if display.plot == "curves" and _has_probes(points, experiment):
         sentences.append("The dashed line is a linear probe on layer k of the frozen model.")
     if counts.between(2, 3).any():
         sentences.append(CLIPPED_NOTE)
@@ -80,10 +60,8 @@ def _permutations(rows: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def _crowded(rows: pd.DataFrame, experiment: str) -> bool:
-    """Whether a panel has too many curves for all of them to have error bars."""
-    if experiment not in BY_LAYER:
-        return False
+def _crowded(rows: pd.DataFrame) -> bool:
+    """Whether a panel of a by_layer figure has too many curves for all of them to have error bars."""
     return bool(
         model_labels(rows).groupby([rows["model"], rows["task"]]).nunique().max() > MAX_CURVES_WITH_BARS
     )
@@ -103,9 +81,9 @@ def _baselines(rows: pd.DataFrame) -> list[str]:
     return [f"{lines} the model with {which} of its layers pretrained{band}."]
 
 
-def _has_probes(points: pd.DataFrame) -> bool:
-    """Whether some task has both an incremental curve and linear probes."""
-    tasks = [set(points.loc[points["experiment"] == e, "task"]) for e in ("incremental", "probing")]
+def _has_probes(points: pd.DataFrame, experiment: str) -> bool:
+    """Whether some task has both a curve of the experiment and linear probes."""
+    tasks = [set(points.loc[points["experiment"] == e, "task"]) for e in (experiment, "probing")]
     return bool(tasks[0] & tasks[1])
 
 

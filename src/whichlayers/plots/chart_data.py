@@ -16,16 +16,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from whichlayers.plots.display_names import (
-    BY_LAYER,
-    BY_MODEL,
-    CONDITIONS,
-    condition_name,
-    metric_name,
-    short_names,
-    size_name,
-    task_noun,
-)
+from whichlayers.experiments import display_of
+from whichlayers.plots.display_names import metric_name, short_names, size_name
 from whichlayers.plots.facets import Mark, Panel, PanelFigure, metric_range
 from whichlayers.plots.style import DARK, LIGHT, dark_color
 from whichlayers.text import format_range, format_score
@@ -112,7 +104,7 @@ def _names(marks: Iterable[Mark]) -> dict[str, dict[Any, str]]:
             if name == "train_size":
                 text = size_name(value)
             elif name == "condition":
-                text = condition_name(str(mark.attributes.get("experiment", "")), str(value))
+                text = display_of(str(mark.attributes.get("experiment", ""))).condition_name(str(value))
             elif name == "variant":
                 text = str(value) or "default"
             found[name].setdefault(value, text)
@@ -125,13 +117,14 @@ def _names(marks: Iterable[Mark]) -> dict[str, dict[Any, str]]:
 
 def _dimension_label(name: str, experiment: str) -> str:
     """Label of a group of switches."""
+    display = display_of(experiment)
     if name == "task":
-        return task_noun(experiment)
-    if name == "condition" and experiment in BY_LAYER:
+        return display.task_noun
+    if name == "condition" and display.plot == "by_layer":
         return "finetuned on"
-    if name == "condition" and experiment in BY_MODEL:
-        return "ranking" if experiment == "smallest_set" else "neurons"
-    return "ranking" if name == "variant" and experiment in BY_LAYER else DIMENSIONS[name]
+    if name == "condition" and display.plot == "by_model":
+        return display.sets
+    return "ranking" if name == "variant" and display.plot == "by_layer" else DIMENSIONS[name]
 
 
 def _owner(mark: Mark, panel: int, marks: Sequence[tuple[int, Mark]]) -> int:
@@ -217,8 +210,9 @@ def _mark(
 
 def _default_label(mark: Mark) -> str:
     """Legend entry of a curve that is the only one of its panel."""
-    key = (str(mark.attributes.get("experiment", "")), str(mark.attributes.get("condition", "")))
-    return condition_name(*key) if key[1] or key in CONDITIONS else "mean"
+    display = display_of(str(mark.attributes.get("experiment", "")))
+    condition = str(mark.attributes.get("condition", ""))
+    return display.condition_name(condition) if condition or condition in display.conditions else "mean"
 
 
 def _legend_text(name: str, text: str) -> str:

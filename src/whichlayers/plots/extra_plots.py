@@ -12,8 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from whichlayers.analysis.intervals import summarize
+from whichlayers.experiments import display_of
 from whichlayers.plots.artists import DrawnValues, add_trial_legend, draw_line, line_style, shared_attributes
-from whichlayers.plots.display_names import short_names, size_name, x_axis_label
+from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.facets import (
     Mark,
     Panel,
@@ -68,7 +69,7 @@ def draw_trials(rows: pd.DataFrame, theme: Theme) -> Figure:
         drawn_values[panel.task] += [(value, value, value) for value in panel.points["value"]]
         set_layer_ticks(panel.axes, 0, panel.depth)
     set_y_limits(panels, drawn_values)
-    label_x_axis(panels, x_axis_label("incremental"))
+    label_x_axis(panels, display_of("incremental").x_label)
     point = Line2D([], [], color=color, marker="o", linestyle="", markersize=4, alpha=0.6, mew=0)
     add_legend_below(figure, [point, Line2D([], [], **mean)], ["one trial", "mean"])
     return figure
@@ -102,7 +103,7 @@ def draw_comparison(rows: pd.DataFrame, column: str, theme: Theme) -> Figure:
             has_trials |= draw_line(panel, curve, (index, len(present)), styles[value], drawn_values)
         set_layer_ticks(panel.axes, 0, panel.depth)
     set_y_limits(panels, drawn_values)
-    label_x_axis(panels, x_axis_label("incremental"))
+    label_x_axis(panels, display_of("incremental").x_label)
     handles = [Line2D([], [], **styles[value]) for value in settings]
     labels = [setting_label(column, value) for value in settings]
     add_trial_legend(handles, labels, has_trials, theme)

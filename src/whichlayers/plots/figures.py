@@ -8,6 +8,7 @@ Figures are created directly, not through pyplot: no global state is changed and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from whichlayers.analysis.baseline_differences import BASELINES
+from whichlayers.experiments import display_of
 from whichlayers.plots.artists import (
     DrawnValues,
     add_baseline_legend,
@@ -25,7 +27,7 @@ from whichlayers.plots.artists import (
     line_style,
     probe_style,
 )
-from whichlayers.plots.display_names import WORD_EXPERIMENTS, condition_name, size_name, x_axis_label
+from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import (
     add_legend_below,
     label_x_axis,
@@ -36,7 +38,7 @@ from whichlayers.plots.facets import (
 from whichlayers.plots.permutations import draw_permutations
 from whichlayers.plots.published_overlay import add_published_legend, draw_published
 from whichlayers.plots.style import LIGHT, MARKERS, Theme
-from whichlayers.plots.word_figures import draw_word_experiment
+from whichlayers.plots.word_figures import draw_by_layer, draw_by_model
 from whichlayers.results.frame_utils import each_group
 
 FORMATS = ("png", "svg", "pdf")
@@ -62,14 +64,11 @@ def draw_without_layout(
 ) -> Figure:
     """Same as `draw`, without computing the layout, which takes longest. Call it inside `theme.applied()`."""
     chosen = points[points["experiment"] == experiment]
-    if experiment == "incremental":
+    plot = display_of(experiment).plot
+    if plot == "curves":
         probing = points[points["experiment"] == "probing"]
         return draw_incremental(main_figure_rows(chosen), experiment, theme, probing, overlay)
-    if experiment == "permutation":
-        return draw_permutations(chosen, experiment, theme)
-    if experiment in WORD_EXPERIMENTS:
-        return draw_word_experiment(chosen, experiment, theme, overlay)
-    return draw_conditions(chosen, experiment, theme, overlay)
+    return PLOTS[plot](chosen, experiment, theme, overlay)
 
 
 def main_figure_rows(incremental: pd.DataFrame) -> pd.DataFrame:
@@ -154,7 +153,7 @@ def draw_incremental(
             has_trials |= draw_line(panel, rows, (index, len(series)), styles[size, variant], drawn_values)
             if variant == panel.points["variant"].iloc[0]:
                 sources |= draw_published(
-                    panel, rows, "incremental", styles[size, variant], drawn_values, overlay
+                    panel, rows, experiment, styles[size, variant], drawn_values, overlay
                 )
         if probing is not None:
             model = panel.points["model"].iloc[0]
@@ -172,7 +171,7 @@ def draw_incremental(
                 has_probes = True
         set_layer_ticks(panel.axes, 0, panel.depth)
     set_y_limits(panels, drawn_values)
-    label_x_axis(panels, x_axis_label(experiment))
+    label_x_axis(panels, display_of(experiment).x_label)
     if by_variant:
         handles = [Line2D([], [], **styles[amounts[0], variant]) for variant in variants]
         labels = [variant or "default" for variant in variants]
@@ -214,12 +213,12 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
         if not cells.empty:
             set_layer_ticks(panel.axes, int(cells["x"].min()), int(cells["x"].max()))
     set_y_limits(panels, drawn_values)
-    label_x_axis(panels, x_axis_label(experiment))
+    label_x_axis(panels, display_of(experiment).x_label)
     handles, labels = [], []
     for i, condition in enumerate(conditions):
         color, marker = theme.conditions[i % len(theme.conditions)], MARKERS[i % len(MARKERS)]
         handles.append(Line2D([], [], **line_style(theme, color, 0, marker)))
-        labels.append(condition_name(experiment, condition))
+        labels.append(display_of(experiment).condition_name(condition))
     add_trial_legend(handles, labels, has_trials, theme)
     add_baseline_legend(handles, labels, points, theme)
     add_published_legend(handles, labels, sources, theme)
@@ -234,3 +233,13 @@ def _percent_of_training_set(size: float, whole: float) -> float:
         if abs(percent / 100 * whole - size) <= 1:
             return percent
     return percent
+
+
+# Main figures by name, as in `Display.plot`.
+PLOTS: dict[str, Callable[..., Figure]] = {
+    "curves": draw_incremental,
+    "conditions": draw_conditions,
+    "permutations": draw_permutations,
+    "by_layer": draw_by_layer,
+    "by_model": draw_by_model,
+}

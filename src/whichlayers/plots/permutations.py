@@ -13,8 +13,9 @@ from scipy import stats
 
 from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.intervals import Interval, t_interval
+from whichlayers.experiments import display_of
 from whichlayers.plots.artists import DrawnValues, add_baseline_legend, draw_baselines, shared_attributes
-from whichlayers.plots.display_names import size_name, x_axis_label
+from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import Mark, add_legend_below, label_x_axis, make_panels, set_y_limits
 from whichlayers.plots.style import CAP_SIZE, MARKER_SIZE, Theme
 
@@ -22,7 +23,7 @@ MIN_FOR_DENSITY = 5  # permutations needed to draw a density
 MEAN_STYLE: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": MARKER_SIZE}
 
 
-def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme) -> Figure:
+def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False) -> Figure:
     """Draw one circle per permutation, their density, mean and 95% interval, side by side for each training size."""
     figure, panels = make_panels(points, ["model", "variant"])
     color = theme.conditions[0]
@@ -49,7 +50,7 @@ def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme) -> Fi
         panel.axes.set_xticks(range(len(sizes)), [size_name(size) for size in sizes])
         panel.axes.set_xlim(-0.6, len(sizes) - 0.4)
     set_y_limits(panels, drawn_values)
-    label_x_axis(panels, x_axis_label(experiment))
+    label_x_axis(panels, display_of(experiment).x_label)
     circle = Line2D([], [], marker="o", linestyle="", markerfacecolor="none", color=color, markersize=5)
     mean = Line2D([], [], color=color, **MEAN_STYLE)
     handles, labels = [circle, mean], ["one permutation", "mean over permutations"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.plots.display_names import sort_experiments
+from whichlayers.experiments import sort_experiments
 from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.figures import draw
 from whichlayers.plots.layer_diagram import diagram_file_names, draw_layers, layer_diagrams

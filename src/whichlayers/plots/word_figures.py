@@ -10,8 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from whichlayers.analysis.published import published_neuron_fraction, published_word_probing
+from whichlayers.experiments import display_of
 from whichlayers.plots.artists import DrawnValues, add_trial_legend, draw_line, line_style
-from whichlayers.plots.display_names import BY_LAYER, short_names, size_name, x_axis_label
+from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.facets import (
     Panel,
     PanelFigure,
@@ -40,16 +41,6 @@ PUBLISHED_KEYS = {
 LCA = "LCA"  # display name of the default ranking (by the weights of a probe) if there are several
 MAX_HORIZONTAL_NAMES = 3  # names on an x axis before they are rotated
 MAX_CURVES_WITH_BARS = 3  # with more curves in a panel, only the first has error bars
-SHARED_Y = ("smallest_set", "selectivity", "description_length")  # experiments whose panels share the y range
-
-
-def draw_word_experiment(
-    points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False
-) -> PanelFigure:
-    """Draw the figure of a word-level experiment from its finished points."""
-    if experiment in BY_LAYER:
-        return _by_layer(points, experiment, theme)
-    return _by_model(points, experiment, theme, overlay)
 
 
 def model_labels(points: pd.DataFrame) -> pd.Series:
@@ -68,7 +59,7 @@ def condition_detail(points: pd.DataFrame) -> pd.Series:
     return points["condition"].str.partition(": ")[2]
 
 
-def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigure:
+def draw_by_layer(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False) -> PanelFigure:
     """Draw one curve per model over the layers: dashed before finetuning, one color per task after it.
 
     Corresponds to Figures 1 to 4 of Durrani et al. 2021.
@@ -95,7 +86,7 @@ def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigur
             )
         set_layer_ticks(panel.axes, 0, panel.depth)
     set_y_limits(panels, drawn_values)
-    label_x_axis(panels, x_axis_label(experiment))
+    label_x_axis(panels, display_of(experiment).x_label)
     handles: list[Any] = [Line2D([], [], **styles[name]) for name in names]
     labels = [name if name == PRETRAINED else f"finetuned on {name}" for name in names]
     add_trial_legend(handles, labels, has_trials, theme)
@@ -103,16 +94,16 @@ def _by_layer(points: pd.DataFrame, experiment: str, theme: Theme) -> PanelFigur
     return figure
 
 
-def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool) -> PanelFigure:
+def draw_by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False) -> PanelFigure:
     """Draw one marker per set of neurons over the models, the pretrained one first.
 
     Corresponds to Tables 1, 4, 5 and 7 of Durrani et al. 2021.
     """
-    sizes = points["share"].map(_percent)
+    display, sizes = display_of(experiment), points["share"].map(_percent)
     same_size = points[sizes != ""].groupby("task")["share"].nunique().max() == 1  # one set size per corpus
     points = points.assign(
         model_name=model_labels(points),
-        set_name=_set_names(points, experiment, with_size=not same_size),
+        set_name=_set_names(points, display.sets, with_size=not same_size),
         set_kind=_set_kind(points),
         size=points["task"].map(sizes[sizes != ""].groupby(points["task"]).first()).fillna(""),
     )
@@ -124,8 +115,10 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
     )
     drawn = points.drop(columns=["set_kind", "set_name", "train_size"])
     figure, panels = make_panels(drawn, ["model"], subtitle_column="size")
-    figure.shared_y = experiment in SHARED_Y
-    styles = {name: _set_style(points[points["set_name"] == name], points, theme) for name in sets}
+    figure.shared_y = display.shared_y
+    styles = {
+        name: _set_style(points[points["set_name"] == name], points, display.sets, theme) for name in sets
+    }
     drawn_values: DrawnValues = {panel.task: [] for panel in panels}
     has_trials, has_published = False, False
     for panel in panels:
@@ -141,7 +134,7 @@ def _by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool
             )
         set_model_ticks(panel, models)
     set_y_limits(panels, drawn_values, figure.shared_y)
-    label_x_axis(panels, "model" if models == [PRETRAINED] else x_axis_label(experiment))
+    label_x_axis(panels, "model" if models == [PRETRAINED] else display.x_label)
     handles: list[Any] = [Line2D([], [], **styles[name]) for name in sets]
     labels = list(sets)
     add_trial_legend(handles, labels, has_trials, theme)
@@ -198,14 +191,14 @@ def _model_style(name: str, names: Sequence[str], theme: Theme) -> dict[str, Any
     )
 
 
-def _set_style(rows: pd.DataFrame, points: pd.DataFrame, theme: Theme) -> dict[str, Any]:
+def _set_style(rows: pd.DataFrame, points: pd.DataFrame, sets: str, theme: Theme) -> dict[str, Any]:
     """Style of a set of neurons, without a line, since models have no order.
 
     There is one color per kind of set. Markers are filled for the smallest set of the default ranking, and open for
     larger sets and other rankings.
     """
     first = rows.iloc[0]
-    if first["experiment"] == "smallest_set":
+    if sets == "ranking":
         index = sorted(set(points["ranking"])).index(first["ranking"])
         return line_style(theme, theme.conditions[index], 0, MARKERS[index]) | {"linestyle": ""}
     kind = SET_ORDER.index(first["set_kind"]) if first["set_kind"] in SET_ORDER else 0
@@ -245,10 +238,10 @@ def _set_kind(points: pd.DataFrame) -> pd.Series:
     return condition_detail(points).str.partition(",")[0]
 
 
-def _set_names(points: pd.DataFrame, experiment: str, with_size: bool) -> pd.Series:
-    """Label of the set of each row, e.g. "top 5%" or "top 5%, probeless"; for `smallest_set` the ranking."""
+def _set_names(points: pd.DataFrame, sets: str, with_size: bool) -> pd.Series:
+    """Label of the set of each row, e.g. "top 5%" or "top 5%, probeless"; the ranking if `sets` is "ranking"."""
     detail = condition_detail(points)
-    if experiment == "smallest_set":
+    if sets == "ranking":
         return detail.where(detail != "", LCA)
     if not with_size:
         return detail

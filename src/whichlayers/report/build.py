@@ -13,8 +13,8 @@ from pathlib import Path
 import pandas as pd
 
 from whichlayers.analysis.claims import Claim, as_table, evaluate_claims
+from whichlayers.experiments import sort_experiments
 from whichlayers.files import atomic_write
-from whichlayers.plots.display_names import sort_experiments
 from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.figures import fix_layout, save
 from whichlayers.plots.layer_diagram import (

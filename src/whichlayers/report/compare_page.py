@@ -15,23 +15,11 @@ from rich.text import Text
 
 from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.compare_studies import Comparison
+from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
 from whichlayers.plots.artists import DrawnValues, draw_line, line_style
 from whichlayers.plots.chart_data import chart_of
-from whichlayers.plots.display_names import (
-    BY_MODEL,
-    CATEGORICAL_X,
-    WORD_EXPERIMENTS,
-    condition_name,
-    experiment_name,
-    short_names,
-    size_name,
-    sort_experiments,
-    task_noun,
-    x_axis_label,
-    x_column_label,
-    x_tick_label,
-)
+from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.facets import Mark, Panel, label_x_axis, make_panels, set_layer_ticks, set_y_limits
 from whichlayers.plots.style import LIGHT, MARKERS, Theme
 from whichlayers.plots.word_figures import LCA, MAX_CURVES_WITH_BARS, PRETRAINED, set_model_ticks
@@ -62,7 +50,7 @@ def write_comparison(comparison: Comparison, target: Path) -> Path:
     charts, sections = {}, []
     for experiment in sort_experiments(comparison.pairs["experiment"]):
         frame = _panel_frame(comparison, experiment)
-        title, key = experiment_name(experiment), experiment.replace(" ", "_")
+        title, key = display_of(experiment).title, experiment.replace(" ", "_")
         figures, difference = [], f"{comparison.b.name} minus {comparison.a.name}"
         for name, heading, caption, figure in (
             (f"{key}_difference", difference, DIFFERENCE_CAPTION, draw_differences(frame, experiment)),
@@ -175,7 +163,7 @@ def draw_both(frame: pd.DataFrame, experiment: str, comparison: Comparison, them
         studies, ticks = {"a": comparison.a.name, "b": comparison.b.name}, tick_names(frame, experiment)
         long = pd.concat([frame.assign(value=frame[side], setting=name) for side, name in studies.items()])
         long["condition"] = [
-            ", ".join(filter(None, [condition_name(experiment, c) if c else "", v]))
+            ", ".join(filter(None, [display_of(experiment).condition_name(c) if c else "", v]))
             for c, v in zip(long["condition"], long.pop("variant"), strict=True)
         ]
         figure, panels = make_panels(long, ["train_size", "condition"])
@@ -196,7 +184,8 @@ def tick_names(frame: pd.DataFrame, experiment: str) -> dict[float, str]:
     if "model_label" in frame:
         return dict(sorted(zip(frame["x"], frame["model_label"], strict=True)))
     return {
-        float(x): x_tick_label(experiment, x) for x in range(int(frame["x"].min()), int(frame["x"].max()) + 1)
+        float(x): display_of(experiment).x_name(x)
+        for x in range(int(frame["x"].min()), int(frame["x"].max()) + 1)
     }
 
 
@@ -209,7 +198,7 @@ def _set_ticks(panel: Panel, names: dict[float, str]) -> None:
 
 def _unjoin(style: dict[str, Any], experiment: str) -> dict[str, Any]:
     """The style without a line if x is a category."""
-    return style | ({"linestyle": ""} if experiment in CATEGORICAL_X else {})
+    return style | ({"linestyle": ""} if display_of(experiment).categorical_x else {})
 
 
 def _rows(points: pd.DataFrame, size: int, condition: str) -> pd.DataFrame:
@@ -217,7 +206,8 @@ def _rows(points: pd.DataFrame, size: int, condition: str) -> pd.DataFrame:
 
 
 def _x_label(experiment: str) -> str:
-    return x_axis_label(experiment) if experiment in BY_MODEL else x_column_label(experiment)
+    display = display_of(experiment)
+    return display.x_label if display.plot == "by_model" else display.x_header
 
 
 def _panel_frame(comparison: Comparison, experiment: str) -> pd.DataFrame:
@@ -226,9 +216,9 @@ def _panel_frame(comparison: Comparison, experiment: str) -> pd.DataFrame:
     curves = pairs[~pairs["condition"].isin(BASELINES)]
     rows = (curves if len(curves) else pairs).rename(columns={"setting": "variant"})
     rows = rows.assign(model="", depth=int(pairs["x"].max()))
-    if experiment not in WORD_EXPERIMENTS:
+    if not display_of(experiment).word_level:
         return rows
-    rows = _by_model(rows) if experiment in BY_MODEL else rows
+    rows = _by_model(rows) if display_of(experiment).plot == "by_model" else rows
     # models before and after finetuning differ in training size and settings, but belong to the same curve
     one_curve = not rows.duplicated(["task", "condition", "x", "seed"]).any()
     return rows.assign(variant="", train_size=rows["train_size"].max()) if one_curve else rows
@@ -238,7 +228,7 @@ def _by_model(rows: pd.DataFrame) -> pd.DataFrame:
     """Sets of neurons as conditions over the models, as in the figure of a single study."""
     parts = rows["condition"].str.partition(": ")
     sets = parts[2] + rows["x"].map(lambda x: "" if x == 100 else f" {x:g}%")
-    if rows["experiment"].iloc[0] == "smallest_set":
+    if display_of(rows["experiment"].iloc[0]).sets == "ranking":
         sets = parts[2].where(parts[2] != "", LCA)
     names = sorted(dict.fromkeys(parts[0]), key=lambda name: name != PRETRAINED)
     positions = {name: float(i) for i, name in enumerate(names)}
@@ -246,7 +236,7 @@ def _by_model(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _curve_name(row: Any) -> str:
-    named = condition_name(row.experiment, row.condition) if row.condition else ""
+    named = display_of(row.experiment).condition_name(row.condition) if row.condition else ""
     return ", ".join(filter(None, [named, row.setting]))
 
 
@@ -254,7 +244,7 @@ def _curves_table(comparison: Comparison) -> TextTable:
     tasks = short_names(comparison.curves["task"])
     rows = tuple(
         (
-            experiment_name(row.experiment),
+            display_of(row.experiment).title,
             tasks[row.task],
             size_name(row.train_size),
             _curve_name(row),
@@ -263,20 +253,20 @@ def _curves_table(comparison: Comparison) -> TextTable:
         )
         for row in each_row(comparison.curves)
     )
-    nouns = dict.fromkeys(task_noun(experiment) for experiment in comparison.curves["experiment"])
+    nouns = dict.fromkeys(display_of(experiment).task_noun for experiment in comparison.curves["experiment"])
     headers = (HEADERS[0], " or ".join(nouns), *HEADERS[2:])
     return TextTable("Curves", headers, rows, (0, 1, 3))
 
 
 def _points_table(points: pd.DataFrame, title: str) -> TextTable:
     tasks = short_names(points["task"])
-    experiment = str(points["experiment"].iloc[0])
-    headers = (task_noun(experiment), "examples", "curve", x_column_label(experiment), "A", "B", *HEADERS[5:])
+    display = display_of(str(points["experiment"].iloc[0]))
+    headers = (display.task_noun, "examples", "curve", display.x_header, "A", "B", *HEADERS[5:])
     rows = []
     for _, curve in each_group(points, ["condition", "task", "train_size", "setting"]):
         for row in each_row(curve):
             scores = (
-                x_tick_label(row.experiment, row.x),
+                display.x_name(row.x),
                 format_score(row.mean_a, row.metric),
                 format_score(row.mean_b, row.metric),
             )

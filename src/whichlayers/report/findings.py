@@ -17,15 +17,8 @@ from whichlayers.analysis.baseline_differences import (
 )
 from whichlayers.analysis.claims import FAILS, HOLDS, UNDECIDED, Claim
 from whichlayers.analysis.incremental_curves import Curve, curves, incremental_steps
-from whichlayers.plots.display_names import (
-    condition_name,
-    effect_unit,
-    experiment_name,
-    short_names,
-    size_name,
-    sort_experiments,
-    x_phrase,
-)
+from whichlayers.experiments import display_of, sort_experiments
+from whichlayers.plots.display_names import effect_unit, short_names, size_name
 from whichlayers.report.word_findings import WITH_FINDINGS, word_findings, word_headlines
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
@@ -131,7 +124,7 @@ def _steps_overall(tested: pd.DataFrame, points: pd.DataFrame) -> str:
 
 def _experiment_overall(rows: pd.DataFrame, experiment: str) -> list[str]:
     """One sentence on all curves of an experiment; empty if it has none."""
-    name = experiment_name(experiment)
+    name = display_of(experiment).title
     if experiment == "permutation":
         costs = [permutation_effect(curve) for _, curve in each_group(rows, CURVE)]
         known = [cost for cost in costs if cost is not None]
@@ -242,8 +235,8 @@ def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
             continue
         clear = tested[tested["p_adjusted"] < SIGNIFICANT]
         largest = max(each_row(tested), key=lambda row: abs(row.mean))
-        start = f"{size} examples, {condition_name(experiment, condition)}"
-        where = x_phrase(experiment, largest.x)
+        start = f"{size} examples, {display_of(experiment).condition_name(condition)}"
+        where = display_of(experiment).position(largest.x)
         different = f"significantly different from the baseline ({baseline})"
         if len(tested) == 1:
             comparisons = int(differences["p"].notna().sum())

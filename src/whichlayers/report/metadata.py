@@ -8,14 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.plots.display_names import (
-    WORD_EXPERIMENTS,
-    experiment_name,
-    metric_name,
-    short_names,
-    size_name,
-    sort_experiments,
-)
+from whichlayers.experiments import DISPLAYS, display_of, sort_experiments
+from whichlayers.plots.display_names import metric_name, short_names, size_name
 from whichlayers.results.frame_utils import each_row
 from whichlayers.results.frames import StudySummary, load_notes
 from whichlayers.text import counted, format_duration
@@ -43,7 +37,8 @@ def study_setup(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str
         done: Its finished points.
     """
     models = points.drop_duplicates("model_fingerprint")
-    is_word_level = points["experiment"].isin(WORD_EXPERIMENTS)
+    word_level = [name for name, display in DISPLAYS.items() if display.word_level]
+    is_word_level = points["experiment"].isin(word_level)
     tasks, corpora = (points[chosen].drop_duplicates("task") for chosen in (~is_word_level, is_word_level))
     short, named = short_names(points["task"]), short_names(points["model"])
     cell = ["experiment", "condition", "x", "model", "task", "train_size", "recipe"]
@@ -59,7 +54,7 @@ def study_setup(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str
         ("Training examples", ", ".join(size_name(size) for size in sorted(set(points["train_size"]) - {0}))),
         (
             "Experiments",
-            ", ".join(experiment_name(e).lower() for e in sort_experiments(points["experiment"])),
+            ", ".join(display_of(e).title.lower() for e in sort_experiments(points["experiment"])),
         ),
         (
             "Re-initialization recipe",
@@ -67,7 +62,7 @@ def study_setup(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str
         ),
         ("Head", ", ".join(dict.fromkeys(points["head"]))),
         ("Trials per point", _range(trials)),
-        ("Epochs", _range(done.loc[~done["experiment"].isin(WORD_EXPERIMENTS), "epochs"].dropna())),
+        ("Epochs", _range(done.loc[~done["experiment"].isin(word_level), "epochs"].dropna())),
     ]
     variants = [variant for variant in dict.fromkeys(done.get("variant", ())) if variant]
     found += [("Variants compared", "; ".join(variants))] if variants else []

@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from whichlayers.analysis.claims import NOT_TESTED, Claim
 from whichlayers.analysis.correlations import task_correlations
 from whichlayers.analysis.published import published_correlations
+from whichlayers.experiments import display_of
 from whichlayers.plots.captions import caption
 from whichlayers.plots.chart_data import Chart, chart_of
-from whichlayers.plots.display_names import experiment_name, short_names, size_name
+from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.extra_figures import ExtraFigure
 from whichlayers.plots.figures import draw_without_layout, fix_layout
 from whichlayers.plots.published_overlay import crosses_caption, overlay_caption
@@ -105,7 +106,7 @@ def build_section(
     def draw(theme: Theme) -> Figure:
         return draw_without_layout(points, experiment, theme, overlay)
 
-    title, published = experiment_name(experiment), published_correlations()
+    title, published = display_of(experiment).title, published_correlations()
     permuted = experiment == "permutation"
     return ReportSection(
         key=experiment,

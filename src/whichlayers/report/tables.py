@@ -8,14 +8,8 @@ import pandas as pd
 
 from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.intervals import summarize
-from whichlayers.plots.display_names import (
-    condition_name,
-    short_names,
-    size_name,
-    task_noun,
-    x_column_label,
-    x_tick_label,
-)
+from whichlayers.experiments import display_of
+from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
 from whichlayers.text import format_half_width, format_score, in_points
@@ -75,15 +69,15 @@ def summary_grid(points: pd.DataFrame, experiment: str) -> SummaryGrid:
 
     The label columns are the task, the training size if the model is finetuned, and whatever else varies.
     """
-    chosen = points[points["experiment"] == experiment]
+    display, chosen = display_of(experiment), points[points["experiment"] == experiment]
     is_baseline = chosen["condition"].isin(BASELINES)
     cells = chosen[~is_baseline]
     keys = [b for b in BASELINES if (chosen["condition"] == b).any()] + sorted(set(cells["x"]))
-    columns = tuple(key.split()[0] if isinstance(key, str) else x_tick_label(experiment, key) for key in keys)
+    columns = tuple(key.split()[0] if isinstance(key, str) else display.x_name(key) for key in keys)
     conditions = list(dict.fromkeys(cells["condition"])) or [""]
     included = {
         "model": chosen["model"].nunique() > 1,
-        task_noun(experiment): True,
+        display.task_noun: True,
         "examples": bool((chosen["train_size"] > 0).any()),
         "variant": chosen["variant"].nunique() > 1,
         "condition": len(conditions) > 1,
@@ -103,14 +97,14 @@ def summary_grid(points: pd.DataFrame, experiment: str) -> SummaryGrid:
             }
             named = {
                 "model": models[model],
-                task_noun(experiment): tasks[task],
+                display.task_noun: tasks[task],
                 "examples": size_name(size),
                 "variant": variant,
-                "condition": condition_name(experiment, condition),
+                "condition": display.condition_name(condition),
             }
             labels = tuple(named[name] for name, include in included.items() if include)
             rows.append(GridRow(labels, tuple(found.get(key) for key in keys)))
     label_columns = tuple(name for name, include in included.items() if include)
     n_baselines = sum(isinstance(key, str) for key in keys)
     scaled = all(map(in_points, chosen["metric"]))
-    return SummaryGrid(label_columns, columns, tuple(rows), x_column_label(experiment), n_baselines, scaled)
+    return SummaryGrid(label_columns, columns, tuple(rows), display.x_header, n_baselines, scaled)

@@ -16,7 +16,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from whichlayers.plots.display_names import experiment_name, metric_name, short_names, sort_experiments
+from whichlayers.experiments import display_of, sort_experiments
+from whichlayers.plots.display_names import metric_name, short_names
 from whichlayers.report.tables import GridCell, SummaryGrid, summary_grid
 from whichlayers.results.frames import finished, load_points
 from whichlayers.text import TIMES_100
@@ -36,7 +37,7 @@ def summary_table(folder: Path) -> Group:
         whole = summary_grid(points, experiment)
         metrics = _metrics(points[points["experiment"] == experiment])
         scale = f"{metrics} {TIMES_100}" if whole.in_points else COMPRESSION
-        title = Text(experiment_name(experiment), style="bold").append(
+        title = Text(display_of(experiment).title, style="bold").append(
             f"  {whole.x_label}; {scale}", style="dim"
         )
         parts += [title, FoldedGrid(whole)]
