@@ -75,8 +75,7 @@ def epochs_frame(folder: StudyFolder) -> pd.DataFrame:
 
 def _read(folder: StudyFolder, epochs_query: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The points of finished trials, and the rows of `epochs_query`."""
-    from whichlayers.results.frame_utils import read_in_chunks
-    from whichlayers.results.frames import read_points
+    from whichlayers.results.frames import read_in_chunks, read_points
 
     with read_snapshot(folder.database) as db:
         points, epochs = read_points(db), read_in_chunks(epochs_query, db)

@@ -1,19 +1,11 @@
-"""Data frames from SQL queries, and iteration over the rows or groups of a frame."""
+"""Iteration over the rows or groups of a data frame."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
-
-CHUNK_ROWS = 50_000  # rows as Python objects take ten times the memory of the data frame
-
-
-def read_in_chunks(query: str, db: sqlite3.Connection) -> pd.DataFrame:
-    """The rows of a query, read CHUNK_ROWS at a time to save memory."""
-    return pd.concat(list(pd.read_sql_query(query, db, chunksize=CHUNK_ROWS)), ignore_index=True)
 
 
 def each_row(frame: pd.DataFrame) -> Iterator[Any]:

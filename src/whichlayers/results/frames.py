@@ -17,7 +17,8 @@ import pandas as pd
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.connection import DATABASE, read_snapshot
-from whichlayers.results.frame_utils import each_row, read_in_chunks
+from whichlayers.results.db import ResultsDB
+from whichlayers.results.frame_utils import each_row
 
 # One row per point, in the order of the study file. `epochs` is a setting, `last_epoch` the last one of a done trial.
 POINTS = """
@@ -45,6 +46,7 @@ STUDY_TRIALS = "(SELECT trial_id FROM points)"
 REINIT_COLUMNS = ["recipe", "keep_layer_norm", "reinit_lr_factor"]
 # The columns that identify a curve.
 CURVE = ["experiment", "model", "model_fingerprint", "task", "train_size", "variant"]
+CHUNK_ROWS = 50_000  # rows as Python objects take ten times the memory of the data frame
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,11 @@ class StudySummary:
     @property
     def total(self) -> int:
         return sum(self.counts.values())
+
+
+def read_in_chunks(query: str, db: sqlite3.Connection) -> pd.DataFrame:
+    """The rows of a query, read CHUNK_ROWS at a time to save memory."""
+    return pd.concat(list(pd.read_sql_query(query, db, chunksize=CHUNK_ROWS)), ignore_index=True)
 
 
 def read_points(db: sqlite3.Connection) -> pd.DataFrame:
@@ -192,9 +199,8 @@ def load_runs(folder: Path) -> pd.DataFrame:
 
 def load_notes(folder: Path) -> list[str]:
     """Notes about the data, such as missing rows, or tags that do not occur in the training data."""
-    with read_snapshot(Path(folder) / DATABASE) as db:
-        found = db.execute("SELECT value FROM meta WHERE key = 'notes'").fetchone()
-    return [str(note) for note in json.loads(found[0])] if found else []
+    with ResultsDB.open_readonly(Path(folder) / DATABASE) as db:
+        return db.notes()
 
 
 def load_study_summary(folder: Path) -> StudySummary:
