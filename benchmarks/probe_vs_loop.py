@@ -32,7 +32,7 @@ from whichlayers.models.families import Anatomy
 from whichlayers.models.head import build_classifier
 from whichlayers.models.surgery import reorder
 from whichlayers.probes.evaluation import predict
-from whichlayers.probes.extract_sentences import extract, select_rows
+from whichlayers.probes.extract import extract_sentences, select_rows
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.probe_specs import FittedProbe, held_out_count
 from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
@@ -130,7 +130,8 @@ def probe_once(
     train, dev = data.train, data.evals[""]
     encoded: list[int] = []
     states = [
-        HiddenStates(extract(encoder, split, data.pad_id, on_rows=encoded.append)) for split in (train, dev)
+        HiddenStates(extract_sentences(encoder, split, data.pad_id, on_rows=encoded.append))
+        for split in (train, dev)
     ]
     fitted = fit_sentence_probes(states[0], train.labels, jobs, data.n_outputs)
     outputs = predict(states[1], fitted)

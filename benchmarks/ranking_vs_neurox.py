@@ -21,7 +21,7 @@ from neurox.interpretation import linear_probe as neurox
 
 from whichlayers.data.conll import TaggedCorpus, read_conll
 from whichlayers.probes.evaluation import accuracies
-from whichlayers.probes.extract_words import extract_words
+from whichlayers.probes.extract import extract_words
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.neuron_ranking import neuron_count, rank_by_weight, top_neurons
 from whichlayers.probes.probe_specs import ProbeSpec

@@ -36,7 +36,7 @@ from neurox.data.extraction import transformers_extractor as neurox
 from whichlayers.data.conll import TaggedCorpus, read_conll
 from whichlayers.models.load import resolve
 from whichlayers.probes.alignment import align
-from whichlayers.probes.extract_words import TOKENS_PER_BATCH, _batches, extract_words
+from whichlayers.probes.extract import extract_words, word_batches
 
 
 def main() -> None:
@@ -83,10 +83,7 @@ def extract_with_whichlayers(encoder, tokenizer, corpus: TaggedCorpus, folder: P
 def encoder_only(encoder, tokenizer, corpus: TaggedCorpus) -> None:
     """The same batches without storing anything: a lower bound on the time."""
     aligned = align(corpus, tokenizer)
-    device = torch.device("cpu")
-    for _ in _batches(
-        encoder, aligned, tokenizer.pad_token_id, True, "last", device, TOKENS_PER_BATCH["cpu"]
-    ):
+    for _ in word_batches(encoder, tokenizer, aligned, "last"):
         pass
 
 

@@ -11,7 +11,7 @@ from word_models import WORD_FAMILIES, corpus_of, random_words, word_encoder_of,
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes import activations
 from whichlayers.probes.activations import ActivationStore
-from whichlayers.probes.extract_words import extract_words
+from whichlayers.probes.extract import extract_words
 
 SPLITS = {"train": random_words(300, seed=0), "test": random_words(80, seed=1)}
 

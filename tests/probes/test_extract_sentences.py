@@ -8,8 +8,8 @@ from tiny import FAMILIES, tiny_encoder, tiny_task
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import FAMILIES as ANATOMIES
 from whichlayers.models.head import takes_token_types
-from whichlayers.probes import extract_sentences
-from whichlayers.probes.extract_sentences import batches_by_length, cache_key, extract, select_rows
+from whichlayers.probes import activation_files, extract
+from whichlayers.probes.extract import batches_by_length, cache_key, extract_sentences, select_rows
 
 
 def one_at_a_time(encoder, split, pooling):
@@ -32,7 +32,7 @@ def one_at_a_time(encoder, split, pooling):
 def test_one_pass_gives_what_single_examples_give(family, pooling):
     encoder, split = tiny_encoder(family), tiny_task(n_train=17).train
     encoder.train()  # dropout must be off during extraction and on again afterwards
-    found = extract(encoder, split, 0, pooling=pooling, tokens_per_batch=50)
+    found = extract_sentences(encoder, split, 0, pooling=pooling, tokens_per_batch=50)
     assert encoder.training
     assert found.shape == (17, 4, 32)
     np.testing.assert_allclose(found, one_at_a_time(encoder.eval(), split, pooling), atol=3e-5, rtol=1e-4)
@@ -42,12 +42,12 @@ def test_only_the_top_of_modernbert_is_normalized():
     encoder, split = tiny_encoder("modernbert"), tiny_task(n_train=6).train
     top = []
     handle = encoder.layers[-1].register_forward_hook(lambda module, inputs, output: top.append(output))
-    found = extract(encoder, split, 0, pooling="summary", tokens_per_batch=1000)
+    found = extract_sentences(encoder, split, 0, pooling="summary", tokens_per_batch=1000)
     handle.remove()
     order = np.concatenate(list(batches_by_length(np.diff(split.offsets), 1000)))
-    np.testing.assert_allclose(
-        found[order, 3], encoder.final_norm(top[0])[:, 0].detach(), atol=1e-5, rtol=1e-5
-    )
+    with torch.no_grad():
+        expected = encoder.final_norm(top[0])[:, 0]
+    np.testing.assert_allclose(found[order, 3], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_batches_hold_every_row_once_and_at_most_so_many_tokens():
@@ -73,9 +73,9 @@ def test_select_rows():
 
 def test_the_second_time_nothing_is_computed(tmp_path, passes):
     encoder, split, reported = tiny_encoder("bert"), tiny_task().train, []
-    first = extract(encoder, split, 0, cache=tmp_path, key="k", on_rows=reported.append)
+    first = extract_sentences(encoder, split, 0, cache=tmp_path, key="k", on_rows=reported.append)
     assert (sum(passes), sum(reported)) == (60, 60)
-    again = extract(encoder, split, 0, cache=tmp_path, key="k", on_rows=reported.append)
+    again = extract_sentences(encoder, split, 0, cache=tmp_path, key="k", on_rows=reported.append)
     assert (sum(passes), sum(reported)) == (60, 120)
     assert np.array_equal(first, again)
     assert isinstance(again, np.memmap)
@@ -85,7 +85,7 @@ def test_the_second_time_nothing_is_computed(tmp_path, passes):
 @pytest.mark.parametrize("harm", ["cut", "flipped", "other array", "no array", "no checksum"])
 def test_a_damaged_file_is_computed_again(tmp_path, passes, harm):
     encoder, split = tiny_encoder("bert"), tiny_task().train
-    whole = np.array(extract(encoder, split, 0, cache=tmp_path, key="k"))
+    whole = np.array(extract_sentences(encoder, split, 0, cache=tmp_path, key="k"))
     file = tmp_path / "k.npy"
     content = bytearray(file.read_bytes())
     if harm == "cut":
@@ -99,29 +99,29 @@ def test_a_damaged_file_is_computed_again(tmp_path, passes, harm):
         file.write_bytes(b"nonsense")
     else:
         file.write_bytes(content[:-4])
-    assert np.array_equal(extract(encoder, split, 0, cache=tmp_path, key="k"), whole)
+    assert np.array_equal(extract_sentences(encoder, split, 0, cache=tmp_path, key="k"), whole)
     assert sum(passes) == 120
 
 
 def test_an_interrupted_pass_leaves_no_file(tmp_path, monkeypatch):
     encoder, split = tiny_encoder("bert"), tiny_task().train
-    states = extract_sentences._batches(encoder, split, 0, "mean", torch.device("cpu"), 50)
+    real = extract._batches
 
     def breaks(*arguments):
-        yield next(states)
+        yield next(real(*arguments))
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(extract_sentences, "_batches", breaks)
+    monkeypatch.setattr(extract, "_batches", breaks)
     with pytest.raises(RuntimeError, match="out of memory"):
-        extract(encoder, split, 0, cache=tmp_path, key="k")
+        extract_sentences(encoder, split, 0, cache=tmp_path, key="k")
     assert [file.suffix for file in tmp_path.iterdir()] == [".lock"]
 
 
 def test_float16(tmp_path):
     encoder, split = tiny_encoder("bert"), tiny_task().train
-    half = extract(encoder, split, 0, precision="float16", cache=tmp_path, key="k")
+    half = extract_sentences(encoder, split, 0, precision="float16", cache=tmp_path, key="k")
     assert half.dtype == np.float16
-    np.testing.assert_allclose(half, extract(encoder, split, 0), atol=2e-3, rtol=1e-3)
+    np.testing.assert_allclose(half, extract_sentences(encoder, split, 0), atol=2e-3, rtol=1e-3)
 
 
 def test_states_that_are_too_large(tmp_path):
@@ -129,19 +129,19 @@ def test_states_that_are_too_large(tmp_path):
     with torch.no_grad():
         encoder.embeddings.LayerNorm.bias.fill_(1e5)
     with pytest.raises(WhichlayersError, match="too large for float16"):
-        extract(encoder, split, 0, precision="float16", cache=tmp_path, key="k")
+        extract_sentences(encoder, split, 0, precision="float16", cache=tmp_path, key="k")
     with torch.no_grad():
         encoder.embeddings.LayerNorm.bias.fill_(float("nan"))
     with pytest.raises(WhichlayersError, match="not finite"):
-        extract(encoder, split, 0)
+        extract_sentences(encoder, split, 0)
 
 
 def test_a_full_disk_is_found_before_the_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        extract_sentences.shutil, "disk_usage", lambda folder: type("", (), {"free": 1000})(), raising=True
+        activation_files.shutil, "disk_usage", lambda folder: type("", (), {"free": 1000})(), raising=True
     )
     with pytest.raises(WhichlayersError, match="WHICHLAYERS_CACHE"):
-        extract(tiny_encoder("bert"), tiny_task().train, 0, cache=tmp_path, key="k")
+        extract_sentences(tiny_encoder("bert"), tiny_task().train, 0, cache=tmp_path, key="k")
 
 
 def test_the_cache_key_covers_everything_that_affects_the_states():

@@ -18,7 +18,7 @@ from word_models import (
 from whichlayers.data.conll import read_conllu
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.alignment import align
-from whichlayers.probes.extract_words import corpus_fingerprint, extract_words, word_cache_key
+from whichlayers.probes.extract import corpus_fingerprint, extract_words, word_cache_key
 
 HARD = corpus_of(
     "do n't can't she 's o'clock",

@@ -28,8 +28,7 @@ from whichlayers.data.conll import TaggedCorpus, TaggedSentence
 from whichlayers.data.corpora import Corpus
 from whichlayers.probes.activations import ActivationStore
 from whichlayers.probes.evaluation import accuracies, code_lengths, predict, tag_accuracies
-from whichlayers.probes.extract_sentences import extract
-from whichlayers.probes.extract_words import extract_words
+from whichlayers.probes.extract import extract_sentences, extract_words
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.mdl import online_code
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining, layer_specs
@@ -169,7 +168,9 @@ def extracted_states() -> Numbers:
     """Hidden states of sentences and words, for every pooling and dtype, in several batches."""
     encoder, split = fixed_weights(tiny_encoder("bert"), 0.1), tiny_task(n_train=5).train
     found: Numbers = {
-        f"extract/sentences/{pooling}": extract(encoder, split, 0, pooling=pooling, tokens_per_batch=40)
+        f"extract/sentences/{pooling}": extract_sentences(
+            encoder, split, 0, pooling=pooling, tokens_per_batch=40
+        )
         for pooling in ("mean", "summary")
     }
     encoder, tokenizer = fixed_weights(word_encoder_of("bert"), 0.2), word_tokenizer_of("bert")

@@ -8,7 +8,7 @@ from word_models import WORD_FAMILIES, random_words, word_encoder_of, word_token
 from whichlayers.engine.cuda_graphs import MIN_STEPS_TO_CAPTURE
 from whichlayers.probes import hidden_states
 from whichlayers.probes.evaluation import accuracies, code_lengths
-from whichlayers.probes.extract_words import extract_words
+from whichlayers.probes.extract import extract_words
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.neuron_ranking import rank_probeless
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining, layer_specs

@@ -10,8 +10,8 @@ from tiny import tiny_encoder, tiny_task
 from whichlayers.data.batches import subset
 from whichlayers.engine.results import TrialResult
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes import extract_sentences
-from whichlayers.probes.extract_sentences import extract
+from whichlayers.probes import extract
+from whichlayers.probes.extract import extract_sentences
 from whichlayers.probes.run_sentence_probes import run_probes, stack_key
 from whichlayers.probes.steps import probe_steps
 from whichlayers.trial import Probe, Surgery, Training, Trial
@@ -67,8 +67,8 @@ def test_the_metrics_are_those_of_the_dev_set():
     encoder, data = tiny_encoder("roberta"), tiny_task(n_train=200, n_dev=80)
     settings = {"held_out": 0.0, "batch_size": 200, "max_epochs": 1500, "lr": 0.05, "standardize": True}
     results = run_probes(trials_of((0, 2), (0,), 200, **settings), encoder, data)
-    train = extract(encoder, data.train, 0)
-    dev = extract(encoder, data.evals[""], 0)
+    train = extract_sentences(encoder, data.train, 0)
+    dev = extract_sentences(encoder, data.evals[""], 0)
     for layer, result in zip((0, 2), results, strict=True):
         mean, sd = train[:, layer].mean(0), train[:, layer].std(0)
         model = LogisticRegression(C=np.inf, max_iter=5000).fit(
@@ -114,9 +114,12 @@ def test_small_subsets_do_not_encode_all_of_the_data(monkeypatch, passes):
 def test_the_second_stack_reads_what_the_first_computed(tmp_path, monkeypatch):
     encoder, data = tiny_encoder("bert"), tiny_task()
     first = run_probes(trials_of((0, 1)), encoder, data, cache=tmp_path)
-    monkeypatch.setattr(
-        extract_sentences, "_batches", lambda *arguments: pytest.fail("the encoder ran again")
-    )
+
+    def runs_again(*arguments):
+        pytest.fail("the encoder ran again")
+        yield
+
+    monkeypatch.setattr(extract, "_batches", runs_again)
     again = run_probes(trials_of((0, 1)), encoder, data, cache=tmp_path)
     assert all(same(one, other) for one, other in zip(first, again, strict=True))
     run_probes(trials_of((2, 3)), encoder, data, cache=tmp_path)

@@ -9,7 +9,7 @@ from tiny import FAMILIES, tiny_encoder, tiny_task
 
 from whichlayers.engine.cuda_graphs import MIN_STEPS_TO_CAPTURE
 from whichlayers.probes import hidden_states
-from whichlayers.probes.extract_sentences import extract
+from whichlayers.probes.extract import extract_sentences
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes, run_probes
 from whichlayers.trial import Probe, Trial
@@ -20,8 +20,10 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 @pytest.mark.parametrize("family", FAMILIES)
 def test_states(family):
     encoder, split = tiny_encoder(family), tiny_task().train
-    on_cpu = np.array(extract(encoder, split, 0))
-    np.testing.assert_allclose(extract(encoder, split, 0, device="cuda"), on_cpu, atol=1e-4, rtol=1e-3)
+    on_cpu = np.array(extract_sentences(encoder, split, 0))
+    np.testing.assert_allclose(
+        extract_sentences(encoder, split, 0, device="cuda"), on_cpu, atol=1e-4, rtol=1e-3
+    )
 
 
 def test_replayed_steps_train_the_same_probes():

@@ -26,10 +26,10 @@ from transformers import PreTrainedModel
 from whichlayers.data.conll import TaggedCorpus
 from whichlayers.engine.cost import release_memory
 from whichlayers.errors import WhichlayersError
+from whichlayers.probes.activation_files import Precision
 from whichlayers.probes.alignment import Alignment, align
-from whichlayers.probes.extract_sentences import Precision
-from whichlayers.probes.extract_words import (
-    OnWords,
+from whichlayers.probes.extract import (
+    OnRows,
     WordActivations,
     WordPooling,
     corpus_fingerprint,
@@ -69,7 +69,7 @@ class ActivationStore:
         tokenizer: Any,
         splits: Mapping[str, TaggedCorpus],
         pooling: WordPooling,
-        on_words: OnWords | None = None,
+        on_words: OnRows | None = None,
     ) -> dict[str, np.ndarray | Tensor]:
         """The hidden states (words, depth + 1, H) of each split, in float16, or float32 if a value overflows."""
         fingerprints = {name: corpus_fingerprint(split) for name, split in splits.items()}
@@ -122,7 +122,7 @@ class ActivationStore:
         pooling: WordPooling,
         aligned: Alignment,
         on_device: bool,
-        on_words: OnWords | None,
+        on_words: OnRows | None,
     ) -> WordActivations:
         """Extract in float16; if a value overflows, again in float32."""
 

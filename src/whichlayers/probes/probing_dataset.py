@@ -21,7 +21,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.probes.activations import ActivationStore
 from whichlayers.probes.control_task import control_labels
 from whichlayers.probes.evaluation import accuracies
-from whichlayers.probes.extract_words import OnWords
+from whichlayers.probes.extract import OnRows
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.mdl import online_code
 from whichlayers.probes.neuron_ranking import (
@@ -62,7 +62,7 @@ class ProbingDataset:
         corpus: Corpus,
         word_probe: WordProbe,
         store: ActivationStore,
-        on_words: OnWords,
+        on_words: OnRows,
     ) -> ProbingDataset:
         """Extract the hidden states of all splits; `word_probe` determines pooling and standardization."""
         splits = corpus.splits

@@ -17,7 +17,7 @@ import numpy as np
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.files import atomic_write
-from whichlayers.probes.extract_sentences import hash_key
+from whichlayers.probes.activation_files import hash_key
 from whichlayers.probes.neuron_selection import LAMBDAS, search_lambdas
 from whichlayers.probes.probing_dataset import ProbingDataset, get_word_probe, training_settings
 from whichlayers.trial import Trial

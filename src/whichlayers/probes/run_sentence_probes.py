@@ -28,8 +28,9 @@ from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.results import EpochRecord, OnEpoch, OnStep, TrialResult
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import Anatomy
+from whichlayers.probes.activation_files import Precision
 from whichlayers.probes.evaluation import predict
-from whichlayers.probes.extract_sentences import Precision, cache_key, extract, select_rows
+from whichlayers.probes.extract import cache_key, extract_sentences, select_rows
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.probe_specs import FittedProbe, ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
@@ -93,7 +94,7 @@ def run_probes(
     on_rows = _encoder_progress(on_step, len(trials), sum(map(len, splits.values())))
 
     def extract_split(file_key: str, split: TokenizedSplit) -> HiddenStates:
-        states = extract(
+        states = extract_sentences(
             encoder,
             split,
             data.pad_id,

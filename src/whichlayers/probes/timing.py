@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from whichlayers.data.batches import subset
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.cost import StackTiming
-from whichlayers.probes.extract_sentences import extract, select_rows
+from whichlayers.probes.extract import extract_sentences, select_rows
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
 from whichlayers.trial import Trial
@@ -30,9 +30,11 @@ def measure_probe_timing(
     seeds = {trial.seed for trial in trials}
     used = np.unique(np.concatenate([subset(len(data.train), first.train_size, seed) for seed in seeds]))
     sample = select_rows(data.train, _sample_lengths(data.train, used))
-    extract(encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device)  # warm-up
+    extract_sentences(encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device)  # warm-up
     started = time.perf_counter()
-    hidden_states = extract(encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device)
+    hidden_states = extract_sentences(
+        encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device
+    )
     encoder_seconds = time.perf_counter() - started
     states = HiddenStates(hidden_states, device)
     rows = np.arange(min(len(sample), first.train_size))

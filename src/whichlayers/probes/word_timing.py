@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from whichlayers.data.corpora import Corpus
-from whichlayers.probes.extract_words import corpus_fingerprint, extract_words
+from whichlayers.probes.extract import corpus_fingerprint, extract_words
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes

@@ -329,8 +329,8 @@ def _activation_store(model: ProbedModel, trial: Trial, worker: WorkerContext) -
 
     Its folder is deleted afterwards. No other study uses it, even if several studies share the cache.
     """
+    from whichlayers.probes.activation_files import hash_key
     from whichlayers.probes.activations import ActivationStore
-    from whichlayers.probes.extract_sentences import hash_key
 
     assets = worker.assets
     cache = assets.index.cache
