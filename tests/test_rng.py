@@ -122,6 +122,14 @@ def test_permutation_is_a_permutation_and_depends_on_seed_and_name():
     assert (first != rng.permutation(5, "order/1", 1000)).any()
 
 
+def test_shuffled_values_are_in_uniformly_random_order():
+    places = np.array([rng.shuffled(seed, "w", torch.arange(6.0)).numpy() for seed in range(6000)])
+    for value in range(6):
+        counts = np.bincount(np.nonzero(places == value)[1], minlength=6)
+        assert stats.chisquare(counts).pvalue > 1e-4
+    assert len({tuple(order) for order in places}) == 720
+
+
 def test_permutation_is_fair():
     firsts = [rng.permutation(seed, "subset", 10)[0] for seed in range(2000)]
     assert stats.chisquare(np.bincount(firsts, minlength=10)).pvalue > 0.001

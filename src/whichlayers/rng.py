@@ -58,6 +58,17 @@ def normal(
     return torch.erfinv(uniform(seed, name, shape, device).mul_(2).sub_(1)).mul_(math.sqrt(2) * std)
 
 
+def shuffled(seed: int, name: str, values: Tensor) -> Tensor:
+    """The values of a tensor in random order, in its shape; the order is the same on all devices."""
+    low, high = key_of(seed, name)
+    position = torch.arange(values.numel(), dtype=torch.int32, device=values.device)
+    bits = scramble(scramble(position ^ low) + high)
+    order = (
+        (bits.long() << 32) | position.long()
+    ).argsort()  # unique keys: ties cannot be broken differently
+    return values.flatten()[order].view(values.shape)
+
+
 def permutation(seed: int, name: str, n: int):
     """A random permutation of 0..n-1 as a numpy array."""
     import numpy as np

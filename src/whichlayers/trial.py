@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Recipe = Literal["as_described", "as_described_v1", "as_released", "bert_init"]
+Recipe = Literal["as_described", "as_described_v1", "as_released", "bert_init", "shuffled", "mean_var"]
 Head = Literal["mean", "pooler"]
 Pooling = Literal["mean", "summary"]
 Measure = Literal["accuracy", "neurons", "spread", "selectivity", "compression"]

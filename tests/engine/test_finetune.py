@@ -36,6 +36,9 @@ def mixed_trials(family: str) -> list[Trial]:
         trial(2, surgery=moved, lr=1e-3),
         trial(3, surgery=Surgery(reinit=(3,), recipe="as_released", keep_layer_norm=True), weight_decay=0.1),
         trial(4, surgery=Surgery(reinit=(1,), recipe="bert_init"), lr_factors=((1, 5.0), (2, 0.0), (0, 0.5))),
+        trial(4, surgery=dataclasses.replace(moved, reinit=(2,), recipe="shuffled")),
+        trial(4, surgery=Surgery(reinit=(2, 3), recipe="shuffled")),
+        trial(4, surgery=Surgery(reinit=(2,), recipe="mean_var")),
     ]
 
 

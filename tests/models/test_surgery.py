@@ -15,6 +15,7 @@ from whichlayers.models.load import load_encoder
 from whichlayers.trial import Surgery
 
 RECIPES = ["as_described", "as_described_v1", "as_released", "bert_init"]
+STATISTICS_RECIPES = ["shuffled", "mean_var"]
 DESCRIBED = stats.truncnorm(-2, 2, scale=0.02)
 RELEASED = stats.truncnorm(-0.04, 0.04, scale=0.02)  # as in the authors' public code
 DISTRIBUTIONS = {"described": DESCRIBED, "released": RELEASED}
@@ -53,12 +54,14 @@ def check_values(values: torch.Tensor | None, expected, shape) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipes_follow_their_table(recipe):
-    shape = (300, 300)
+    shape, pretrained = (300, 300), torch.full((300, 300), 0.7)
     kinds = [(False, False), (False, True), (True, False), (True, True)]
     for expected, (norm, bias) in zip(TABLE[recipe], kinds, strict=True):
-        values = surgery.initial_values("some.name", shape, norm, bias, recipe, seed=3)
+        values = surgery.initial_values("some.name", pretrained, norm, bias, recipe, seed=3)
         check_values(values, expected, shape)
-        kept = surgery.initial_values("some.name", shape, norm, bias, recipe, seed=3, keep_layer_norm=True)
+        kept = surgery.initial_values(
+            "some.name", pretrained, norm, bias, recipe, seed=3, keep_layer_norm=True
+        )
         if norm:
             assert kept is None
         else:
@@ -66,8 +69,8 @@ def test_recipes_follow_their_table(recipe):
 
 
 def test_as_released_has_a_38_times_smaller_std_than_as_described():
-    one = surgery.initial_values("w", (200, 200), False, False, "as_described", seed=0)
-    other = surgery.initial_values("w", (200, 200), False, False, "as_released", seed=0)
+    one = surgery.initial_values("w", torch.zeros(200, 200), False, False, "as_described", seed=0)
+    other = surgery.initial_values("w", torch.zeros(200, 200), False, False, "as_released", seed=0)
     assert one is not None
     assert other is not None
     assert other.abs().max() <= 0.0008
@@ -75,9 +78,55 @@ def test_as_released_has_a_38_times_smaller_std_than_as_described():
     assert float(one.std() / other.std()) == pytest.approx(38, abs=0.5)
 
 
+def skewed(shape) -> torch.Tensor:
+    """Values with a mean, a scale and a shape of their own."""
+    return torch.from_numpy(stats.gamma(2.0, scale=0.3).rvs(shape, random_state=0)).float() + 0.1
+
+
+@pytest.mark.parametrize(("norm", "bias"), [(False, False), (False, True), (True, False), (True, True)])
+def test_shuffled_keeps_exactly_the_pretrained_values_in_another_order(norm, bias):
+    before = skewed((200, 300))
+    values = surgery.initial_values("w", before, norm, bias, "shuffled", seed=1)
+    assert values is not None
+    assert torch.equal(values.flatten().sort().values, before.flatten().sort().values)
+    correlation = np.corrcoef(values.flatten(), before.flatten())[0, 1]
+    assert abs(correlation) < 5 / before.numel() ** 0.5, "the order is random"
+    assert (values == before).float().mean() < 0.01
+    again = surgery.initial_values("w", before, norm, bias, "shuffled", seed=1)
+    other = surgery.initial_values("w", before, norm, bias, "shuffled", seed=2)
+    assert torch.equal(values, again)
+    assert not torch.equal(values, other)
+
+
+@pytest.mark.parametrize(("norm", "bias"), [(False, False), (True, True)])
+def test_mean_var_draws_from_a_normal_with_the_pretrained_mean_and_sd(norm, bias):
+    before = skewed((300, 300))
+    values = surgery.initial_values("w", before, norm, bias, "mean_var", seed=1)
+    assert values is not None
+    mean, sd = before.double().mean().item(), before.double().numpy().std()
+    sample = values.double().flatten().numpy()
+    assert stats.kstest(sample, stats.norm(mean, sd).cdf).pvalue > 0.001
+    constant = surgery.initial_values("w", torch.full((4,), 0.3), norm, bias, "mean_var", seed=1)
+    assert torch.equal(constant, torch.full((4,), 0.3))
+
+
+@pytest.mark.parametrize("recipe", STATISTICS_RECIPES)
+def test_recipes_that_keep_statistics_take_those_of_the_layer_that_was_moved_there(recipe):
+    model = small_model("bert")
+    with torch.no_grad():
+        model.encoder.layer[3].output.dense.weight.mul_(100)
+    moved = surgery.apply_surgery(model, Surgery((1, 4), (2,), recipe), seed=0)
+    new, old = moved.encoder.layer[1].output.dense.weight, model.encoder.layer[3].output.dense.weight
+    assert new.std().item() == pytest.approx(old.std().item(), rel=0.05)
+    assert not torch.equal(new, old)
+    kept = surgery.apply_surgery(model, Surgery(None, (2,), recipe, keep_layer_norm=True), seed=0)
+    norm = "encoder.layer.1.output.LayerNorm.weight"
+    assert torch.equal(kept.get_parameter(norm), model.get_parameter(norm))
+
+
 def test_an_unknown_recipe_is_rejected():
     with pytest.raises(WhichlayersError, match="as_described_v1"):
-        surgery.initial_values("w", (2,), False, False, "xavier", seed=0)  # type: ignore[arg-type]
+        surgery.initial_values("w", torch.zeros(2), False, False, "xavier", seed=0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("keep_layer_norm", [False, True])

@@ -17,7 +17,13 @@ from transformers import PreTrainedModel
 from whichlayers import rng
 from whichlayers.models.families import Anatomy, is_bias
 from whichlayers.models.head import CLASSIFIER_STD, Classifier, build_classifier, mean_states
-from whichlayers.models.surgery import check_layers, check_order, initial_values, reorder
+from whichlayers.models.surgery import (
+    STATISTICS_RECIPES,
+    check_layers,
+    check_order,
+    initial_values,
+    reorder,
+)
 from whichlayers.trial import Trial
 
 
@@ -104,27 +110,27 @@ class InitialWeights:
         inner = name.removeprefix("encoder.")
         layer = self.anatomy.layer_of(inner)
         result = torch.empty(len(self.trials), *shape, device=device)
-        drawn: dict[tuple[int, str, bool], Tensor | None] = {}  # trials with one seed and recipe share values
+        drawn: dict[tuple[Any, ...], Tensor | None] = {}  # trials with one seed and recipe share values
         for t, trial in enumerate(self.trials):
             surgery = trial.surgery
-            new = None
+            source = self._source_name(inner, layer, surgery.order)
+            pretrained, new = self.pretrained[source].detach(), None
             if layer and layer in surgery.reinit:
-                key = (trial.seed, surgery.recipe, surgery.keep_layer_norm)
+                key: tuple[Any, ...] = (trial.seed, surgery.recipe, surgery.keep_layer_norm)
+                if surgery.recipe in STATISTICS_RECIPES:
+                    key = (*key, source)
                 if key not in drawn:
                     drawn[key] = initial_values(
                         inner,
-                        shape,
+                        pretrained.to(device),
                         inner in self.layer_norms,
                         is_bias(inner),
                         surgery.recipe,
                         trial.seed,
-                        device,
-                        keep_layer_norm=surgery.keep_layer_norm,
+                        surgery.keep_layer_norm,
                     )
                 new = drawn[key]
-            if new is None:
-                new = self.pretrained[self._source_name(inner, layer, surgery.order)].detach()
-            result[t].copy_(new)
+            result[t].copy_(pretrained if new is None else new)
         return result
 
     def _source_name(self, inner: str, layer: int | None, order: tuple[int, ...] | None) -> str:

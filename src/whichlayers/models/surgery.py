@@ -22,6 +22,7 @@ from whichlayers.trial import Recipe, Surgery
 Model = TypeVar("Model", bound=PreTrainedModel)
 
 INIT_STD = 0.02
+STATISTICS_RECIPES = ("shuffled", "mean_var")  # keep the statistics of the pretrained parameter
 CUTOFF = 0.04  # as_described: two standard deviations
 CUTOFF_AS_RELEASED = 0.04 * INIT_STD  # the authors passed 0.04 to scipy's truncnorm, whose bounds are in stds
 DEPTH_ATTRIBUTES = ("n_layer", "n_layers", "num_layers", "num_hidden_layers")  # where modules store the depth
@@ -29,12 +30,11 @@ DEPTH_ATTRIBUTES = ("n_layer", "n_layers", "num_layers", "num_hidden_layers")  #
 
 def initial_values(
     name: str,
-    shape: Sequence[int],
+    pretrained: Tensor,
     is_layer_norm: bool,
     is_bias: bool,
     recipe: Recipe,
     seed: int,
-    device: torch.device | str = "cpu",
     keep_layer_norm: bool = False,
 ) -> Tensor | None:
     """New values of one parameter of a re-initialized layer.
@@ -42,12 +42,12 @@ def initial_values(
     Args:
         name: Full name of the parameter in the resulting encoder, after any reordering. Name and seed alone
             determine the random values, independent of the device and of other parameters.
-        shape: Shape of the parameter.
+        pretrained: Its pretrained values, which determine shape and device of the result, and with the recipes
+            in `STATISTICS_RECIPES` its distribution.
         is_layer_norm: Whether it belongs to a layer norm.
         is_bias: Whether it is a bias.
         recipe: Recipe of re-initialization.
         seed: Seed of the trial.
-        device: Device of the result.
         keep_layer_norm: Keep the pretrained layer norms.
 
     Returns:
@@ -55,15 +55,21 @@ def initial_values(
     """
     if recipe not in get_args(Recipe):
         raise WhichlayersError(f"unknown recipe {recipe!r}: choose one of {', '.join(get_args(Recipe))}.")
+    shape, device = tuple(pretrained.shape), pretrained.device
+    if is_layer_norm and keep_layer_norm:
+        return None
+    if recipe == "shuffled":
+        return rng.shuffled(seed, name, pretrained.float())
+    if recipe == "mean_var":
+        mean, std = pretrained.double().mean(), pretrained.double().std(correction=0)
+        return rng.normal(seed, name, shape, 1.0, device) * std.float() + mean.float()
     if is_layer_norm:
-        if keep_layer_norm:
-            return None
         if recipe != "as_described_v1":
-            return torch.full(tuple(shape), 0.0 if is_bias else 1.0, device=device)
+            return torch.full(shape, 0.0 if is_bias else 1.0, device=device)
     elif is_bias and recipe == "as_released":
         return None
     elif is_bias and recipe == "bert_init":
-        return torch.zeros(tuple(shape), device=device)
+        return torch.zeros(shape, device=device)
     cutoff = CUTOFF_AS_RELEASED if recipe == "as_released" else CUTOFF
     return rng.truncated_normal(seed, name, shape, INIT_STD, cutoff, device)
 
@@ -122,12 +128,11 @@ def _reinitialize_in_place(model: PreTrainedModel, surgery: Surgery, seed: int) 
         for name, parameter in anatomy.layer_parameters(number).items():
             values = initial_values(
                 name,
-                parameter.shape,
+                parameter,
                 name in layer_norms,
                 is_bias(name),
                 surgery.recipe,
                 seed,
-                parameter.device,
                 surgery.keep_layer_norm,
             )
             if values is not None:
