@@ -91,13 +91,13 @@ class Results:
 
         `overlay` also draws the curves of the papers, where task and training size match.
         """
-        from whichlayers.plots.registry import draw_named
+        from whichlayers.plots.figures import draw_named
 
         return draw_named(self.folder, name, overlay)
 
     def figures(self) -> list[str]:
         """Names of the figures of this study."""
-        from whichlayers.plots.registry import figure_names
+        from whichlayers.plots.figures import figure_names
 
         return figure_names(self.folder)
 

@@ -224,7 +224,7 @@ def test_two_recipes_at_two_sizes_are_compared_in_a_figure_of_their_own(tmp_path
     ("share", "whole"), [(1.0, 8551), (0.6, 104743), (10.0, 67349), (100.0, 2490), (25.0, 3668)]
 )
 def test_percentages_are_those_of_the_study_file(share, whole):
-    from whichlayers.plots.figures import _percent_of_training_set
+    from whichlayers.plots.curves import _percent_of_training_set
 
     assert _percent_of_training_set(int(share / 100 * whole), whole) == share
     assert _percent_of_training_set(round(share / 100 * whole), whole) == share

@@ -6,8 +6,8 @@ import pandas as pd
 
 from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 from whichlayers.experiments import display_of
+from whichlayers.plots.curves import main_figure_rows
 from whichlayers.plots.display_names import size_name
-from whichlayers.plots.figures import main_figure_rows
 from whichlayers.plots.permutations import MIN_FOR_DENSITY
 from whichlayers.plots.style import MAX_SINGLE_TRIALS
 from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS, model_labels

@@ -206,3 +206,10 @@ def add_legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[st
     ):
         columns = math.ceil(columns / 2) if columns > 4 else columns - 1
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def fix_layout(figure: Figure) -> Figure:
+    """Compute the layout once and freeze it, for all file formats."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return figure

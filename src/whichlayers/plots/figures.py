@@ -1,4 +1,4 @@
-"""Main figure of each experiment: means with 95% t intervals, and single trials where they are few.
+"""Draw, save and look up the figures of a study.
 
     figure = draw(finished(load_points(folder)), "incremental")
     save(figure, folder / "figures", "incremental")
@@ -9,41 +9,34 @@ Figures are created directly, not through pyplot: no global state is changed and
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from whichlayers.analysis.baseline_differences import BASELINES
-from whichlayers.experiments import display_of
-from whichlayers.plots.artists import (
-    DrawnValues,
-    add_baseline_legend,
-    add_trial_legend,
-    draw_baselines,
-    draw_line,
-    line_style,
-    probe_style,
-)
-from whichlayers.plots.display_names import size_name
-from whichlayers.plots.facets import (
-    add_legend_below,
-    label_x_axis,
-    make_panels,
-    set_layer_ticks,
-    set_y_limits,
-)
+from whichlayers.errors import WhichlayersError
+from whichlayers.experiments import display_of, sort_experiments
+from whichlayers.experiments.display import Plot
+from whichlayers.plots.curves import draw_conditions, draw_curves
+from whichlayers.plots.extra_figures import extra_figures
+from whichlayers.plots.facets import fix_layout
+from whichlayers.plots.layer_diagram import diagram_file_names, draw_layers, layer_diagrams
 from whichlayers.plots.permutations import draw_permutations
-from whichlayers.plots.published_overlay import add_published_legend, draw_published
-from whichlayers.plots.style import LIGHT, MARKERS, Theme
+from whichlayers.plots.style import LIGHT, Theme
 from whichlayers.plots.word_figures import draw_by_layer, draw_by_model
-from whichlayers.results.frame_utils import each_group
+from whichlayers.results.frames import finished, load_baseline_weight_change, load_epochs, load_points
 
 FORMATS = ("png", "svg", "pdf")
-MAX_VARIANTS = 2  # variants of incremental re-initialization in one figure
-PROBE_LABEL = "linear probe of layer k, frozen model"
+
+# Main figures by name (see `Display.plot`): functions of finished points, experiment, theme and overlay.
+PLOTS: dict[Plot, Callable[[pd.DataFrame, str, Theme, bool], Figure]] = {
+    "curves": draw_curves,
+    "conditions": draw_conditions,
+    "permutations": draw_permutations,
+    "by_layer": draw_by_layer,
+    "by_model": draw_by_model,
+}
 
 
 def draw(points: pd.DataFrame, experiment: str, theme: Theme = LIGHT, overlay: bool = False) -> Figure:
@@ -63,35 +56,7 @@ def draw_without_layout(
     points: pd.DataFrame, experiment: str, theme: Theme = LIGHT, overlay: bool = False
 ) -> Figure:
     """Same as `draw`, without computing the layout, which takes longest. Call it inside `theme.applied()`."""
-    chosen = points[points["experiment"] == experiment]
-    plot = display_of(experiment).plot
-    if plot == "curves":
-        probing = points[points["experiment"] == "probing"]
-        return draw_incremental(main_figure_rows(chosen), experiment, theme, probing, overlay)
-    return PLOTS[plot](chosen, experiment, theme, overlay)
-
-
-def main_figure_rows(incremental: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the incremental experiment that its main figure shows.
-
-    All variants if there are at most `MAX_VARIANTS`, else the first one; further figures compare the others.
-    """
-    variants = list(dict.fromkeys(incremental["variant"]))
-    return (
-        incremental if len(variants) <= MAX_VARIANTS else incremental[incremental["variant"] == variants[0]]
-    )
-
-
-def compares_two_variants(incremental: pd.DataFrame) -> bool:
-    """Whether the main figure already compares two variants, with one color for each."""
-    return incremental["train_size"].nunique() == 1 and incremental["variant"].nunique() == MAX_VARIANTS
-
-
-def fix_layout(figure: Figure) -> Figure:
-    """Compute the layout once and freeze it, for all file formats."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    return figure
+    return PLOTS[display_of(experiment).plot](points, experiment, theme, overlay)
 
 
 def save(figure: Figure, folder: Path, name: str, theme: Theme = LIGHT) -> list[Path]:
@@ -107,139 +72,35 @@ def save(figure: Figure, folder: Path, name: str, theme: Theme = LIGHT) -> list[
     return paths
 
 
-def draw_incremental(
-    points: pd.DataFrame,
-    experiment: str,
-    theme: Theme,
-    probing: pd.DataFrame | None = None,
-    overlay: bool = False,
-    as_percent: bool = False,
-) -> Figure:
-    """Draw the metric against the number of pretrained layers kept, one curve per training size and variant.
+def draw_named(folder: Path, name: str, overlay: bool = False) -> Figure:
+    """Draw one figure of a study.
 
     Args:
-        points: Rows of the incremental or epochs experiment.
-        experiment: Name of the experiment, for the x label.
-        theme: Colors; sizes go along the color ramp, variants differ by line style and marker.
-        probing: Rows of the probing experiment, drawn as a dashed curve for the same model and task.
-        overlay: Whether to draw published curves.
-        as_percent: Give training sizes in percent of the training set.
+        folder: Study folder.
+        name: One of `figure_names(folder)`.
+        overlay: Whether to draw published curves next to those of the study.
     """
-    amount: Any = points["train_size"]
-    if as_percent:
-        amount = [
-            _percent_of_training_set(*sizes)
-            for sizes in zip(points["train_size"], points["train_rows"], strict=True)
-        ]
-    points = points.assign(amount=amount)
-    figure, panels = make_panels(points, ["model"])
-    amounts, variants = sorted(set(points["amount"])), list(dict.fromkeys(points["variant"]))
-    colors = dict(zip(amounts, theme.sizes(len(amounts)), strict=True))
-    by_variant = len(amounts) == 1 and len(variants) > 1  # colors distinguish the variants
-    styles = {
-        (size, variant): line_style(
-            theme, theme.conditions[i % len(theme.conditions)], 0, MARKERS[i % len(MARKERS)]
+    available = _draw_functions(folder, overlay)
+    if name not in available:
+        raise WhichlayersError(
+            f"this study has no figure {name!r}; available figures: {', '.join(available)}"
         )
-        if by_variant
-        else line_style(theme, colors[size], i)
-        for size in amounts
-        for i, variant in enumerate(variants)
+    return available[name]()
+
+
+def figure_names(folder: Path) -> list[str]:
+    """Names of all figures that the results of a study allow."""
+    return list(_draw_functions(folder, overlay=False))
+
+
+def _draw_functions(folder: Path, overlay: bool) -> dict[str, Callable[[], Figure]]:
+    """Map figure names to functions without arguments that draw them."""
+    points = finished(load_points(folder))
+    found: dict[str, Callable[[], Figure]] = {
+        kind: partial(draw, points, kind, overlay=overlay) for kind in sort_experiments(points["experiment"])
     }
-    drawn_values: DrawnValues = {panel.task: [] for panel in panels}
-    has_trials, sources, has_probes = False, set(), False
-    for panel in panels:
-        series = list(each_group(panel.points.sort_values("amount", kind="stable"), ["amount", "variant"]))
-        for index, ((size, variant), rows) in enumerate(series):
-            has_trials |= draw_line(panel, rows, (index, len(series)), styles[size, variant], drawn_values)
-            if variant == panel.points["variant"].iloc[0]:
-                sources |= draw_published(
-                    panel, rows, experiment, styles[size, variant], drawn_values, overlay
-                )
-        if probing is not None:
-            model = panel.points["model"].iloc[0]
-            rows_of_task = probing[(probing["task"] == panel.task) & (probing["model"] == model)]
-            for _, rows in each_group(rows_of_task, ["train_size", "variant"]):
-                draw_line(
-                    panel,
-                    rows,
-                    (0, 1),
-                    probe_style(theme),
-                    drawn_values,
-                    single_trials=False,
-                    name=PROBE_LABEL,
-                )
-                has_probes = True
-        set_layer_ticks(panel.axes, 0, panel.depth)
-    set_y_limits(panels, drawn_values)
-    label_x_axis(panels, display_of(experiment).x_label)
-    if by_variant:
-        handles = [Line2D([], [], **styles[amounts[0], variant]) for variant in variants]
-        labels = [variant or "default" for variant in variants]
-    else:
-        handles = [Line2D([], [], **line_style(theme, colors[size], 0)) for size in amounts]
-        labels = [
-            f"{size:g}% of the data" if as_percent else f"{size_name(size)} examples" for size in amounts
-        ]
-        if len(variants) > 1:
-            handles += [Line2D([], [], **line_style(theme, theme.ink, i)) for i in range(len(variants))]
-            labels += [variant or "default" for variant in variants]
-    if has_probes:
-        handles.append(Line2D([], [], **probe_style(theme)))
-        labels.append(PROBE_LABEL)
-    add_trial_legend(handles, labels, has_trials, theme)
-    add_published_legend(handles, labels, sources, theme)
-    add_legend_below(figure, handles, labels)
-    return figure
-
-
-def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False) -> Figure:
-    """Draw one curve per condition over x, with the baselines of the same model, task and size as dashed lines."""
-    figure, panels = make_panels(points, ["model", "train_size", "variant"])
-    conditions = [c for c in dict.fromkeys(points["condition"]) if c not in BASELINES]
-    cells = points[~points["condition"].isin(BASELINES)]
-    drawn_values: DrawnValues = {panel.task: [] for panel in panels}
-    has_trials, sources = False, set()
-    for panel in panels:
-        draw_baselines(panel, theme, drawn_values)
-        present = [c for c in conditions if (panel.points["condition"] == c).any()]
-        for condition in present:
-            i = conditions.index(condition)
-            color = theme.conditions[i % len(theme.conditions)]
-            rows = panel.points[panel.points["condition"] == condition]
-            style = line_style(theme, color, 0, MARKERS[i % len(MARKERS)])
-            place = (present.index(condition), len(present))
-            has_trials |= draw_line(panel, rows, place, style, drawn_values)
-            sources |= draw_published(panel, rows, experiment, style, drawn_values, overlay, place)
-        if not cells.empty:
-            set_layer_ticks(panel.axes, int(cells["x"].min()), int(cells["x"].max()))
-    set_y_limits(panels, drawn_values)
-    label_x_axis(panels, display_of(experiment).x_label)
-    handles, labels = [], []
-    for i, condition in enumerate(conditions):
-        color, marker = theme.conditions[i % len(theme.conditions)], MARKERS[i % len(MARKERS)]
-        handles.append(Line2D([], [], **line_style(theme, color, 0, marker)))
-        labels.append(display_of(experiment).condition_name(condition))
-    add_trial_legend(handles, labels, has_trials, theme)
-    add_baseline_legend(handles, labels, points, theme)
-    add_published_legend(handles, labels, sources, theme)
-    add_legend_below(figure, handles, labels)
-    return figure
-
-
-def _percent_of_training_set(size: float, whole: float) -> float:
-    """`size` in percent of `whole`, with as few digits as give this size within one example."""
-    for digits in (1, 2, 3):
-        percent = float(f"{100 * size / whole:.{digits}g}")
-        if abs(percent / 100 * whole - size) <= 1:
-            return percent
-    return percent
-
-
-# Main figures by name, as in `Display.plot`.
-PLOTS: dict[str, Callable[..., Figure]] = {
-    "curves": draw_incremental,
-    "conditions": draw_conditions,
-    "permutations": draw_permutations,
-    "by_layer": draw_by_layer,
-    "by_model": draw_by_model,
-}
+    for further in extra_figures(points, load_epochs(folder), load_baseline_weight_change(folder), overlay):
+        found[further.key] = further.draw
+    for name, diagram in diagram_file_names(layer_diagrams(points)).items():
+        found[name] = partial(draw_layers, diagram)
+    return found

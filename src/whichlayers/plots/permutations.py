@@ -25,6 +25,7 @@ MEAN_STYLE: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": MARK
 
 def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False) -> Figure:
     """Draw one circle per permutation, their density, mean and 95% interval, side by side for each training size."""
+    points = points[points["experiment"] == experiment]
     figure, panels = make_panels(points, ["model", "variant"])
     color = theme.conditions[0]
     drawn_values: DrawnValues = {panel.task: [] for panel in panels}

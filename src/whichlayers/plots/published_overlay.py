@@ -24,6 +24,8 @@ WITH_PUBLISHED_CURVES = ("incremental", "probing")  # experiments with published
 DURRANI, PUBLISHED_DROPPED = "Durrani et al. 2021", 6  # number of layers dropped in their Tables 2 and 6
 MIN_TRAIN_FRACTION = 0.5  # training subsets of at least this fraction are comparable to the whole set
 COLOR_NOTE = "same color as its curve"
+# experiments with published values -> where Durrani et al. have them
+PUBLISHED_TABLES = {"prune": "Tables 2 and 6", "neurons": "Tables 1, 4 and 5", "selectivity": "Table 7"}
 
 
 def draw_published(
@@ -158,18 +160,15 @@ def overlay_caption(points: pd.DataFrame, experiment: str) -> str:
     return text
 
 
-TABLES = {"prune": "Tables 2 and 6", "neurons": "Tables 1, 4 and 5", "selectivity": "Table 7"}
-
-
 def crosses_caption(figure: Figure, points: pd.DataFrame, experiment: str) -> str:
     """Caption of the published values of Durrani et al. in a figure; empty if there are none."""
     panels = figure.panels if isinstance(figure, PanelFigure) else ()
     marks = [mark for panel in panels for mark in panel.marks if mark.kind == "published"]
-    if experiment not in TABLES or not marks:
+    if experiment not in PUBLISHED_TABLES or not marks:
         return ""
     families = points.drop_duplicates("model").set_index("model")["family"]
     named = join_list(dict.fromkeys(FAMILIES[families[mark.attributes["model"]]] for mark in marks))
-    text = f"Crosses, published for {named}: {DURRANI}, {TABLES[experiment]}"
+    text = f"Crosses, published for {named}: {DURRANI}, {PUBLISHED_TABLES[experiment]}"
     if experiment == "prune" or (points["finetuned_on"] != "").any():
         text += ", finetuned on the whole training sets"
     text += "."

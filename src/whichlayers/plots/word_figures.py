@@ -64,6 +64,7 @@ def draw_by_layer(points: pd.DataFrame, experiment: str, theme: Theme, overlay: 
 
     Corresponds to Figures 1 to 4 of Durrani et al. 2021.
     """
+    points = points[points["experiment"] == experiment]
     # "top 5%", and the ranking unless it is the default
     detail = condition_detail(points).str.partition(", ")
     ranking = detail[2].where(detail[2] != "", LCA) if (detail[2] != "").any() else detail[2]
@@ -99,6 +100,7 @@ def draw_by_model(points: pd.DataFrame, experiment: str, theme: Theme, overlay: 
 
     Corresponds to Tables 1, 4, 5 and 7 of Durrani et al. 2021.
     """
+    points = points[points["experiment"] == experiment]
     display, sizes = display_of(experiment), points["share"].map(_percent)
     same_size = points[sizes != ""].groupby("task")["share"].nunique().max() == 1  # one set size per corpus
     points = points.assign(

@@ -16,7 +16,8 @@ from whichlayers.analysis.claims import Claim, as_table, evaluate_claims
 from whichlayers.experiments import sort_experiments
 from whichlayers.files import atomic_write
 from whichlayers.plots.extra_figures import extra_figures
-from whichlayers.plots.figures import fix_layout, save
+from whichlayers.plots.facets import fix_layout
+from whichlayers.plots.figures import save
 from whichlayers.plots.layer_diagram import (
     LayerDiagram,
     diagram_data,

@@ -18,7 +18,8 @@ from whichlayers.plots.captions import caption
 from whichlayers.plots.chart_data import Chart, chart_of
 from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.extra_figures import ExtraFigure
-from whichlayers.plots.figures import draw_without_layout, fix_layout
+from whichlayers.plots.facets import fix_layout
+from whichlayers.plots.figures import draw_without_layout
 from whichlayers.plots.published_overlay import crosses_caption, overlay_caption
 from whichlayers.plots.style import DARK, LIGHT, Theme
 from whichlayers.report.claim_table import ClaimRow, claim_rows

@@ -11,7 +11,7 @@ from whichlayers.analysis.baseline_differences import ALL_PRETRAINED
 from whichlayers.analysis.intervals import t_interval
 from whichlayers.analysis.published import FAMILIES, published_neuron_fraction, published_word_probing
 from whichlayers.plots.display_names import short_names, size_name
-from whichlayers.plots.published_overlay import comparable_pruning
+from whichlayers.plots.published_overlay import PUBLISHED_TABLES, comparable_pruning
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import format_half_width, format_percent, format_score, join_list
@@ -38,9 +38,9 @@ class PaperTable:
 
 def paper_tables(points: pd.DataFrame, experiment: str) -> list[PaperTable]:
     """Tables of an experiment from finished points; empty for experiments that the paper does not have."""
-    chosen = points[points["experiment"] == experiment]
+    chosen, source = points[points["experiment"] == experiment], PUBLISHED_TABLES.get(experiment, "")
     if experiment == "prune":
-        return _build_table("Top or bottom layers dropped", _pruning(chosen), "Tables 2 and 6", chosen)
+        return _build_table("Top or bottom layers dropped", _pruning(chosen), source, chosen)
     if experiment == "neurons":
         models = short_names(chosen["model"])
         return [
@@ -49,14 +49,14 @@ def paper_tables(points: pd.DataFrame, experiment: str) -> list[PaperTable]:
             for table in _build_table(
                 f"{corpus}, {models[model]}: accuracy with sets of neurons",
                 _sets(group),
-                "Tables 1, 4 and 5",
+                source,
                 group,
             )
         ]
     if experiment == "selectivity":
         lengths = points[points["experiment"] == "description_length"]
         label = "Accuracy and selectivity of all neurons and of the top neurons"
-        return _build_table(label, _selectivity(chosen, lengths), "Table 7", chosen)
+        return _build_table(label, _selectivity(chosen, lengths), source, chosen)
     return []
 
 
