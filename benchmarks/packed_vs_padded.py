@@ -124,9 +124,10 @@ def measure(data: TokenizedTask, family: str, trials: int, packed: bool, steps: 
         runner(step)
     torch.cuda.synchronize()
     seconds = (time.perf_counter() - began) / steps
+    taken = torch.cuda.max_memory_allocated() - before
     result = {
         "task": data.name, "family": family, "trials": trials, "packed": packed, "ms_per_step": seconds * 1e3,
-        "trial_steps_per_s": trials / seconds, "gb_per_trial": (torch.cuda.max_memory_allocated() - before) / 1e9 / trials,
+        "trial_steps_per_s": trials / seconds, "gb_per_trial": taken / 1e9 / trials,
         "sizes": sorted({int(s) for s in sizes[:steps]}), "mean_size": float(sizes[:steps].mean()),
         "ready_s": ready, "loss": (trainer.loss_sum / steps).mean().item(),
         "graph_breaks": sum(torch._dynamo.utils.counters["graph_break"].values()),
