@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from whichlayers.trial import Training
 
 try:
-    from whichlayers.engine import kernels
+    from whichlayers.engine import optimizer_kernels as kernels
 except ImportError:  # no Triton: a machine without a GPU
     kernels = None  # type: ignore[assignment]
 

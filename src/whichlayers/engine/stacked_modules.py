@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whichlayers.engine.varlen_ops import PackedLayerNorm, PackedLinear
-
 # embedding tables up to this size use a matrix product, whose backward needs no atomic additions
 SMALL_TABLE = 8
 
@@ -125,7 +123,7 @@ class StackedLinear(StackedModule):
     def forward(self, x: Tensor) -> Tensor:
         """(T*B, ..., in) -> (T*B, ..., out), or (T, M, in) or (1, N, in) with the same leading axes if packed."""
         if self.context.ragged:  # (1, N, in)
-            return PackedLinear.apply(x[0], self.weight, self.bias, self.context.packing.trial_tokens)[None]
+            return _PackedLinear.apply(x[0], self.weight, self.bias, self.context.packing.trial_tokens)[None]
         y = _BatchedLinear.apply(self.context.fold(x), self.weight, self.bias)  # (T, n, out)
         return self.context.unfold(y, x)
 
@@ -143,7 +141,7 @@ class StackedLayerNorm(StackedModule):
         """(T*B, ..., H), or (T, M, H) or (1, N, H) if packed -> the same shape."""
         if self.context.ragged:  # (1, N, H)
             trial_tokens = self.context.packing.trial_tokens
-            return PackedLayerNorm.apply(x[0], self.weight, self.bias, self.eps, trial_tokens)[None]
+            return _PackedLayerNorm.apply(x[0], self.weight, self.bias, self.eps, trial_tokens)[None]
         if self.context.trials == 1:
             bias = None if self.bias is None else self.bias[0]
             return F.layer_norm(x, self.normalized_shape, self.weight[0], bias, self.eps)
@@ -235,3 +233,89 @@ class StackedEmbedding(StackedModule):
 def _lookup(rows: Tensor, table: Tensor) -> Tensor:
     """F.embedding, excluded from torch.compile, whose backward sums gradients in a nondeterministic order."""
     return F.embedding(rows, table)
+
+
+# --- packed tokens on the CPU: (N, H), where trial t has trial_tokens[t] consecutive tokens ---
+# They loop over the trials, which costs little on a CPU compared with the matrix products.
+
+
+class _PackedLinear(torch.autograd.Function):
+    """x (N, in), weight (T, out, in), bias (T, out) or None -> (N, out)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, trial_tokens: list[int]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.trial_tokens = trial_tokens
+        y = x.new_empty(x.shape[0], weight.shape[1])
+        parts = zip(x.split(trial_tokens), weight.mT.unbind(), y.split(trial_tokens), strict=True)
+        if bias is None:
+            for part, w, out in parts:
+                torch.mm(part, w, out=out)
+        else:
+            for (part, w, out), b in zip(parts, bias.unbind(), strict=True):
+                torch.addmm(b, part, w, out=out)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        trial_tokens = ctx.trial_tokens
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        grad_x = grad_weight = grad_bias = None
+        parts = grad.split(trial_tokens)
+        if needs_x:
+            grad_x = torch.empty_like(x)
+            for g, w, out in zip(parts, weight.unbind(), grad_x.split(trial_tokens), strict=True):
+                torch.mm(g, w, out=out)
+        if needs_weight:
+            grad_weight = torch.empty_like(weight)
+            for g, part, out in zip(parts, x.split(trial_tokens), grad_weight.unbind(), strict=True):
+                torch.mm(g.t(), part, out=out)
+        if needs_bias:
+            grad_bias = torch.stack([g.sum(0) for g in parts])
+        return grad_x, grad_weight, grad_bias, None
+
+
+class _PackedLayerNorm(torch.autograd.Function):
+    """x (N, H), weight (T, H), bias (T, H) or None -> (N, H)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, trial_tokens: list[int]
+    ) -> Tensor:
+        shape, biases = (x.shape[1],), _bias_per_trial(bias, len(trial_tokens))
+        outputs = [
+            torch.native_layer_norm(part, shape, w, b, eps)
+            for part, w, b in zip(x.split(trial_tokens), weight.unbind(), biases, strict=True)
+        ]
+        ctx.save_for_backward(x, weight, bias)
+        ctx.trial_tokens, ctx.statistics = trial_tokens, [o[1:] for o in outputs]
+        return torch.cat([o[0] for o in outputs])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight, bias = ctx.saved_tensors
+        trial_tokens, shape = ctx.trial_tokens, (x.shape[1],)
+        needs = [bool(n) for n in ctx.needs_input_grad[:3]]
+        biases = _bias_per_trial(bias, len(trial_tokens))
+        parts = zip(
+            grad.split(trial_tokens),
+            x.split(trial_tokens),
+            ctx.statistics,
+            weight.unbind(),
+            biases,
+            strict=True,
+        )
+        outputs = [
+            torch.ops.aten.native_layer_norm_backward(g, part, shape, *statistics, w, b, needs)
+            for g, part, statistics, w, b in parts
+        ]
+        grad_x = torch.cat([o[0] for o in outputs]) if needs[0] else None
+        grad_weight = torch.stack([o[1] for o in outputs]) if needs[1] else None
+        grad_bias = torch.stack([o[2] for o in outputs]) if needs[2] else None
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+def _bias_per_trial(bias: Tensor | None, trials: int) -> tuple[Tensor, ...] | list[None]:
+    """The bias of each trial, or None for each."""
+    return [None] * trials if bias is None else bias.unbind()

@@ -1,6 +1,6 @@
 """Packed batches on the CPU: the tokens of all trials one after another, (1, N, H), without any padding.
 
-Linear layers and layer norms use each trial's number of tokens (varlen_ops.py), and attention pads rows of similar
+Linear layers and layer norms use each trial's number of tokens (stacked_modules.py), and attention pads rows of similar
 length to a common grid.
 """
 
