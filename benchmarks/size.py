@@ -77,7 +77,7 @@ def expand(trials: int):
 
 def plan(trials: int, folder: Path) -> str:
     from whichlayers.engine.cost import StackTiming
-    from whichlayers.runs.cost_model import estimate_time
+    from whichlayers.runs.estimate import estimate_time
     from whichlayers.runs.plan import make_stacks, plan_rows, time_key
 
     all_trials = [point.trial for point in expand(trials)]
@@ -136,8 +136,8 @@ def waiting(trials: int, folder: Path) -> str:
 
 
 def status(trials: int, folder: Path) -> str:
+    from whichlayers.cli.status import read_status
     from whichlayers.results.folder import StudyFolder
-    from whichlayers.runs.status import status as read_status
 
     return f"{read_status(StudyFolder(folder)).counts.done:,} done"
 

@@ -21,7 +21,7 @@ from whichlayers.cli import app
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs import assets, estimate, run_study
-from whichlayers.runs.profiling import StudyTiming
+from whichlayers.runs.estimate import StudyTiming
 
 
 @pytest.fixture(autouse=True)

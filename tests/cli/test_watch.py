@@ -18,7 +18,8 @@ from synthetic_results import incremental, lifelike, write_results
 from typer.testing import CliRunner
 
 from whichlayers.cli import app
-from whichlayers.cli.watch import HOST, LivePage, describe_progress, make_server, read_status, start_rendering
+from whichlayers.cli.status import read_status
+from whichlayers.cli.watch import HOST, LivePage, describe_progress, make_server, start_rendering
 from whichlayers.results.folder import StudyFolder
 
 

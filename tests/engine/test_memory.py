@@ -7,11 +7,10 @@ import torch
 from tiny import tiny_encoder, tiny_task
 
 from whichlayers.engine import memory
-from whichlayers.engine.cost import MemoryCost
-from whichlayers.engine.memory import free_memory, largest_stack, measure_memory
+from whichlayers.engine.cost import MemoryCost, out_of_memory_error
+from whichlayers.engine.memory import free_memory, measure_memory
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
-from whichlayers.errors import WhichlayersError
 from whichlayers.trial import Training, Trial
 
 CPU = torch.device("cpu")
@@ -79,25 +78,22 @@ def test_measuring_changes_neither_the_encoder_nor_the_result(encoder_and_data):
     assert finetune([TRIAL], encoder, data)[0].epochs[0].dev_loss == expected
 
 
-def test_the_largest_stack_is_what_fits_and_at_most_the_number_of_trials(encoder_and_data, monkeypatch):
+def test_the_largest_stack_is_what_fits_and_at_most_the_limit(encoder_and_data, monkeypatch):
     encoder, data = encoder_and_data
     cost = measure_memory([TRIAL], encoder, data, "cpu")
     trials = [dataclasses.replace(TRIAL, seed=seed) for seed in range(9)]
 
     def size(free):
-        monkeypatch.setattr(memory, "free_memory", lambda device: free)
-        return largest_stack(trials, encoder, data, "cpu")
+        return measure_memory(trials, encoder, data, "cpu", free=free, limit=9).max_trials(free, 9)
 
-    assert size(None) == size(1 << 40) == 9
+    assert size(1 << 40) == 9
     assert size(int(cost.total(4) / 0.9) + 5000) == 4
     assert size(int(cost.total(1) / 0.9) + 5000) == 1
-    with pytest.raises(
-        WhichlayersError, match=r"tiny on tiny does not fit into memory: one trial needs 0.0\d GB"
-    ):
-        size(cost.total(1) // 2)
+    assert size(cost.total(1) // 2) == 0
+    error = out_of_memory_error(cost.first_trial, cost.total(1) // 2, TRIAL, "cpu")
+    assert "tiny on tiny does not fit into memory: one trial needs 0.0" in str(error)
     monkeypatch.setattr(memory, "_peak_memory", lambda *args: pytest.fail("measured a stack that cannot fit"))
-    with pytest.raises(WhichlayersError, match=r"0\.00 GB may be used on cpu"):
-        size(100)
+    assert size(100) == 0
 
 
 def test_two_trials_that_run_out_of_memory_mean_one_at_a_time(encoder_and_data, monkeypatch):

@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from fakes import MODELS, RUN, TASKS, make_points
 from synthetic_results import downgrade, incremental, lifelike, write_results
+from whichlayers.runs.status import status
 
 import whichlayers
 from whichlayers.results import connection
@@ -35,7 +36,6 @@ from whichlayers.results.frames import (
     load_trials,
 )
 from whichlayers.results.schema import trial_row
-from whichlayers.runs.status import status
 from whichlayers.trial import Point, Trial
 
 TESTS = Path(__file__).parents[1]

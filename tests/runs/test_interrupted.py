@@ -14,12 +14,12 @@ import fakes
 import pytest
 from running import assert_complete, computed_trials, run_fake_study
 
+from whichlayers.cli.status import read_status
 from whichlayers.results.db import ResultsDB, ResultsDBError
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.lock import StudyLockedError, lock_holder, study_lock
 from whichlayers.results.records import Counts
 from whichlayers.runs.events import Note
-from whichlayers.runs.status import status
 
 SCRIPT = Path(fakes.__file__).with_name("drive_study.py")
 TRIALS = 15
@@ -132,7 +132,7 @@ def test_a_second_run_is_refused_and_names_the_holder_of_the_lock(folder):
     wait_until(lambda: done_ids(folder))
     with pytest.raises(StudyLockedError, match=f"process {process.pid} on "):
         run_fake_study(folder)
-    now = status(StudyFolder(folder))
+    now = read_status(StudyFolder(folder))
     assert now.running is not None
     assert now.running.pid == process.pid
     assert now.counts.total == TRIALS
@@ -141,7 +141,7 @@ def test_a_second_run_is_refused_and_names_the_holder_of_the_lock(folder):
     process.kill()
     process.communicate()
     assert lock_holder(folder) is None
-    after = status(StudyFolder(folder))
+    after = read_status(StudyFolder(folder))
     assert (after.running, after.last_outcome, after.seconds_left) == (None, "killed", None)
 
 
@@ -162,7 +162,7 @@ def test_a_holder_on_another_machine_with_a_recent_heartbeat_locks_the_folder(fo
     lock.write_text('{"host": "elsewhere", "pid": 7, "since": 1700000000.0}')
     with pytest.raises(StudyLockedError, match="process 7 on elsewhere, since 2023-11-1"):
         run_fake_study(folder, fakes.make_study(trials=2))
-    assert status(StudyFolder(folder)).running.host == "elsewhere"
+    assert read_status(StudyFolder(folder)).running.host == "elsewhere"
     long_ago = time.time() - 1000
     os.utime(lock, (long_ago, long_ago))
     assert lock_holder(folder) is None
@@ -182,7 +182,7 @@ def test_the_holder_sends_heartbeats(tmp_path, monkeypatch):
 
 def test_status_of_a_study_that_was_run(folder):
     run_fake_study(folder)
-    now = status(StudyFolder(folder))
+    now = read_status(StudyFolder(folder))
     assert (now.study, now.counts, now.last_outcome) == ("fake study", Counts(done=TRIALS), "complete")
     assert now.disk["results.db"] == (folder / "results.db").stat().st_size
 

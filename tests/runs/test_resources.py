@@ -16,16 +16,10 @@ from whichlayers.results.db import ResultsDB
 from whichlayers.results.records import Counts
 from whichlayers.runs import resources as resources_module
 from whichlayers.runs.events import Note, StackDone, StackFailed, TrialsDone
-from whichlayers.runs.executors.local import FreeWorker, measure_memory_in_subprocesses
+from whichlayers.runs.executors.local import FreeWorker, run_in_subprocesses
 from whichlayers.runs.executors.worker import MeasureMemory, MemoryReport, WorkerConfig
-from whichlayers.runs.plan import Stack, make_stacks, memory_key
-from whichlayers.runs.resources import (
-    PROCESS_BYTES,
-    choose_resources,
-    fit_stack_sizes,
-    fit_stack_sizes_per_device,
-    representative_trials,
-)
+from whichlayers.runs.plan import Stack, make_stacks, memory_key, representative_trials
+from whichlayers.runs.resources import PROCESS_BYTES, choose_resources, fit_stack_sizes
 from whichlayers.runs.scheduler import Scheduler
 
 GB = 10**9
@@ -77,9 +71,11 @@ def test_stack_sizes_on_a_gpu_depend_on_the_kind_of_trial():
     trials = representative_trials([small, large, make_trial(size=50), other])
     assert [trial.train_size for trial in trials] == [50, 16]  # one per task, the largest
     report = MemoryReport([MemoryCost(2 * GB, GB), MemoryCost(20 * GB, 8 * GB)], 100 * GB)
-    resources = fit_stack_sizes(choose_resources(["cuda"], None, None), trials, report, 0, fewer_workers=True)
+    resources = fit_stack_sizes(
+        choose_resources(["cuda"], None, None), trials, [report], 0, fewer_workers=True
+    )
     assert (resources.workers, resources.stack_size(small), resources.stack_size(other)) == (1, 64, 9)
-    two = fit_stack_sizes(choose_resources(["cuda"], 2, None), trials, report, 0, fewer_workers=False)
+    two = fit_stack_sizes(choose_resources(["cuda"], 2, None), trials, [report], 0, fewer_workers=False)
     assert (two.workers, two.stack_size(small), two.stack_size(other)) == (2, 44, 4)
 
 
@@ -88,38 +84,41 @@ def test_gpus_with_different_memory_have_different_stack_sizes():
     resources = choose_resources(["cuda:0", "cuda:1"], None, None)
     costs = [MemoryCost(2 * GB, GB), MemoryCost(20 * GB, 8 * GB)]
     one, two = MemoryReport(costs, 100 * GB), MemoryReport(costs, 10 * GB)
-    mixed = fit_stack_sizes_per_device(resources, [small, large], [one, two])
+    mixed = fit_stack_sizes(resources, [small, large], [one, two], 0, fewer_workers=True)
     assert (mixed.stack_size(small), mixed.stack_size(large)) == (64, 9)
     first, second = mixed.worker_stack_sizes()
     assert (first(small), first(large), second(small), second(large)) == (64, 9, 8, 0)
-    assert fit_stack_sizes_per_device(resources, [small, large], [one, one]).worker_stack_sizes() is None
+    first, second = fit_stack_sizes(
+        resources, [small, large], [one, one], 0, fewer_workers=True
+    ).worker_stack_sizes()
+    assert first == second
     with pytest.raises(
         WhichlayersError, match=r"one trial needs 20.00 GB, and 9.00 GB may be used on cuda:0"
     ):
-        fit_stack_sizes_per_device(resources, [small, large], [two, two])
+        fit_stack_sizes(resources, [small, large], [two, two], 0, fewer_workers=True)
 
 
 def test_on_cpu_the_number_of_workers_is_limited_by_memory():
     trials = [make_trial()]
     report = MemoryReport([MemoryCost(2 * GB, GB)], 20 * GB)
     resources = fit_stack_sizes(
-        choose_resources(["cpu"], None, None), trials, report, int(0.4 * GB), fewer_workers=True
+        choose_resources(["cpu"], None, None), trials, [report], int(0.4 * GB), fewer_workers=True
     )
     assert PROCESS_BYTES == 0.6 * GB
     assert (resources.workers, resources.threads, resources.stack_size(trials[0])) == (6, 2, 1)
     with pytest.raises(WhichlayersError, match=r"one trial needs 2.00 GB, and 0.23 GB may be used on cpu"):
         fit_stack_sizes(
-            choose_resources(["cpu"], 16, None), trials, report, int(0.4 * GB), fewer_workers=False
+            choose_resources(["cpu"], 16, None), trials, [report], int(0.4 * GB), fewer_workers=False
         )
     here = fit_stack_sizes(
-        choose_resources(["cpu"], 0, None), trials, report, int(0.4 * GB), fewer_workers=False
+        choose_resources(["cpu"], 0, None), trials, [report], int(0.4 * GB), fewer_workers=False
     )
     assert (here.workers, here.stack_size(trials[0])) == (0, 4)
     with pytest.raises(WhichlayersError, match=r"batch_size \(now 8\) or training.max_length \(now 128\)"):
         fit_stack_sizes(
             choose_resources(["cpu"], None, None),
             trials,
-            MemoryReport([MemoryCost(2 * GB, GB)], GB),
+            [MemoryReport([MemoryCost(2 * GB, GB)], GB)],
             0,
             fewer_workers=True,
         )
@@ -168,9 +167,8 @@ def test_memory_on_a_gpu_is_measured_in_other_processes(tmp_path, monkeypatch):
     config = WorkerConfig(fakes.handlers_of(handler), "cuda", 1)
 
     def measure(max_stack):
-        return measure_memory_in_subprocesses(
-            [config] * 2, MeasureMemory([make_trial()], (), max_stack), tmp_path / "logs"
-        )
+        request = MeasureMemory([make_trial()], (), max_stack)
+        return run_in_subprocesses([config] * 2, request, MemoryReport, tmp_path / "logs")
 
     assert measure(5) == [MemoryReport([MemoryCost(1, 2)], 99)] * 2
     with pytest.raises(WhichlayersError, match="the worker process ended with exit code 7"):

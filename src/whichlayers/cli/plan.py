@@ -18,7 +18,8 @@ from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
     from whichlayers.runs.assets import CorpusInfo, TaskInfo
-    from whichlayers.runs.cost_model import DiskUsage, TimeRange
+    from whichlayers.runs.disk import DiskUsage
+    from whichlayers.runs.estimate import TimeRange
     from whichlayers.runs.plan import Stack
 
 

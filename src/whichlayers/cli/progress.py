@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from types import TracebackType
 from typing import Self
 
@@ -13,11 +12,10 @@ from rich.text import Text
 
 from whichlayers.cli.format import describe_trial
 from whichlayers.runs import events
+from whichlayers.runs.estimate import RecentSpeed, time_left
 from whichlayers.text import counted, format_duration
 
 SECONDS_BETWEEN_LINES = 5.0
-SPEED_WINDOW = 60.0  # seconds over which the speed is averaged
-MIN_SPEED_WINDOW = 2.0  # seconds before a speed is shown
 
 
 class ProgressDisplay:
@@ -28,7 +26,7 @@ class ProgressDisplay:
         self.quiet = quiet
         self.start_time = time.monotonic()
         self.last_line = self.start_time
-        self.history: deque[tuple[float, int]] = deque()  # (time, steps done by this run) within SPEED_WINDOW
+        self.speed = RecentSpeed()
         self.started: events.RunStarted | None = None
         self.bar: Progress | None = None
         self.task: TaskID | None = None
@@ -88,9 +86,10 @@ class ProgressDisplay:
             return
         now = time.monotonic()
         total, done = self.started.steps, event.steps_done
-        speed = self._speed(now, done - event.steps_restored)
+        speed = self.speed.update(now, done - event.steps_restored)
         rate = "" if speed is None else f"{speed:,.0f} steps/s" if speed > 10 else f"{speed:.1f} steps/s"
-        left = f"about {format_duration((total - done) / speed)} left" if speed and done < total else ""
+        seconds = time_left(total - done, speed)
+        left = f"about {format_duration(seconds)} left" if seconds else ""
         trials = f"{event.trials_done:,}/{self.started.trials:,}"
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, trials=trials, steps=rate, left=left)
@@ -104,17 +103,6 @@ class ProgressDisplay:
                 + (f", {left}" if left else ""),
                 "",
             )
-
-    def _speed(self, now: float, done: int) -> float | None:
-        """Steps per second over the last minute, not counting the start of the workers; None while unknown."""
-        if self.history and done < self.history[-1][1]:  # a failed stack restarts
-            self.history.clear()
-        self.history.append((now, done))
-        while len(self.history) > 2 and now - self.history[0][0] > SPEED_WINDOW:
-            self.history.popleft()
-        first_time, first_done = self.history[0]
-        seconds = now - first_time
-        return (done - first_done) / seconds if seconds >= MIN_SPEED_WINDOW and done > first_done else None
 
     def _print(self, text: str, style: str) -> None:
         if self.quiet and style != "red":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,10 +12,28 @@ from rich.text import Text
 
 from whichlayers.cli.format import console, describe_trial
 from whichlayers.cli.options import StudyFolderPath
-from whichlayers.results.folder import find_folder
+from whichlayers.results.db import ResultsDB
+from whichlayers.results.folder import StudyFolder, find_folder
+from whichlayers.results.lock import LockHolder, lock_holder
+from whichlayers.results.records import Counts, Failure
 from whichlayers.text import counted, format_bytes, format_duration
 
 FAILURES_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a study, read without blocking a run."""
+
+    folder: Path
+    study: str
+    counts: Counts
+    failures: list[Failure]
+    running: LockHolder | None  # the process that is running the study
+    seconds_left: float | None  # None: not running, or no step finished yet
+    last_outcome: str | None  # how the last run ended; None while a run is active
+    disk: dict[str, int]  # bytes by entry of the folder, largest first
+    notes: list[str]  # about the data of the tasks
 
 
 def status(
@@ -22,8 +43,6 @@ def status(
     ] = False,
 ) -> None:
     """Show progress, failures, time left and disk usage of a study."""
-    from whichlayers.runs.status import status as read_status
-
     current = read_status(find_folder(folder))
     out = console()
 
@@ -55,3 +74,24 @@ def status(
         show(f"and {len(current.failures) - FAILURES_SHOWN:,} more; show all with --errors", "red")
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in current.disk.items() if size)
     show(f"disk space: {format_bytes(sum(current.disk.values()))} ({parts})")
+
+
+def read_status(folder: StudyFolder, now: float | None = None) -> Status:
+    """Read the status of a study; `now` is the current time in seconds since 1970, for tests."""
+    from whichlayers.runs.disk import disk_use
+    from whichlayers.runs.estimate import stored_time_left
+
+    holder = lock_holder(folder.path)
+    with ResultsDB.open_readonly(folder.database) as db:
+        last = db.last_run()
+        return Status(
+            folder=folder.path,
+            study=db.meta("study_name") or "",
+            counts=db.counts(),
+            failures=db.failures(),
+            running=holder,
+            seconds_left=stored_time_left(db, now or time.time()) if holder else None,
+            last_outcome=(last["outcome"] or "killed") if last and not holder else None,
+            disk=disk_use(folder.path),
+            notes=db.notes(),
+        )

@@ -18,19 +18,17 @@ from functools import partial
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from whichlayers.cli.format import console
 from whichlayers.cli.options import StudyFolderPath
+from whichlayers.cli.status import Status, read_status
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder, find_folder
 from whichlayers.text import counted, format_duration
-
-if TYPE_CHECKING:
-    from whichlayers.runs.status import Status
 
 HOST = "127.0.0.1"
 PORT = 8421
@@ -70,13 +68,6 @@ def _lower_priority() -> None:
     """Lower the priority of this process, so that it does not slow down the run."""
     with contextlib.suppress(OSError):
         os.nice(10)
-
-
-def read_status(folder: StudyFolder) -> Status:
-    """The current status of the study."""
-    from whichlayers.runs.status import status
-
-    return status(folder)
 
 
 @dataclass

@@ -84,11 +84,8 @@ def finetune(
     settings, device = settings or EngineSettings(), resolve_device(device)
     check_stackable(trials, encoder.config.model_type, Anatomy(encoder).depth)
     started = time.perf_counter()
-    padded = settings.pad_trials(trials)  # results of the padding are dropped
-    encoder = encoder.to(device)  # type: ignore[arg-type]
-    trainer = StackTrainer(padded, encoder, data, device, settings)
-    trainer.model.train()
-    results = [TrialResult(t.id) for t in trials]
+    trainer = StackTrainer(trials, encoder, data, device, settings)
+    results = [TrialResult(t.id) for t in trials]  # results of the padding are dropped
     checkpoint = Checkpoint(settings, trials)
     step = checkpoint.restore(trainer, results)
     if step and on_restored is not None:

@@ -1,4 +1,4 @@
-"""Measure how much memory a stack takes, how much is free, and how many trials fit at once.
+"""Measure how much memory a stack takes, and how much is free.
 
 A training step and a part of the evaluation are run with one trial and with two. This counts weights, optimizer
 moments, gradients, activations of the longest possible batch, and one chunk of evaluation. On a GPU, torch counts
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from whichlayers.data.tokenize import TokenizedTask
-from whichlayers.engine.cost import MemoryCost, is_out_of_memory, out_of_memory_error, release_memory
+from whichlayers.engine.cost import MemoryCost, is_out_of_memory, release_memory
 from whichlayers.engine.dataloader import EvalChunk, most_batch_tokens, round_up
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
@@ -32,33 +32,6 @@ CPU_OVERHEAD = 1.5  # factor for the allocator and for buffers inside kernels
 EVAL_ROWS_DIVISOR = 16  # an evaluation chunk is measured on 1/16 of its rows
 BYTES_PER_WEIGHT = 12  # float32 weight and two moments
 CGROUPS = Path("/sys/fs/cgroup")
-
-
-def largest_stack(
-    trials: Sequence[Trial],
-    encoder: PreTrainedModel,
-    data: TokenizedTask,
-    device: str | torch.device,
-    settings: EngineSettings | None = None,
-    limit: int = 64,
-) -> int:
-    """How many of the trials, which must be stackable, fit on the device at once.
-
-    Returns:
-        A number from 1 to the smaller of `limit` and the number of trials.
-
-    Raises:
-        WhichlayersError: Not even one trial fits.
-    """
-    limit, device = min(len(trials), limit), torch.device(device)
-    encoder = encoder.to(device)  # type: ignore[arg-type]
-    free = free_memory(device)
-    cost = measure_memory(trials, encoder, data, device, settings, free, limit)
-    if free is None:
-        return limit
-    if not (size := cost.max_trials(free, limit)):
-        raise out_of_memory_error(cost.first_trial, free, trials[0], str(device))
-    return size
 
 
 def measure_memory(
@@ -113,7 +86,6 @@ def _peak_memory(
     eager = EngineSettings(precision=settings.precision, compiled=False, graphs=False)
     with _track_memory(device) as memory:
         trainer = StackTrainer(trials, encoder, data, device, eager)
-        trainer.model.train()
         size = _largest_step(trainer, data)
         for _ in range(2):  # the first step allocates the moments
             memory.restart()

@@ -35,11 +35,12 @@ EVAL_TOKENS = {"cpu": 1 << 13, "cuda": 1 << 18}  # tokens of the whole stack in 
 
 
 class StackTrainer:
-    """Trains T trials as one stacked model.
+    """Trains T trials as one stacked model, which starts in training mode.
 
     Args:
-        trials: The trials; they must agree in `finetune.stack_key`.
-        encoder: The pretrained encoder, in float32 on `device`; it is not modified.
+        trials: The trials; they must agree in `finetune.stack_key`. They are followed by copies of the last one for
+            unused slots of `settings`.
+        encoder: The pretrained encoder in float32; it is moved to `device`, but not modified.
         data: The tokenized task.
         device: Where to train.
         settings: How to run.
@@ -53,7 +54,8 @@ class StackTrainer:
         device: torch.device,
         settings: EngineSettings,
     ):
-        self.trials, self.data, self.device = list(trials), data, device
+        self.trials, self.data, self.device = settings.pad_trials(trials), data, device
+        encoder = encoder.to(device)  # type: ignore[arg-type]
         on_cuda = device.type == "cuda"
         precision = settings.precision
         if precision == "auto":
@@ -103,6 +105,7 @@ class StackTrainer:
             )
             for name, split in data.evals.items()
         }
+        self.model.train()
 
     def _stack_parameters(self) -> list[StackParameter]:
         """All parameters of the stacked model with each trial's learning rate and weight decay."""

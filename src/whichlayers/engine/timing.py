@@ -47,17 +47,15 @@ def measure_timing(
     deadline = time.perf_counter() + seconds
     encoder = encoder.to(device)  # type: ignore[arg-type]
     timer = _Timer(device)
-    padded = settings.pad_trials(trials)
     trainers: list[StackTrainer] = []
-    setup = timer(lambda: trainers.append(StackTrainer(padded, encoder, data, device, settings)))
+    setup = timer(lambda: trainers.append(StackTrainer(trials, encoder, data, device, settings)))
     trainer = trainers[0]
-    trainer.model.train()
     captured = trainer.step_runner.graphs is not None
     time_steps = _time_captured_steps if captured else _time_eager_steps
     step, error, compilation, capture = time_steps(trainer, timer, deadline)
     evaluation = _time_evaluation(trainer, timer, deadline)
     finish = timer(lambda: weight_changes(trainer))
-    return StackTiming(len(padded), setup, compilation, capture, step, error, evaluation, finish)
+    return StackTiming(len(trainer.trials), setup, compilation, capture, step, error, evaluation, finish)
 
 
 class _Timer:

@@ -1,24 +1,45 @@
-"""Estimates how long a stack of probes takes, from a sample of examples and one epoch of all its probes."""
+"""Estimates how long probes take, from a sample of the data.
+
+Sentence-level probes: the forward pass of a sample of examples and one epoch of all probes are timed. Word-level
+probes: a few sentences go through the model, and a probe on all neurons is trained on them; the cost of each trial is
+expressed in epochs of such a probe.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from whichlayers.data.batches import subset
+from whichlayers.data.corpora import Corpus
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.cost import StackTiming
-from whichlayers.probes.extract import extract_sentences, select_rows
+from whichlayers.probes.extract import (
+    corpus_fingerprint,
+    extract_sentences,
+    extract_words,
+    select_rows,
+)
 from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
+from whichlayers.probes.probe_trainer import fit_probes
+from whichlayers.probes.regularization import PROBES, SEEDS
 from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
-from whichlayers.trial import Trial
+from whichlayers.probes.tags import tag_ids, training_tags
+from whichlayers.trial import Trial, WordProbe
 
-SAMPLE_SIZE = 96  # examples
+SAMPLE_EXAMPLES = 96
+SAMPLE_SENTENCES = 64
+# costs of word probes in units of training one probe on all neurons
+GRID_SEARCH_COST = PROBES + 2 * len(SEEDS)  # the ablated probes of a seed count as 2
+MINIMAL_SET_COST = 25  # sets of 1%, 2%, ... of the neurons: half of the cost of trying every set
+ONLINE_CODE_COST = 2.0  # the portions of an online code add up to about twice the corpus
 
 
 def measure_probe_timing(
@@ -62,4 +83,79 @@ def measure_probe_timing(
 def _sample_lengths(split: TokenizedSplit, rows: np.ndarray) -> np.ndarray:
     """A sample of the rows with the same distribution of lengths."""
     by_length = rows[np.argsort(np.diff(split.offsets)[rows], kind="stable")]
-    return by_length[np.unique(np.linspace(0, len(rows) - 1, SAMPLE_SIZE).round().astype(int))]
+    return by_length[np.unique(np.linspace(0, len(rows) - 1, SAMPLE_EXAMPLES).round().astype(int))]
+
+
+def estimate_word_probe_seconds(
+    trials: Sequence[Trial],
+    encoder: PreTrainedModel,
+    tokenizer: Any,
+    corpus_of: Callable[[Trial], Corpus],
+    device: str | torch.device,
+) -> float:
+    """Estimated seconds of all word probe trials of one model.
+
+    The grid search for L1 and L2 is counted only for trials of the pretrained model.
+    """
+    by_corpus: dict[str, list[Trial]] = {}
+    for trial in trials:
+        assert trial.word_probe is not None
+        by_corpus.setdefault(trial.word_probe.fingerprint, []).append(trial)
+    seconds, seen = 0.0, set[str]()
+    for corpus_trials in by_corpus.values():
+        corpus = corpus_of(corpus_trials[0])
+        encoder_seconds, probe_seconds = _measure_sample(encoder, tokenizer, corpus, device)  # per word
+        for split in corpus.splits.values():
+            if (fingerprint := corpus_fingerprint(split)) not in seen:  # UPOS and XPOS share a forward pass
+                seen.add(fingerprint)
+                seconds += encoder_seconds * split.n_words
+        n_layers = encoder.config.num_hidden_layers + 1
+        seconds += (
+            probe_seconds
+            * corpus.train.n_words
+            * sum(_equivalent_epochs(t.word_probe, n_layers) for t in corpus_trials if t.word_probe)
+        )
+        searches = {
+            t.word_probe.epochs
+            for t in corpus_trials
+            if t.word_probe and t.word_probe.lambdas is None and not t.train_size
+        }
+        seconds += (
+            probe_seconds * corpus.train.n_words * sum(GRID_SEARCH_COST * epochs for epochs in searches)
+        )
+    return seconds
+
+
+def _measure_sample(
+    encoder: PreTrainedModel, tokenizer: Any, corpus: Corpus, device: str | torch.device
+) -> tuple[float, float]:
+    """Seconds per word of the forward pass, and of one epoch of a probe on all neurons."""
+    indices = np.linspace(0, len(corpus.train.sentences) - 1, SAMPLE_SENTENCES).round().astype(int)
+    sentences = [corpus.train.sentences[i] for i in dict.fromkeys(indices.tolist())]
+    sample = dataclasses.replace(corpus.train, sentences=sentences)
+    warm_up = dataclasses.replace(sample, sentences=sentences[:1])
+    extract_words(encoder, tokenizer, warm_up, device=device)
+    started = time.perf_counter()
+    on_device = torch.device(device).type == "cuda"
+    hidden_states = extract_words(encoder, tokenizer, sample, device=device, on_device=on_device).states
+    encoder_seconds = time.perf_counter() - started
+    tags = training_tags(corpus.train)
+    states = HiddenStates(hidden_states, device)
+    spec = ProbeSpec(states.all_neurons())
+    started = time.perf_counter()
+    fit_probes(states, tag_ids(sample, tags), len(tags), [spec], ProbeTraining(epochs=2))
+    probe_seconds = (time.perf_counter() - started) / 2
+    return encoder_seconds / sample.n_words, probe_seconds / sample.n_words
+
+
+def _equivalent_epochs(word_probe: WordProbe, n_layers: int) -> float:
+    """The cost of a trial, in epochs of a probe on all neurons."""
+    fraction = 1 / n_layers if word_probe.neurons == "layer" else word_probe.share or 1.0
+    cost = {
+        "accuracy": 1.0,
+        "neurons": MINIMAL_SET_COST,
+        "spread": 0.0,
+        "selectivity": 2.0,
+        "compression": 2 * ONLINE_CODE_COST,
+    }
+    return word_probe.epochs * fraction * cost[word_probe.measure]

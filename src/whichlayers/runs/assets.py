@@ -49,23 +49,6 @@ class TaskInfo:
 
 
 @dataclass(frozen=True)
-class TaskSource:
-    """The source of a task: the arguments of `load_task`."""
-
-    name: str
-    settings: tuple[tuple[str, Any], ...] = ()
-
-    @staticmethod
-    def from_spec(spec: TaskSpec) -> TaskSource:
-        return TaskSource(spec.name, tuple((key, getattr(spec, key, None)) for key in TASK_KEYS))
-
-    def load(self) -> Task:
-        from whichlayers.data.load_task import load_task
-
-        return load_task(self.name, **dict(self.settings))
-
-
-@dataclass(frozen=True)
 class CorpusInfo:
     """Metadata of a tagged corpus."""
 
@@ -76,17 +59,22 @@ class CorpusInfo:
 
 
 @dataclass(frozen=True)
-class CorpusSource:
-    """The source of a tagged corpus: the arguments of `load_corpus`."""
+class DataSource:
+    """The source of a task or a corpus: the arguments of `load_task` or `load_corpus`."""
 
     name: str
     settings: tuple[tuple[str, Any], ...] = ()
 
     @staticmethod
-    def from_spec(spec: CorpusSpec) -> CorpusSource:
-        return CorpusSource(spec.name, tuple((key, getattr(spec, key)) for key in CORPUS_KEYS))
+    def from_spec(spec: TaskSpec | CorpusSpec, keys: tuple[str, ...]) -> DataSource:
+        return DataSource(spec.name, tuple((key, getattr(spec, key, None)) for key in keys))
 
-    def load(self) -> Corpus:
+    def load_task(self) -> Task:
+        from whichlayers.data.load_task import load_task
+
+        return load_task(self.name, **dict(self.settings))
+
+    def load_corpus(self) -> Corpus:
         from whichlayers.data.corpora import load_corpus
 
         return load_corpus(self.name, **dict(self.settings))
@@ -98,8 +86,8 @@ class AssetIndex:
 
     cache: Path | None
     models: dict[str, ModelFiles] = field(default_factory=dict)
-    tasks: dict[str, TaskSource] = field(default_factory=dict)
-    corpora: dict[str, CorpusSource] = field(default_factory=dict)
+    tasks: dict[str, DataSource] = field(default_factory=dict)
+    corpora: dict[str, DataSource] = field(default_factory=dict)
 
 
 class Assets:
@@ -115,7 +103,7 @@ class Assets:
         self._model_info: dict[str, ModelInfo] = {}
         self._encoders: dict[str, PreTrainedModel] = {}
         self._tokenizers: dict[str, PreTrainedTokenizerFast] = {}
-        self._fingerprints: dict[TaskSource, str] = {}
+        self._fingerprints: dict[DataSource, str] = {}
         self._tasks: dict[str, Task] = {}
         self._data: dict[tuple[str, str, int], TokenizedTask] = {}
         self._corpora: dict[str, Corpus] = {}
@@ -153,9 +141,9 @@ class Assets:
 
     def task_info(self, spec: TaskSpec) -> TaskInfo:
         """Size, labels and metrics of a task."""
-        source = TaskSource.from_spec(spec)
+        source = DataSource.from_spec(spec, TASK_KEYS)
         if source not in self._fingerprints:
-            task = source.load()
+            task = source.load_task()
             self._fingerprints[source] = task.fingerprint
             self._tasks[task.fingerprint] = task
             self.index.tasks.setdefault(task.fingerprint, source)
@@ -173,14 +161,14 @@ class Assets:
 
     def corpus_info(self, spec: CorpusSpec) -> CorpusInfo:
         """Size of a corpus, and whether it has validation data."""
-        corpus = self._load_corpus(CorpusSource.from_spec(spec))
+        corpus = self._load_corpus(DataSource.from_spec(spec, CORPUS_KEYS))
         return CorpusInfo(corpus.name, corpus.fingerprint, corpus.train.n_words, corpus.has_validation_data)
 
-    def _load_corpus(self, source: CorpusSource) -> Corpus:
+    def _load_corpus(self, source: DataSource) -> Corpus:
         known = next((f for f, s in self.index.corpora.items() if s == source and f in self._corpora), None)
         if known is not None:
             return self._corpora[known]
-        corpus = source.load()
+        corpus = source.load_corpus()
         self.index.corpora.setdefault(corpus.fingerprint, source)
         return self._corpora.setdefault(corpus.fingerprint, corpus)
 
@@ -246,7 +234,7 @@ class Assets:
         """The corpus of a word probe."""
         fingerprint = word_probe.fingerprint
         if fingerprint not in self._corpora:
-            corpus = self.index.corpora[fingerprint].load()
+            corpus = self.index.corpora[fingerprint].load_corpus()
             if corpus.fingerprint != fingerprint:
                 raise WhichlayersError(
                     f"the corpus {word_probe.corpus} has changed since the run started: run the study again to use"
@@ -258,7 +246,7 @@ class Assets:
     def _task_of(self, trial: Trial) -> Task:
         if (task := self._tasks.get(trial.task_fingerprint)) is not None:
             return task
-        task = self.index.tasks[trial.task_fingerprint].load()
+        task = self.index.tasks[trial.task_fingerprint].load_task()
         if task.fingerprint != trial.task_fingerprint:
             raise WhichlayersError(
                 f"the data of task {trial.task} have changed since the run started: run the study again to"

@@ -1,39 +1,60 @@
-"""Estimate of a study before it runs: its stacks, its time on this machine and on other GPUs, its disk space."""
+"""Estimates of time: of a study before it runs, and of the time left while it runs.
+
+Before a run, a few steps of one stack of each kind are timed on every worker (`time_stacks`); the time of the study
+follows from a simulation of the queue (`makespan`). During a run, `time_left` extrapolates its speed so far.
+"""
 
 from __future__ import annotations
 
+import heapq
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whichlayers.engine.cost import StackTiming
 from whichlayers.results.connection import DATABASE
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import CorpusInfo, TaskInfo, cache_folder
-from whichlayers.runs.cost_model import (
-    DiskUsage,
-    TimeRange,
-    Timings,
-    estimate_disk,
-    estimate_time,
-    scale_speed,
-    split_by_timed,
-)
+from whichlayers.runs.disk import DiskUsage, disk_use, estimate_disk
+from whichlayers.runs.executors.local import run_in_subprocesses
+from whichlayers.runs.executors.worker import MeasureTime, TimeReport, TrialRunner
 from whichlayers.runs.handlers import HANDLERS, Handlers
-from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, time_key
-from whichlayers.runs.profiling import StudyTiming, fit_memory, time_stacks
-from whichlayers.runs.resources import Resources
-from whichlayers.runs.status import disk_use
+from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, time_key, total_steps, trial_steps
+from whichlayers.runs.resources import Resources, fit_memory
+from whichlayers.runs.scheduler import StackQueue
 from whichlayers.text import counted
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
     from whichlayers.study.study_file import Study
 
+Timings = Mapping[Hashable, StackTiming]  # by time_key
 ShowActivity = Callable[[str], AbstractContextManager[None]]  # displays a text while the context is active
+
+TIMING_SECONDS = 30.0
+MAX_START_SECONDS = 6.0  # at most what a process takes to import torch and transformers
+UNTIMED_ERROR = 0.25  # relative error of a timing that was scaled from another kind of stack
+# bounds for what a measurement of a minute does not cover: other programs, cold caches, checkpoints
+LOW_FACTOR, HIGH_FACTOR = 0.8, 1.3
+SPEED_WINDOW = 60.0  # seconds over which the speed of a run is averaged
+MIN_SPEED_WINDOW = 2.0  # seconds before a speed is known
+
+
+# --- before a run ---
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """Estimated seconds with a lower and an upper bound."""
+
+    low: float
+    expected: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -75,7 +96,7 @@ def estimate_study(
         fewer_workers: Whether the number of workers may be reduced to fit into memory.
         show_activity: Displays what is being done.
         make_assets: Creates `Assets` with a cache folder.
-        handlers: For tests.
+        handlers: Run the trials of each kind; for tests.
     """
     from whichlayers.study.expand import expand
 
@@ -119,22 +140,17 @@ def estimate_study(
         untimed: list[Stack] = []
         if timing.known:
             own_stacks = to_stacks(left, max(1, resources.workers)) if speeds else stacks
-            here, untimed = _estimate_timed(own_stacks, timing.timings, timing.start, before)
+            timed, untimed = split_by_timed(own_stacks, timing.timings)
+            here = estimate_time(timed, timing.timings, timing.start, before)
             if speeds:
                 gpu_timings = [scale_speed(timing.timings[0], speed) for speed in speeds]
-                on_gpus, _ = _estimate_timed(stacks, gpu_timings, timing.start, before)
-        models = {model.fingerprint: model for model in map(assets.model_info, study.models)}
-        depths = {fingerprint: model.depth for fingerprint, model in models.items()}
+                timed, _ = split_by_timed(stacks, gpu_timings)
+                on_gpus = estimate_time(timed, gpu_timings, timing.start, before)
         cached = sum(disk_use(cache).values()) if cache.is_dir() else 0
         if measure:
             for kind, handler in handlers.items():
                 cached += handler.cache_bytes([trial for trial in left if trial.kind == kind], assets)
-        activations = [
-            max(stack.handler.activation_bytes(t, assets, models[t.model_fingerprint]) for t in stack.trials)
-            for stack in stacks
-            if not resources.on_cuda  # with a GPU, hidden states stay in its memory
-        ]
-        disk = estimate_disk(stacks, len(points), workers, assets.weights_bytes, cached, depths, activations)
+        disk = estimate_disk(stacks, len(points), workers, assets, cached, resources.on_cuda)
         all_stacks = stacks if len(left) == len(trials) else to_stacks(trials, workers)
     return Estimate(
         trials,
@@ -159,9 +175,245 @@ def _done_ids(folder: Path, trials: Sequence[Trial]) -> set[str]:
         return db.trial_ids("done") & {trial.id for trial in trials}
 
 
-def _estimate_timed(
-    stacks: Sequence[Stack], workers: Sequence[Timings], start: float, before: float
-) -> tuple[TimeRange, list[Stack]]:
-    """The time of the stacks whose kinds were timed, and the other stacks."""
-    timed, untimed = split_by_timed(stacks, workers)
-    return estimate_time(timed, workers, start, before), untimed
+# --- the time of stacks whose kinds were timed ---
+
+
+def split_by_timed(stacks: Iterable[Stack], workers: Sequence[Timings]) -> tuple[list[Stack], list[Stack]]:
+    """The stacks of kinds that all workers timed, and the other stacks."""
+    timed: list[Stack] = []
+    untimed: list[Stack] = []
+    for stack in stacks:
+        key = time_key(stack.trials[0])
+        (timed if all(key in timings for timings in workers) else untimed).append(stack)
+    return timed, untimed
+
+
+def estimate_time(
+    stacks: Sequence[Stack], workers: Sequence[Timings], start: float, before: float = 0.0
+) -> TimeRange:
+    """Estimated time until the last stack is finished.
+
+    Args:
+        stacks: Stacks whose kinds were timed.
+        workers: The timings on each worker.
+        start: Seconds until a worker has loaded its model and data.
+        before: Seconds of the main process before the workers start.
+    """
+    low, expected, high = (before + makespan(stacks, workers, start, bound) for bound in (-1, 0, 1))
+    return TimeRange(low * LOW_FACTOR, expected, high * HIGH_FACTOR)
+
+
+def makespan(stacks: Sequence[Stack], workers: Sequence[Timings], start: float, bound: int = 0) -> float:
+    """Seconds until the last worker is done if stacks run in the order of `StackQueue`.
+
+    Args:
+        stacks, workers, start: As in `estimate_time`.
+        bound: -1 for the lower bound, 0 for the expected time, 1 for the upper bound.
+    """
+    free = [(start, worker) for worker in range(len(workers))]  # heap of (time at which it is free, worker)
+    seen: list[set[Hashable]] = [set() for _ in workers]
+    end, queue = 0.0, StackQueue(stacks, len(workers))
+    while (stack := queue.pop()) is not None:
+        now, worker = heapq.heappop(free)
+        shape = (time_key(stack.trials[0]), stack.size)
+        done = now + stack_seconds(stack, workers[worker], shape not in seen[worker], bound)
+        seen[worker].add(shape)
+        heapq.heappush(free, (done, worker))
+        end = max(end, done)
+    return end
+
+
+def stack_seconds(stack: Stack, timings: Timings, first: bool, bound: int = 0) -> float:
+    """Seconds of one stack.
+
+    Args:
+        stack: The stack.
+        timings: The timings on its worker.
+        first: Whether it is the first stack of its shape in its worker.
+        bound: As in `makespan`.
+    """
+    trial = stack.trials[0]
+    return stack.handler.seconds(trial, stack.size, timings[time_key(trial)], first, bound)
+
+
+def scale_speed(timings: Timings, speed: float) -> Timings:
+    """The timings on a device that is `speed` times as fast."""
+    fields = ("setup", "compile", "capture", "step", "evaluation", "finish")
+    return {
+        key: replace(timing, **{name: getattr(timing, name) / speed for name in fields})
+        for key, timing in timings.items()
+    }
+
+
+# --- timing ---
+
+
+@dataclass(frozen=True)
+class StudyTiming:
+    """Timings of the stacks of a study on each worker."""
+
+    timings: tuple[dict[Hashable, StackTiming], ...]  # by worker, then by time_key
+    start: float  # seconds until a worker has loaded its model and data
+
+    @property
+    def known(self) -> bool:
+        """Whether any kind of stack was timed."""
+        return any(self.timings)
+
+
+def time_stacks(
+    stacks: Sequence[Stack],
+    resources: Resources,
+    handlers: Handlers,
+    assets: Any,
+    logs: Path,
+    seconds: float = TIMING_SECONDS,
+) -> StudyTiming:
+    """Time a few steps of one stack of each kind.
+
+    All workers measure at the same time, as they will train: on CPU they slow each other down. A kind for which there
+    was no time gets the scaled timing of another kind with the same model.
+    """
+    chosen = _longest_of_each_kind(stacks)
+    request = MeasureTime(chosen, seconds)
+    configs = resources.worker_configs(handlers, assets.index)
+    began = time.monotonic()
+    if resources.workers:
+        reports = run_in_subprocesses(configs, request, TimeReport, logs)
+    else:
+        reports = [TrialRunner(configs[0], assets).measure_time(request)]
+    spent = time.monotonic() - began
+    by_device: dict[str, list[list[StackTiming | None]]] = {}
+    for report in reports:
+        by_device.setdefault(report.device, []).append(report.timings)
+    device_timings = {
+        device: _fill_in(chosen, [_mean(column) for column in zip(*timings, strict=True)], assets)
+        for device, timings in by_device.items()
+    }
+    loading = max((report.loading for report in reports), default=0.0)
+    start = loading + (min(spent, MAX_START_SECONDS) if resources.workers else 0.0)
+    return StudyTiming(tuple(device_timings[report.device] for report in reports), start)
+
+
+def _longest_of_each_kind(stacks: Sequence[Stack]) -> list[Stack]:
+    """The longest stack of each `time_key`; first the longest of each model and kind of trial."""
+    longest: dict[Hashable, Stack] = {}
+    for stack in sorted(stacks, key=_work, reverse=True):
+        longest.setdefault(time_key(stack.trials[0]), stack)
+    first: dict[Hashable, Stack] = {}
+    for stack in longest.values():
+        first.setdefault(_model_and_kind(stack), stack)
+    return list({stack.number: stack for stack in (*first.values(), *longest.values())}.values())
+
+
+def _model_and_kind(stack: Stack) -> Hashable:
+    return stack.trials[0].model_fingerprint, stack.trials[0].kind
+
+
+def _work(stack: Stack) -> int:
+    return stack.size * trial_steps(stack.trials[0])
+
+
+def _mean(timings: Sequence[StackTiming | None]) -> StackTiming | None:
+    """The mean over workers on equal devices; the error includes their differences."""
+    known = [timing for timing in timings if timing is not None]
+    if not known:
+        return None
+    n = len(known)
+    mean = {name: sum(getattr(timing, name) for timing in known) / n for name in vars(known[0])}
+    spread = max(abs(timing.step - mean["step"]) for timing in known) / mean["step"] if mean["step"] else 0.0
+    return StackTiming(**{**mean, "trials": known[0].trials, "error": max(mean["error"], spread)})
+
+
+def _fill_in(
+    stacks: Sequence[Stack], timings: Sequence[StackTiming | None], assets: Any
+) -> dict[Hashable, StackTiming]:
+    """Timings by `time_key`; a stack without one gets that of another with the same model, scaled by its tokens."""
+    filled: dict[Hashable, StackTiming] = {}
+    similar: dict[Hashable, tuple[StackTiming, Stack]] = {}  # the first timing of each model and kind
+    for stack, timing in zip(stacks, timings, strict=True):
+        if timing is not None:
+            filled[time_key(stack.trials[0])] = timing
+            similar.setdefault(_model_and_kind(stack), (timing, stack))
+    for stack in stacks:
+        known = similar.get(_model_and_kind(stack))
+        if time_key(stack.trials[0]) not in filled and known is not None and stack.handler.timing_scales:
+            filled[time_key(stack.trials[0])] = _scale_by_tokens(*known, stack, assets)
+    return filled
+
+
+def _scale_by_tokens(timing: StackTiming, timed: Stack, other: Stack, assets: Any) -> StackTiming:
+    """The timing of `timed`, scaled to the tokens per step and per evaluation of `other`."""
+    timed_data, other_data = (assets.data(stack.trials[0]) for stack in (timed, other))
+
+    def tokens_per_example(split: Any) -> float:
+        return float(split.offsets[-1]) / max(1, len(split))
+
+    batch_ratio = other.trials[0].training.batch_size / timed.trials[0].training.batch_size
+    step_ratio = tokens_per_example(other_data.train) / tokens_per_example(timed_data.train) * batch_ratio
+    eval_ratio = sum(float(s.offsets[-1]) for s in other_data.evals.values())
+    eval_ratio /= max(1.0, sum(float(s.offsets[-1]) for s in timed_data.evals.values()))
+    return replace(
+        timing,
+        step=timing.step * step_ratio,
+        evaluation=timing.evaluation * eval_ratio,
+        error=max(timing.error, UNTIMED_ERROR),
+    )
+
+
+# --- during a run ---
+
+
+def time_left(steps_left: float, speed: float | None) -> float | None:
+    """Seconds for the remaining steps; None while the speed (steps per second) is unknown."""
+    return steps_left / speed if speed else None
+
+
+class RecentSpeed:
+    """Steps per second over the last minute."""
+
+    def __init__(self) -> None:
+        self.history: deque[tuple[float, int]] = deque()  # (time, steps done by this run) within SPEED_WINDOW
+
+    def update(self, now: float, done: int) -> float | None:
+        """The speed after `done` steps, not counting restored ones, at time `now`; None while unknown."""
+        if self.history and done < self.history[-1][1]:  # a failed stack restarts
+            self.history.clear()
+        self.history.append((now, done))
+        while len(self.history) > 2 and now - self.history[0][0] > SPEED_WINDOW:
+            self.history.popleft()
+        first_time, first_done = self.history[0]
+        seconds = now - first_time
+        return (done - first_done) / seconds if seconds >= MIN_SPEED_WINDOW and done > first_done else None
+
+
+def stored_time_left(db: ResultsDB, now: float) -> float | None:
+    """Time left of the current run from results.db, at its mean speed; None if unknown.
+
+    Epochs of running trials count, but not steps that were restored from disk.
+    """
+    last = db.last_run()
+    if last is None or last["finished"] is not None:
+        return None
+    epochs = dict(
+        db.connection.execute(
+            "SELECT trial_id, MAX(epoch) FROM epochs JOIN trials ON id = trial_id"
+            " WHERE status = 'running' GROUP BY trial_id"
+        ).fetchall()
+    )
+    ended_in_run = {
+        row[0]
+        for row in db.connection.execute(
+            "SELECT id FROM trials WHERE run_id = ? AND status IN ('done', 'failed')", (last["run_id"],)
+        )
+    }
+    steps_ended = total_steps(t for t in db.trials("done", "failed") if t.id in ended_in_run)
+    unfinished = db.trials("running", "pending")
+    steps_running = sum(
+        trial_steps(trial) * epochs[trial.id] / HANDLERS[trial.kind].max_epochs(trial)
+        for trial in unfinished
+        if trial.id in epochs
+    )
+    steps_done = steps_ended + steps_running - db.restored_steps(last["run_id"])
+    speed = steps_done / (now - last["started"]) if steps_done > 0 and now > last["started"] else None
+    return time_left(total_steps(unfinished) - steps_running, speed)

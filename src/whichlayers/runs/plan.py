@@ -1,4 +1,4 @@
-"""The plan of a study: which trials train together in a stack, in which order, and how many steps that takes."""
+"""The plan of a study: which trials train together in a stack, how large stacks are, and how many steps they take."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
+from whichlayers.engine.cost import MemoryCost
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.handlers import HANDLERS, Handlers, TrialHandler
 from whichlayers.trial import Trial
@@ -97,11 +98,6 @@ def total_steps(trials: Iterable[Trial]) -> int:
     return steps + sum(shared.values())
 
 
-def max_finetuned_models(stacks: Iterable[Stack]) -> int:
-    """The largest number of models that any of these stacks finetunes."""
-    return max((stack.models for stack in stacks if stack.finetunes), default=0)
-
-
 def models_to_keep(stacks: Iterable[Stack]) -> list[Trial]:
     """The finetuning trials whose models are kept on disk until these stacks are finished."""
     return [model for stack in stacks for model in stack.handler.kept_models(stack.trials)]
@@ -118,9 +114,12 @@ def split_trials(trials: Sequence[Trial], max_models: int) -> list[Sequence[Tria
     return [list(itertools.chain(*chunk)) for chunk in even_chunks(models, max_models)]
 
 
-def stack_key_fn(handlers: Handlers, assets: Assets) -> StackKey:
-    """The function that computes stack keys."""
-    return lambda trial: handlers[trial.kind].stack_key(trial, assets)
+def time_key(trial: Trial) -> Hashable:
+    """Everything that determines the time of a step."""
+    return memory_key(trial), trial.kind
+
+
+# --- how large a stack may be ---
 
 
 def memory_key(trial: Trial) -> Hashable:
@@ -135,9 +134,68 @@ def memory_key(trial: Trial) -> Hashable:
     )
 
 
-def time_key(trial: Trial) -> Hashable:
-    """Everything that determines the time of a step."""
-    return memory_key(trial), trial.kind
+def representative_trials(trials: Iterable[Trial]) -> list[Trial]:
+    """One trial for each `memory_key`: the one with the most training examples."""
+    largest: dict[Hashable, Trial] = {}
+    for trial in trials:
+        known = largest.setdefault(memory_key(trial), trial)
+        if trial.train_size > known.train_size:
+            largest[memory_key(trial)] = trial
+    return list(largest.values())
+
+
+@dataclass(frozen=True)
+class StackSizes:
+    """Maximum number of models in a stack on one device.
+
+    Args:
+        max_stack: Limit for all stacks, except those of sentence probes.
+        fitting: By `memory_key`: the number of models that fit into memory, where it was measured; 0: none.
+    """
+
+    max_stack: int
+    fitting: Mapping[Hashable, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_memory(
+        cls, trials: Sequence[Trial], costs: Sequence[MemoryCost | None], free: float | None, max_stack: int
+    ) -> StackSizes:
+        """The sizes that fit into memory.
+
+        Args:
+            trials: One for each `memory_key`.
+            costs: Memory of each of them; None: unknown.
+            free: Free bytes for one worker; None: unknown.
+            max_stack: Limit for all stacks.
+        """
+        fitting = {
+            memory_key(trial): cost.max_trials(free, max_stack)
+            for trial, cost in zip(trials, costs, strict=True)
+            if cost is not None and free is not None
+        }
+        return cls(max_stack, fitting)
+
+    def __call__(self, trial: Trial) -> int:
+        """Maximum number of models in a stack of such trials; 0: it does not fit on this device."""
+        if (fixed := HANDLERS[trial.kind].fixed_stack_size) is not None:
+            return fixed
+        return min(self.max_stack, self.fitting.get(memory_key(trial), self.max_stack))
+
+
+def _planned_size(trial: Trial, max_stack: int | StackSizeFn, even_share: int) -> int:
+    """Size of the stacks of such trials: as large as possible, but every worker gets its share."""
+    size = max_stack if isinstance(max_stack, int) else max_stack(trial)
+    if HANDLERS[trial.kind].fixed_stack_size is None:
+        size = min(size, even_share)
+    return max(1, size)
+
+
+# --- stacks ---
+
+
+def stack_key_fn(handlers: Handlers, assets: Assets) -> StackKey:
+    """The function that computes stack keys."""
+    return lambda trial: handlers[trial.kind].stack_key(trial, assets)
 
 
 def make_stacks(
@@ -161,10 +219,7 @@ def make_stacks(
     even_share = math.ceil(sum(map(count_models, groups.values())) / workers)
     chunks: list[tuple[Sequence[Trial], int]] = []  # trials, and models in the largest chunk of their group
     for group in groups.values():
-        max_size = max_stack if isinstance(max_stack, int) else max_stack(group[0])
-        if HANDLERS[group[0].kind].fixed_stack_size is None:
-            max_size = min(max_size, even_share)
-        group_chunks = split_trials(group, max(1, max_size))
+        group_chunks = split_trials(group, _planned_size(group[0], max_stack, even_share))
         chunks += [(chunk, max(map(count_models, group_chunks))) for chunk in group_chunks]
 
     def order(place: int) -> tuple[int, int, int]:

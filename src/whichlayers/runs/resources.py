@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from whichlayers.engine.cost import out_of_memory_error
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
 from whichlayers.runs.assets import AssetIndex
-from whichlayers.runs.executors.worker import MemoryReport, WorkerConfig
-from whichlayers.runs.handlers import HANDLERS, Handlers
-from whichlayers.runs.plan import StackSizeFn, memory_key
+from whichlayers.runs.executors.local import run_in_subprocesses
+from whichlayers.runs.executors.worker import MeasureMemory, MemoryReport, TrialRunner, WorkerConfig
+from whichlayers.runs.handlers import Handlers
+from whichlayers.runs.plan import StackSizes, representative_trials
 from whichlayers.trial import Trial
 
 MAX_STACK_CUDA = 64  # default; larger stacks are not faster
@@ -32,40 +33,27 @@ class Resources:
         workers: Number of worker processes; 0 trains in the main process.
         threads: CPU threads of each process.
         max_stack: Maximum number of trials in a stack.
-        stack_sizes: By `memory_key`: the number of trials that fit into memory.
-        device_stack_sizes: The same for each device if devices differ; 0: not even one trial fits.
+        stack_sizes: For each device; a single one if they are equal, none if memory was not measured.
     """
 
     devices: tuple[str, ...]
     workers: int
     threads: int
     max_stack: int
-    stack_sizes: Mapping[Hashable, int] = field(default_factory=dict)
-    device_stack_sizes: tuple[Mapping[Hashable, int], ...] = ()
+    stack_sizes: tuple[StackSizes, ...] = ()
 
     @property
     def on_cuda(self) -> bool:
         return self.devices[0].startswith("cuda")
 
     def stack_size(self, trial: Trial) -> int:
-        """Maximum number of trials in a stack of such trials."""
-        return self._stack_size(trial, self.stack_sizes)
+        """Maximum number of trials in a stack of such trials, on the device with the most memory."""
+        return max(sizes(trial) for sizes in self.worker_stack_sizes())
 
-    def worker_stack_sizes(self) -> list[StackSizeFn] | None:
-        """One function like `stack_size` for each worker; None if all devices are equal."""
-        if not self.device_stack_sizes:
-            return None
-        return [
-            functools.partial(
-                self._stack_size, stack_sizes=self.device_stack_sizes[worker % len(self.device_stack_sizes)]
-            )
-            for worker in range(self.workers)
-        ]
-
-    def _stack_size(self, trial: Trial, stack_sizes: Mapping[Hashable, int]) -> int:
-        if (fixed := HANDLERS[trial.kind].fixed_stack_size) is not None:
-            return fixed
-        return min(self.max_stack, stack_sizes.get(memory_key(trial), self.max_stack))
+    def worker_stack_sizes(self) -> list[StackSizes]:
+        """The stack sizes of each worker."""
+        sizes = self.stack_sizes or (StackSizes(self.max_stack),)
+        return [sizes[worker % len(sizes)] for worker in range(max(1, self.workers))]
 
     def for_stacks(self, count: int) -> Resources:
         """The resources for `count` stacks: on CPU at most one worker per stack, with more threads each."""
@@ -114,87 +102,82 @@ def _threads(workers: int) -> int:
     return max(1, machine.usable_cores() // max(1, workers))
 
 
-def representative_trials(trials: Iterable[Trial]) -> list[Trial]:
-    """One trial for each `memory_key`: the one with the most training examples."""
-    largest: dict[Hashable, Trial] = {}
-    for trial in trials:
-        known = largest.setdefault(memory_key(trial), trial)
-        if trial.train_size > known.train_size:
-            largest[memory_key(trial)] = trial
-    return list(largest.values())
+def fit_memory(
+    resources: Resources,
+    trials: list[Trial],
+    handlers: Handlers,
+    assets: Any,
+    logs: Path,
+    fewer_workers: bool,
+) -> Resources:
+    """Measure memory and choose the largest stack sizes that fit.
+
+    On GPUs, worker processes measure, unless training is in the main process. On CPU the main process measures, which
+    has loaded models and data already.
+
+    Args:
+        resources: With the wanted number of workers and maximum stack size.
+        trials: The trials to run.
+        handlers: Measure the memory.
+        assets: Models and data.
+        logs: Folder for the logs of worker processes.
+        fewer_workers: Whether the number of workers may be reduced to fit.
+    """
+    if not trials:
+        return resources
+    measured, configs = representative_trials(trials), resources.worker_configs(handlers, assets.index)
+    if resources.on_cuda and resources.workers:
+        request = MeasureMemory(measured, (), resources.max_stack)
+        reports = run_in_subprocesses(configs[: len(resources.devices)], request, MemoryReport, logs)
+    else:
+        request = MeasureMemory(measured, resources.devices, resources.max_stack)
+        reports = [TrialRunner(configs[0], assets).measure_memory(request)]
+    return fit_stack_sizes(resources, measured, reports, assets.weights_bytes, fewer_workers)
 
 
 def fit_stack_sizes(
     resources: Resources,
     trials: Sequence[Trial],
-    memory: MemoryReport,
+    reports: Sequence[MemoryReport],
     weights_bytes: int,
     fewer_workers: bool,
 ) -> Resources:
-    """Choose stack sizes that fit into memory.
-
-    Args:
-        resources: With the wanted number of workers and maximum stack size.
-        trials: One for each `memory_key`, as measured.
-        memory: Memory costs of these trials and the free memory of a device.
-        weights_bytes: Size of the largest model; on CPU each worker process loads its own copy.
-        fewer_workers: Whether the number of workers may be reduced.
-
-    Raises:
-        WhichlayersError: Not even one trial fits.
-    """
-    if memory.free is None or not any(memory.costs):
-        return resources
-    workers_per_device = math.ceil(max(1, resources.workers) / len(resources.devices))
-    process_bytes = 0.0 if resources.on_cuda or resources.workers == 0 else PROCESS_BYTES + weights_bytes
-    for sharing in range(workers_per_device, 0, -1):
-        free = memory.free / sharing - process_bytes
-        stack_sizes: dict[Hashable, int] = {}
-        for trial, cost in zip(trials, memory.costs, strict=True):
-            if cost is None:
-                continue
-            stack_sizes[memory_key(trial)] = size = cost.max_trials(free, resources.max_stack)
-            if not size and (sharing == 1 or not fewer_workers):
-                raise out_of_memory_error(cost.first_trial, free, trial, resources.devices[0])
-        if all(stack_sizes.values()):
-            workers = min(resources.workers, sharing * len(resources.devices))
-            return dataclasses.replace(
-                resources, workers=workers, threads=_threads(workers), stack_sizes=stack_sizes
-            )
-    raise AssertionError("unreachable: the last iteration returns or raises")
-
-
-def fit_stack_sizes_per_device(
-    resources: Resources, trials: Sequence[Trial], memory: Sequence[MemoryReport]
-) -> Resources:
-    """Choose stack sizes that fit into the memory of each device, where devices differ.
+    """Choose stack sizes that fit into the memory of each device.
 
     A device that is too small for a kind of trial gets none of them.
 
     Args:
         resources: With the wanted number of workers and maximum stack size.
         trials: One for each `memory_key`, as measured.
-        memory: The measurements on each device.
+        reports: Memory costs of these trials and the free memory, for each device; a single one if they are equal.
+        weights_bytes: Size of the largest model; on CPU each worker process loads its own copy.
+        fewer_workers: Whether the number of workers may be reduced.
 
     Raises:
         WhichlayersError: A trial fits on no device.
     """
-    sharing = math.ceil(max(1, resources.workers) / len(resources.devices))
-    device_sizes: list[dict[Hashable, int]] = [{} for _ in memory]
-    for place, trial in enumerate(trials):
-        for sizes, report in zip(device_sizes, memory, strict=True):
-            cost = report.costs[place]
-            if cost is not None and report.free is not None:
-                sizes[memory_key(trial)] = cost.max_trials(report.free / sharing, resources.max_stack)
-        if not any(sizes.get(memory_key(trial), 1) for sizes in device_sizes):
-            largest = max(memory, key=lambda report: report.free or 0)
-            cost, free = largest.costs[place], (largest.free or 0) / sharing
-            device = resources.devices[memory.index(largest)]
-            raise out_of_memory_error(None if cost is None else cost.first_trial, free, trial, device)
-    max_sizes = {
-        key: max(sizes.get(key, 0) for sizes in device_sizes) for sizes in device_sizes for key in sizes
-    }
-    differ = any(sizes != max_sizes for sizes in device_sizes)
-    return dataclasses.replace(
-        resources, stack_sizes=max_sizes, device_stack_sizes=tuple(device_sizes) if differ else ()
-    )
+    process_bytes = 0.0 if resources.on_cuda or not resources.workers else worker_bytes(weights_bytes)
+    workers_per_device = math.ceil(max(1, resources.workers) / len(resources.devices))
+    for sharing in range(workers_per_device, 0, -1):
+        free = [None if r.free is None else r.free / sharing - process_bytes for r in reports]
+        sizes = tuple(
+            StackSizes.from_memory(trials, report.costs, free_bytes, resources.max_stack)
+            for report, free_bytes in zip(reports, free, strict=True)
+        )
+        too_large = [n for n, trial in enumerate(trials) if not any(size(trial) for size in sizes)]
+        if not too_large:
+            workers = min(resources.workers, sharing * len(resources.devices))
+            return dataclasses.replace(
+                resources, workers=workers, threads=_threads(workers), stack_sizes=sizes
+            )
+        if sharing == 1 or not fewer_workers:
+            break
+    largest = max(range(len(reports)), key=lambda n: free[n] or 0.0)
+    cost = reports[largest].costs[too_large[0]]
+    needed = None if cost is None else cost.first_trial
+    raise out_of_memory_error(needed, free[largest] or 0.0, trials[too_large[0]], resources.devices[largest])
+
+
+def worker_bytes(weights_bytes: int) -> int:
+    """Memory of a worker process on CPU that has loaded a model."""
+    return int(PROCESS_BYTES) + weights_bytes

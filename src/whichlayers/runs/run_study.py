@@ -8,7 +8,6 @@ Errors in the study, its data and its models are found before training starts.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 import signal
 import threading
@@ -24,25 +23,18 @@ from whichlayers.results.folder import StudyFolder
 from whichlayers.results.lock import study_lock
 from whichlayers.runs import machine
 from whichlayers.runs.assets import Assets, cache_folder
-from whichlayers.runs.cost_model import checkpoint_bytes
+from whichlayers.runs.disk import checkpoint_folder, finetuned_models_folder
 from whichlayers.runs.events import Note, OnEvent, RunStarted, RunSummary
 from whichlayers.runs.executors.local import Executor, InProcessExecutor, ProcessExecutor
 from whichlayers.runs.executors.ray import RayExecutor, is_single_machine, parse_ray_address, ray_session
 from whichlayers.runs.executors.worker import WorkerConfig
-from whichlayers.runs.finetuned_models import delete_unused
 from whichlayers.runs.handlers import HANDLERS, Handlers
-from whichlayers.runs.plan import (
-    Stack,
-    make_stacks_to_resume,
-    max_finetuned_models,
-    models_to_keep,
-    stack_key_fn,
-)
-from whichlayers.runs.profiling import fit_memory
-from whichlayers.runs.resources import Resources, check_counts, choose_resources
+from whichlayers.runs.handlers.word_probe import delete_unused
+from whichlayers.runs.plan import Stack, make_stacks_to_resume, models_to_keep, stack_key_fn
+from whichlayers.runs.resources import Resources, check_counts, choose_resources, fit_memory
 from whichlayers.runs.scheduler import RETRIES, Scheduler
 from whichlayers.text import counted
-from whichlayers.trial import Point
+from whichlayers.trial import Point, Trial
 
 if TYPE_CHECKING:
     from whichlayers.study.study_file import Study
@@ -52,6 +44,22 @@ OUTPUT_FILES = {  # by the command that writes them
     "report": ("report.html", "summary.csv", "claims.csv", "figures"),
     "export": ("results.csv", "results.parquet", "epochs.csv", "epochs.parquet"),
 }
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The options of `run`."""
+
+    folder: StudyFolder
+    assets: Any
+    handlers: Handlers
+    on_event: OnEvent
+    device: str | None
+    workers: int | None
+    max_stack: int | None
+    checkpoint_seconds: float  # 0: no checkpoints
+    checkpoints: Path | None  # None: in the study folder; on a cluster, on the local disk of each machine
+    retries: int
 
 
 def run(
@@ -98,8 +106,20 @@ def run(
     study_folder.check_available(study.name)
     _check_numbers(workers, max_stack, checkpoint_minutes, retries)
     address = None if on == "this" else parse_ray_address(on, device)
-    devices = machine.choose_devices(device) if on == "this" else []
+    devices = machine.choose_devices(device) if on == "this" else ["cpu"]
     assets = assets or Assets(cache_folder(study_folder.path))
+    settings = RunSettings(
+        study_folder,
+        assets,
+        handlers,
+        on_event,
+        device,
+        workers,
+        max_stack,
+        60 * checkpoint_minutes,
+        None if checkpoints is None else Path(checkpoints),
+        retries,
+    )
     points = expand(study, assets)
     if not points:
         raise WhichlayersError("the study has no trials: add an experiment")
@@ -120,24 +140,13 @@ def run(
         ended = _ended_ids(study_folder, retry_failed)
         trials = [point.trial for point in points if point.trial.id not in ended]
         assets.check(trials)
-        checkpointing = CheckpointConfig(
-            60 * checkpoint_minutes, None if checkpoints is None else Path(checkpoints)
-        )
-        ray_executor: RayExecutor | None = None
+        resources, ray_executor = choose_resources(devices, workers, max_stack), None
         if on == "this":
-            resources = choose_resources(devices, workers, max_stack)
-            resources = fit_memory(resources, trials, handlers, assets, study_folder.logs, workers is None)
+            logs, fewer_workers = study_folder.logs, workers is None
+            resources = fit_memory(resources, trials, handlers, assets, logs, fewer_workers)
         elif trials:
-            ray = exit_stack.enter_context(ray_session(address))
-            checkpointing = _checkpoints_on_ray(checkpointing, is_single_machine(ray), study_folder, on_event)
-            config = WorkerConfig(handlers, "", 1, None, checkpointing.folder, checkpointing.seconds)
-            ray_executor = RayExecutor(
-                ray, device, workers, max_stack, trials, assets, config, study_folder.path, on_event
-            )
-            exit_stack.callback(ray_executor.close)
+            ray_executor = exit_stack.enter_context(_ray_executor(settings, address, trials))
             resources = ray_executor.resources()
-        else:
-            resources = choose_resources(["cpu"], workers, max_stack)
         if resources.workers:
             assets.release()
         # only after all checks: a folder with results.db always has the study.toml that belongs to it
@@ -155,13 +164,126 @@ def run(
         db.set_notes(notes)
         if retry_failed:
             db.retry_failed()
-        ran = _train(
-            db, study_folder, resources, handlers, assets, on_event, checkpointing, retries, ray_executor
-        )
+        ran = _train(settings, resources, ray_executor, db)
         counts = db.counts()
     return RunSummary(
         study_folder.path, counts.total, counts.done, counts.failed, ran, time.monotonic() - began
     )
+
+
+def _train(
+    settings: RunSettings, resources: Resources, ray_executor: RayExecutor | None, db: ResultsDB
+) -> int:
+    """Run all unfinished trials and return how many finished or failed."""
+    folder, assets = settings.folder, settings.assets
+    stacks = make_stacks_to_resume(
+        db.unfinished_trials(),
+        db.interrupted_stacks(),
+        stack_key_fn(settings.handlers, assets),
+        resources.stack_size,
+        max(1, resources.workers),
+        fill=resources.on_cuda,
+    )
+    if ray_executor is None:
+        resources = resources.for_stacks(len(stacks))
+    devices = resources.devices if ray_executor is None else tuple(ray_executor.device_names())
+    workers = min(resources.workers, len(stacks))
+    counts, steps = db.counts(), sum(stack.steps for stack in stacks)
+    settings.on_event(
+        RunStarted(folder.path, counts.total, counts.done, steps, len(stacks), workers, devices)
+    )
+    if not stacks:
+        return 0
+    run_id = db.begin_run(
+        machine.describe_run(list(devices), resources.threads, named=ray_executor is not None)
+    )
+    outcome = "stopped by an error"
+    executor: Executor | None = None
+    try:
+        for kind in {stack.trials[0].kind for stack in stacks}:
+            settings.handlers[kind].restore(db, assets.index and assets.index.cache)
+        executor = ray_executor or _local_executor(settings, resources, stacks)
+        scheduler = Scheduler(
+            db,
+            run_id,
+            stacks,
+            settings.on_event,
+            executor.config.checkpoints,
+            executor.config.finetuned_models,
+            settings.retries,
+        )
+        scheduler.run(executor)
+        outcome = "complete"
+        for unneeded in (folder.checkpoints, folder.finetuned_models):
+            shutil.rmtree(unneeded, ignore_errors=True)
+        executor.clean_up()
+    except KeyboardInterrupt:
+        outcome = "interrupted"
+        raise
+    finally:
+        with _signals_blocked():
+            if executor is not None:
+                executor.close()
+            with contextlib.suppress(WhichlayersError):  # disk full: the next run corrects the trials' status
+                db.end_run(run_id, outcome)
+    return scheduler.ran
+
+
+def _local_executor(settings: RunSettings, resources: Resources, stacks: Sequence[Stack]) -> Executor:
+    """The executor on this machine: worker processes, or the main process."""
+    folder, assets, workers = settings.folder, settings.assets, min(resources.workers, len(stacks))
+    checkpoints, finetuned_models = settings.checkpoints, None
+    if settings.checkpoint_seconds:
+        checkpoints = checkpoint_folder(
+            settings.checkpoints or folder.checkpoints,
+            stacks,
+            workers,
+            assets.weights_bytes,
+            settings.on_event,
+        )
+    if any(stack.handler.needs_model_folder for stack in stacks):
+        delete_unused(folder.finetuned_models, models_to_keep(stacks))
+        finetuned_models = finetuned_models_folder(
+            folder.finetuned_models, stacks, assets.weights_bytes, settings.on_event
+        )
+    configs = resources.worker_configs(
+        settings.handlers, assets.index, checkpoints, settings.checkpoint_seconds, finetuned_models
+    )
+    if workers:
+        return ProcessExecutor(configs[:workers], folder.logs, resources.worker_stack_sizes())
+    return InProcessExecutor(configs[0], assets)
+
+
+@contextlib.contextmanager
+def _ray_executor(settings: RunSettings, address: str | None, trials: list[Trial]) -> Iterator[RayExecutor]:
+    """An executor on a Ray cluster, for these trials."""
+    with ray_session(address) as ray:
+        checkpoints = settings.checkpoints
+        if settings.checkpoint_seconds and checkpoints is None and is_single_machine(ray):
+            checkpoints = settings.folder.checkpoints
+        elif settings.checkpoint_seconds and checkpoints is None:
+            settings.on_event(
+                Note(
+                    "checkpoints are written to the local disk of each machine: an interrupted stack is resumed if it"
+                    " runs on the same machine again, and restarts from the beginning on another. Use --checkpoints"
+                    " FOLDER to write them to a folder that all machines can read"
+                )
+            )
+        executor = RayExecutor(
+            ray,
+            settings.device,
+            settings.workers,
+            settings.max_stack,
+            trials,
+            settings.assets,
+            WorkerConfig(settings.handlers, "", 1, None, checkpoints, settings.checkpoint_seconds),
+            settings.folder.path,
+            settings.on_event,
+        )
+        try:
+            yield executor
+        finally:
+            executor.close()
 
 
 def _ended_ids(study_folder: StudyFolder, retry_failed: bool) -> set[str]:
@@ -187,143 +309,6 @@ def _notes_on_dropped_trials(
     for command, names in OUTPUT_FILES.items():
         if outdated := [name for name in names if (study_folder.path / name).exists()]:
             yield f"out of date: {', '.join(outdated)}; update with: whichlayers {command} {study_folder.path}"
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """How often running stacks are saved, and where."""
-
-    seconds: float  # 0: never
-    folder: Path | None = None  # None: in the study folder; on Ray, on the local disk of each machine
-
-
-def _checkpoints_on_ray(
-    checkpointing: CheckpointConfig, single_machine: bool, study_folder: StudyFolder, on_event: OnEvent
-) -> CheckpointConfig:
-    """Set the folder for checkpoints on Ray: in the study folder on one machine, else on local disks, with a note."""
-    if not checkpointing.seconds or checkpointing.folder is not None:
-        return checkpointing
-    if single_machine:
-        return dataclasses.replace(checkpointing, folder=study_folder.checkpoints)
-    on_event(
-        Note(
-            "checkpoints are written to the local disk of each machine: an interrupted stack is resumed if it runs on"
-            " the same machine again, and restarts from the beginning on another. Use --checkpoints FOLDER to write"
-            " them to a folder that all machines can read"
-        )
-    )
-    return checkpointing
-
-
-def _train(
-    db: ResultsDB,
-    study_folder: StudyFolder,
-    resources: Resources,
-    handlers: Handlers,
-    assets: Any,
-    on_event: OnEvent,
-    checkpointing: CheckpointConfig,
-    retries: int,
-    ray_executor: RayExecutor | None,
-) -> int:
-    """Run all unfinished trials and return how many finished or failed."""
-    key, workers = stack_key_fn(handlers, assets), max(1, resources.workers)
-    stacks = make_stacks_to_resume(
-        db.unfinished_trials(),
-        db.interrupted_stacks(),
-        key,
-        resources.stack_size,
-        workers,
-        fill=resources.on_cuda,
-    )
-    resources = resources.for_stacks(len(stacks)) if ray_executor is None else resources
-    workers = min(resources.workers, len(stacks))
-    counts = db.counts()
-    devices = tuple(ray_executor.device_names()) if ray_executor is not None else resources.devices
-    steps = sum(stack.steps for stack in stacks)
-    on_event(RunStarted(study_folder.path, counts.total, counts.done, steps, len(stacks), workers, devices))
-    if not stacks:
-        return 0
-    run_id = db.begin_run(
-        machine.describe_run(list(devices), resources.threads, named=ray_executor is not None)
-    )
-    outcome = "stopped by an error"
-    executor: Executor | None = None
-    ran = 0
-    try:
-        checkpoints, finetuned_models = checkpointing.folder, None
-        if checkpointing.seconds and ray_executor is None:
-            size = checkpoint_bytes(assets.weights_bytes, max_finetuned_models(stacks), workers)
-            checkpoints = _checkpoint_folder(checkpointing.folder or study_folder.checkpoints, size, on_event)
-        for kind in {stack.trials[0].kind for stack in stacks}:
-            handlers[kind].restore(db, assets.index and assets.index.cache)
-        if ray_executor is None and any(stack.handler.needs_model_folder for stack in stacks):
-            finetuned_models = _finetuned_models_folder(study_folder, stacks, assets.weights_bytes, on_event)
-        scheduler = Scheduler(db, run_id, stacks, on_event, checkpoints, finetuned_models, retries)
-        configs = resources.worker_configs(
-            handlers, assets.index, checkpoints, checkpointing.seconds, finetuned_models
-        )
-        configs = configs[: max(1, workers)]
-        if ray_executor is not None:
-            ray_executor.emit = scheduler.handle
-            executor = ray_executor
-        elif resources.workers == 0:
-            executor = InProcessExecutor(configs[0], scheduler.handle, assets)
-        else:
-            executor = ProcessExecutor(
-                configs, scheduler.handle, study_folder.logs, resources.worker_stack_sizes()
-            )
-        scheduler.run(executor)
-        ran = scheduler.ran
-        outcome = "complete"
-        for unneeded in (study_folder.checkpoints, study_folder.finetuned_models):
-            shutil.rmtree(unneeded, ignore_errors=True)
-        if ray_executor is not None:
-            ray_executor.clean_up()
-    except KeyboardInterrupt:
-        outcome = "interrupted"
-        raise
-    finally:
-        with _signals_blocked():
-            if executor is not None:
-                executor.close()
-            with contextlib.suppress(WhichlayersError):  # disk full: the next run corrects the trials' status
-                db.end_run(run_id, outcome)
-    return ran
-
-
-def _checkpoint_folder(folder: Path, size: int, on_event: OnEvent) -> Path | None:
-    """The folder for checkpoints; None (with a note) if they could fill more than half of the free disk space.
-
-    Old and new checkpoints of `size` bytes exist at the same time.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(folder).free > 4 * size:
-        return folder
-    on_event(
-        Note(
-            f"no checkpoints are written: they could take {2 * size / 1e9:.0f} GB, too much for this disk; an"
-            " interrupted stack will restart from the beginning"
-        )
-    )
-    return None
-
-
-def _finetuned_models_folder(
-    study_folder: StudyFolder, stacks: list[Stack], weights_bytes: int, on_event: OnEvent
-) -> Path | None:
-    """The folder for finetuned models that word probes need; None (with a note) if they could fill the disk."""
-    delete_unused(study_folder.finetuned_models, models_to_keep(stacks))
-    size = weights_bytes * max_finetuned_models(stacks) * 2
-    if shutil.disk_usage(study_folder.path).free > 2 * size:
-        return study_folder.finetuned_models
-    on_event(
-        Note(
-            f"finetuned models are not saved: they could take {size / 1e9:.0f} GB, too much for this disk; a resumed"
-            " run will finetune them again"
-        )
-    )
-    return None
 
 
 def _check_numbers(

@@ -3,12 +3,18 @@
 A stack that fails is split into halves, and these again, until the trial that causes the failure fails alone; the
 others keep training together. A stack whose worker died is run again up to `retries` times before it is split. A stack
 that ran out of memory is split, and so are all waiting stacks of the same kind that are too large.
+
+Waiting stacks are in a `StackQueue`: retried stacks first, then low seeds first, so that every curve gains one trial at
+a time, but long stacks before it is too late.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from whichlayers.engine.results import EngineSettings, checkpoint_file
@@ -30,12 +36,12 @@ from whichlayers.runs.events import (
     WorkerNote,
 )
 from whichlayers.runs.executors.local import Executor, FreeWorker
-from whichlayers.runs.finetuned_models import delete_unused
+from whichlayers.runs.handlers.word_probe import delete_unused
 from whichlayers.runs.plan import Stack, memory_key, models_to_keep, split_trials, total_steps
-from whichlayers.runs.queue import StackQueue
 from whichlayers.text import counted
 
 RETRIES = 2  # of a stack whose worker died, before it is split
+URGENT_FRACTION = 0.5
 
 
 class Scheduler:
@@ -80,6 +86,7 @@ class Scheduler:
 
     def run(self, executor: Executor) -> None:
         """Run all stacks; returns when every trial is done or failed."""
+        executor.emit = self.handle
         self.queue.workers = executor.workers
         while self.queue or self.running:
             free = executor.free_workers()
@@ -276,3 +283,75 @@ class Scheduler:
     def _report_progress(self) -> None:
         steps = self.steps_ended + sum(self.steps_running.values())
         self.on_event(Progress(self.done, self.failed, steps, sum(self.restored.values())))
+
+
+def any_stack(stack: Stack) -> bool:
+    """The default of `StackQueue.pop`: every stack fits."""
+    return True
+
+
+class StackQueue:
+    """Stacks that wait for a free worker; each has a unique number.
+
+    Low seeds first, followed strictly, could leave a long stack for the end, where one worker trains while all others
+    are idle. Therefore the longest stack is next as soon as it would take longer than URGENT_FRACTION of an even share
+    of all pending steps among the workers. A consequence is that the last stacks, about two per worker, always run
+    longest first. A single worker is never idle and always follows the seeds.
+    """
+
+    def __init__(self, stacks: Iterable[Stack], workers: int = 1) -> None:
+        self.workers = workers
+        self.front: deque[Stack] = deque()  # stacks to run before all others, such as retries
+        self.pending: dict[int, Stack] = {}  # by number, low seeds first
+        self.longest: list[tuple[int, int]] = []  # heap of (-steps, number); may contain popped stacks
+        self.steps = 0  # of all pending stacks
+        self._fill(stacks)
+
+    def _fill(self, stacks: Iterable[Stack]) -> None:
+        self.pending = {stack.number: stack for stack in stacks}
+        self.longest = [(-stack.steps, stack.number) for stack in self.pending.values()]
+        heapq.heapify(self.longest)
+        self.steps = -sum(steps for steps, _ in self.longest)
+
+    def split(self, parts_of: Callable[[Stack], list[Stack]]) -> None:
+        """Replace every stack by its parts."""
+        self.front = deque(chain.from_iterable(map(parts_of, self.front)))
+        self._fill(chain.from_iterable(map(parts_of, list(self.pending.values()))))
+
+    def __len__(self) -> int:
+        return len(self.front) + len(self.pending)
+
+    def __iter__(self) -> Iterator[Stack]:
+        yield from self.front
+        yield from self.pending.values()
+
+    def push_front(self, *stacks: Stack) -> None:
+        """Put stacks before all others, in the given order."""
+        self.front.extendleft(reversed(stacks))
+
+    def pop(self, fits: Callable[[Stack], bool] = any_stack) -> Stack | None:
+        """Remove and return the next stack for which `fits` is true; None if there is none."""
+        for stack in self.front:
+            if fits(stack):
+                self.front.remove(stack)
+                return stack
+        if (urgent := self._urgent()) is not None and fits(urgent):
+            return self._remove(urgent)
+        for stack in self.pending.values():
+            if fits(stack):
+                return self._remove(stack)
+        return None
+
+    def _urgent(self) -> Stack | None:
+        """The longest pending stack if it takes too long to be left for later."""
+        while self.longest and self.longest[0][1] not in self.pending:
+            heapq.heappop(self.longest)
+        if not self.longest or self.workers == 1:
+            return None
+        stack = self.pending[self.longest[0][1]]
+        return stack if stack.steps * self.workers >= self.steps * URGENT_FRACTION else None
+
+    def _remove(self, stack: Stack) -> Stack:
+        del self.pending[stack.number]
+        self.steps -= stack.steps
+        return stack

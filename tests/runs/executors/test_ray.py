@@ -27,7 +27,7 @@ from whichlayers.results.db import ResultsDB
 from whichlayers.results.records import Counts
 from whichlayers.runs import machine
 from whichlayers.runs.events import Note
-from whichlayers.runs.executors import transfer
+from whichlayers.runs.executors import ray_worker
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[client]>=2.40'")
 
@@ -155,13 +155,13 @@ def test_running_out_of_memory_on_ray_halves_the_stacks(cluster, folder):
 
 
 def test_weights_damaged_in_transfer_fail_their_own_trials(cluster, study, tmp_path, monkeypatch):
-    read_files = transfer._read_files
+    read_files = ray_worker._read_files
 
     def damaged(files):
         sent = read_files(files)
         return sent | {name: data[:-99] for name, data in sent.items() if name.endswith(".safetensors")}
 
-    monkeypatch.setattr(transfer, "_read_files", damaged)
+    monkeypatch.setattr(ray_worker, "_read_files", damaged)
     few = whichlayers.Study(**(study.settings() | {"experiments": ["incremental"], "trials": 1}))
     summary = on_ray(tmp_path / "study", few, max_stack=2, workers=1).last_run
     assert (summary.done, summary.failed) == (0, 4)

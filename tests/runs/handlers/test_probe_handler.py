@@ -11,8 +11,15 @@ from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import EpochDone, StackDone, StepsDone, TrialsDone
 from whichlayers.runs.executors.worker import MeasureMemory, TrialRunner, WorkerConfig
 from whichlayers.runs.handlers import HANDLERS
-from whichlayers.runs.plan import Stack, make_stacks, memory_key, stack_key_fn, trial_steps
-from whichlayers.runs.resources import Resources, representative_trials
+from whichlayers.runs.plan import (
+    Stack,
+    make_stacks,
+    memory_key,
+    representative_trials,
+    stack_key_fn,
+    trial_steps,
+)
+from whichlayers.runs.resources import Resources
 from whichlayers.trial import Probe, Trial
 
 FINETUNED = Trial("tiny", "model", "tiny", "tiny", 40, 0)

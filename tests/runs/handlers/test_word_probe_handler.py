@@ -24,10 +24,17 @@ from whichlayers.results.folder import StudyFolder
 from whichlayers.results.frames import finished, load_epochs, load_points
 from whichlayers.runs import run_study
 from whichlayers.runs.assets import Assets
+from whichlayers.runs.disk import disk_use
 from whichlayers.runs.estimate import estimate_study
-from whichlayers.runs.finetuned_models import delete_unused, load_model, model_path, save_model
 from whichlayers.runs.handlers import HANDLERS, WorkerContext
-from whichlayers.runs.handlers.word_probe import ProbedModel, _activation_store
+from whichlayers.runs.handlers.word_probe import (
+    ProbedModel,
+    _activation_store,
+    delete_unused,
+    load_model,
+    model_path,
+    save_model,
+)
 from whichlayers.runs.plan import (
     Stack,
     count_models,
@@ -38,7 +45,6 @@ from whichlayers.runs.plan import (
     total_steps,
 )
 from whichlayers.runs.resources import choose_resources
-from whichlayers.runs.status import disk_use
 from whichlayers.study.study_file import Study
 from whichlayers.trial import Trial, WordProbe
 

@@ -14,27 +14,26 @@ import signal
 import socket
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TypeVar
 
 from whichlayers.errors import WhichlayersError
+from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Emit, StackDone, StackFailed, StackLost, WorkerEvent
 from whichlayers.runs.executors.worker import (
     MeasureMemory,
     MeasureTime,
-    MemoryReport,
-    TimeReport,
     TrialRunner,
     WorkerConfig,
     WorkerReady,
 )
 from whichlayers.runs.plan import Stack, StackSizeFn
 
-if TYPE_CHECKING:
-    from whichlayers.runs.assets import Assets
+Reply = TypeVar("Reply")
 
 POLL_SECONDS = 0.5
 # consecutive deaths of workers without a finished stack in between, after which the run stops
@@ -60,45 +59,48 @@ class FreeWorker:
         return stack.size if self.stack_size is None else min(stack.size, self.stack_size(stack.trials[0]))
 
 
-class Executor(Protocol):
-    """Runs stacks on one or more workers and passes their events to a callback."""
+class Executor(ABC):
+    """Runs stacks on one or more workers and passes their events to `emit`, which the scheduler sets.
 
-    @property
-    def workers(self) -> int:
-        """Number of stacks that can run at the same time."""
+    Args:
+        config: Of the first worker.
+        workers: Number of stacks that can run at the same time.
+    """
 
-    def free_workers(self) -> list[FreeWorker]: ...
+    def __init__(self, config: WorkerConfig, workers: int) -> None:
+        self.config, self.workers = config, workers
+        self.emit: Emit = lambda event: None
 
+    @abstractmethod
+    def free_workers(self) -> list[FreeWorker]:
+        """The workers without a stack."""
+
+    @abstractmethod
     def start(self, stack: Stack, worker: FreeWorker) -> None:
         """Start a stack on a free worker."""
 
-    def poll(self) -> None:
+    def poll(self) -> None:  # noqa: B027
         """Wait briefly for events and pass them on."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Stop all workers at once; running stacks are lost."""
 
+    def clean_up(self) -> None:  # noqa: B027
+        """Delete the study's files on other machines; called when the study is complete."""
 
-class InProcessExecutor:
+
+class InProcessExecutor(Executor):
     """Runs stacks in the main process, one after another: `start` returns when the stack has ended."""
 
-    workers = 1
-
-    def __init__(self, config: WorkerConfig, emit: Emit, assets: Assets | None = None) -> None:
+    def __init__(self, config: WorkerConfig, assets: Assets | None = None) -> None:
+        super().__init__(config, workers=1)
         self.runner = TrialRunner(config, assets)
-        self.emit = emit
 
     def free_workers(self) -> list[FreeWorker]:
         return [FreeWorker(0)]
 
     def start(self, stack: Stack, worker: FreeWorker) -> None:
         self.runner.run(stack, self.emit)
-
-    def poll(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class WorkerProcess:
@@ -164,28 +166,22 @@ class WorkerProcess:
         return f"the worker process {cause}"
 
 
-def measure_memory_in_subprocesses(
-    configs: Sequence[WorkerConfig], request: MeasureMemory, logs: Path
-) -> list[MemoryReport]:
-    """Measure memory in one new process per config; its device memory is free again when the process ends."""
-    replies = run_in_subprocesses(configs, request, logs, "measuring memory")
-    return [reply for reply in replies if isinstance(reply, MemoryReport)]
-
-
 def run_in_subprocesses(
-    configs: Sequence[WorkerConfig], request: MeasureMemory | MeasureTime, logs: Path, activity: str
-) -> list[MemoryReport | TimeReport]:
+    configs: Sequence[WorkerConfig], request: MeasureMemory | MeasureTime, reply_type: type[Reply], logs: Path
+) -> list[Reply]:
     """Send a request to one new process per config, all at the same time, and return their replies.
+
+    The memory of their devices is free again afterwards.
 
     Args:
         configs: One for each process.
         request: The request.
+        reply_type: The type of its replies.
         logs: Folder for the output of the processes.
-        activity: What the processes do, for error messages: "measuring memory".
     """
     logs.mkdir(parents=True, exist_ok=True)
     workers: list[WorkerProcess] = []
-    replies: list[MemoryReport | TimeReport] = []
+    replies: list[Reply] = []
     try:
         for place, config in enumerate(configs):
             workers.append(WorkerProcess(config, logs / f"measure-{place + 1}.log"))
@@ -196,10 +192,11 @@ def run_in_subprocesses(
                     pass
             except (EOFError, OSError):
                 raise WhichlayersError(
-                    f"while {activity}, {worker.exit_reason()}\n{worker.log_tail()}"
+                    f"while {request.activity}, {worker.exit_reason()}\n{worker.log_tail()}"
                 ) from None
             if isinstance(reply, WhichlayersError):
                 raise reply
+            assert isinstance(reply, reply_type)
             replies.append(reply)
     finally:
         for worker in workers:
@@ -207,26 +204,19 @@ def run_in_subprocesses(
     return replies
 
 
-class ProcessExecutor:
+class ProcessExecutor(Executor):
     """Runs stacks in worker processes, which are started when first needed and reused.
 
     Args:
         configs: One for each worker.
-        emit: Called with the events of the workers.
         logs: Folder for the output of the workers.
-        stack_sizes: The stack sizes that fit into the memory of each worker, if their devices differ.
+        stack_sizes: The stack sizes that fit into the memory of each worker.
     """
 
-    def __init__(
-        self,
-        configs: list[WorkerConfig],
-        emit: Emit,
-        logs: Path,
-        stack_sizes: Sequence[StackSizeFn] | None = None,
-    ) -> None:
+    def __init__(self, configs: list[WorkerConfig], logs: Path, stack_sizes: Sequence[StackSizeFn]) -> None:
+        super().__init__(configs[0], workers=len(configs))
         self.configs = configs
         self.stack_sizes = stack_sizes
-        self.emit = emit
         self.logs = logs
         # by worker number; a worker has no process before its first stack and after its process died
         self.processes: dict[int, WorkerProcess] = {}
@@ -234,18 +224,11 @@ class ProcessExecutor:
         self.start_failures = 0  # consecutive
         logs.mkdir(parents=True, exist_ok=True)
 
-    @property
-    def workers(self) -> int:
-        return len(self.configs)
-
     def free_workers(self) -> list[FreeWorker]:
         """The free workers; first those that have been started, since they have loaded their model already."""
         idle = [number for number, process in self.processes.items() if process.stack is None]
         not_started = [number for number in range(len(self.configs)) if number not in self.processes]
-        return [
-            FreeWorker(number, self.stack_sizes[number] if self.stack_sizes else None)
-            for number in idle + not_started
-        ]
+        return [FreeWorker(number, self.stack_sizes[number]) for number in idle + not_started]
 
     def start(self, stack: Stack, worker: FreeWorker) -> None:
         self._start_on(worker.number, stack)

@@ -17,31 +17,25 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
-from whichlayers.runs.events import Emit, Note, OnEvent, StackDone, StackFailed, StackLost
+from whichlayers.runs.events import Note, OnEvent, StackDone, StackFailed, StackLost
 from whichlayers.runs.executors.local import (
     MAX_START_FAILURES,
     MAX_WORKER_DEATHS,
     POLL_SECONDS,
+    Executor,
     FreeWorker,
 )
-from whichlayers.runs.executors.ray_worker import RayWorker, WorkerInfo
-from whichlayers.runs.executors.transfer import AssetBundle, bundle_assets
+from whichlayers.runs.executors.ray_worker import AssetBundle, RayWorker, WorkerInfo, bundle_assets
 from whichlayers.runs.executors.worker import MeasureMemory, WorkerConfig
-from whichlayers.runs.plan import Stack, StackSizeFn, memory_key
-from whichlayers.runs.resources import (
-    MAX_STACK_CPU,
-    MAX_STACK_CUDA,
-    PROCESS_BYTES,
-    Resources,
-    representative_trials,
-)
+from whichlayers.runs.plan import Stack, StackSizes, representative_trials
+from whichlayers.runs.resources import MAX_STACK_CPU, MAX_STACK_CUDA, Resources, worker_bytes
 from whichlayers.trial import Trial
 
 INSTALL = "Ray is not installed: pip install 'ray[client]>=2.40'"  # as in pyproject.toml
@@ -59,10 +53,10 @@ class RayWorkerHandle:
     pending: Any  # reference to the reply of the actor's current call; None if it has no call
     info: WorkerInfo | None = None  # None: the actor has not joined yet
     stack: Stack | None = None
-    stack_sizes: dict[Hashable, int] = field(default_factory=dict)  # by memory_key
+    stack_sizes: StackSizes | None = None  # None: as planned
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Runs stacks on the workers of a Ray cluster.
 
     Args:
@@ -90,7 +84,6 @@ class RayExecutor:
         on_event: OnEvent,
     ) -> None:
         self.ray, self.on_event = ray, on_event
-        self.emit: Emit = lambda event: None
         cluster = ray.cluster_resources()
         gpus, cpus = int(cluster.get("GPU", 0)), int(cluster.get("CPU", 0))
         self.on_gpu = device != "cpu" and (gpus > 0 or device is not None)
@@ -99,7 +92,9 @@ class RayExecutor:
             raise WhichlayersError(
                 f"the Ray cluster has no {'GPU' if self.on_gpu else 'CPU'}: check it with `ray status`"
             )
-        self.workers = min(workers or available, available)
+        device = "cuda" if self.on_gpu else "cpu"
+        config = dataclasses.replace(config, device=device, threads=1)
+        super().__init__(config, workers=min(workers or available, available))
         self.max_stack = max_stack or (MAX_STACK_CUDA if self.on_gpu else MAX_STACK_CPU)
         self.weights_bytes = assets.weights_bytes
         bundle: AssetBundle | None = None if assets.index is None else bundle_assets(assets, ray.put)
@@ -107,8 +102,7 @@ class RayExecutor:
             f"{socket.gethostname()}:{folder.resolve()}".encode(), digest_size=8
         ).hexdigest()
         options = {"num_cpus": 1, "num_gpus": int(self.on_gpu), "max_restarts": 0}
-        actor_class, device = ray.remote(RayWorker).options(**options), "cuda" if self.on_gpu else "cpu"
-        config = dataclasses.replace(config, device=device, threads=1)
+        actor_class = ray.remote(RayWorker).options(**options)
         self.request = MeasureMemory(representative_trials(trials), (), self.max_stack)
         self.make_actor = lambda: actor_class.remote(config, bundle, run_key)
         self.worker_deaths = self.start_failures = 0  # consecutive
@@ -130,14 +124,9 @@ class RayExecutor:
                 first = first or time.monotonic()
                 if time.monotonic() - first > JOIN_SECONDS:
                     break
-        joined = [handle for handle in self.handles if handle.info]
-        stack_sizes = {
-            key: max(other.stack_sizes.get(key, 0) for other in joined)
-            for handle in joined
-            for key in handle.stack_sizes
-        }
-        device = "cuda" if self.on_gpu else "cpu"
-        return Resources((device,), self.workers, 1, self.max_stack, stack_sizes)
+        known = [handle.stack_sizes for handle in self.handles if handle.stack_sizes]
+        stack_sizes = tuple(sizes for sizes in known if sizes.fitting)  # where memory could be measured
+        return Resources((self.config.device,), self.workers, 1, self.max_stack, stack_sizes)
 
     def device_names(self) -> list[str]:
         """The devices of the workers, such as "4 x cuda (NVIDIA A100) on Ray"."""
@@ -148,13 +137,10 @@ class RayExecutor:
 
     def free_workers(self) -> list[FreeWorker]:
         return [
-            FreeWorker(number, self._stack_size_fn(handle))
+            FreeWorker(number, handle.stack_sizes)
             for number, handle in enumerate(self.handles)
             if handle.info is not None and handle.stack is None
         ]
-
-    def _stack_size_fn(self, handle: RayWorkerHandle) -> StackSizeFn:
-        return Resources(("any",), self.workers, 1, self.max_stack, handle.stack_sizes).stack_size
 
     def start(self, stack: Stack, worker: FreeWorker) -> None:
         handle = self.handles[worker.number]
@@ -200,12 +186,12 @@ class RayExecutor:
     def _handle_joined(self, handle: RayWorkerHandle, info: WorkerInfo) -> None:
         """Compute the stack sizes of a worker that has joined; note differing versions."""
         handle.info, handle.pending, self.start_failures = info, None, 0
-        process_bytes = 0.0 if self.on_gpu else PROCESS_BYTES + self.weights_bytes
-        sharing = 1 if self.on_gpu else min(self.workers, self._cpus_of(info.node))
-        for trial, cost in zip(self.request.trials, info.memory.costs, strict=True):
-            if cost is not None and info.memory.free is not None:
-                free = info.memory.free / sharing - process_bytes
-                handle.stack_sizes[memory_key(trial)] = cost.max_trials(free, self.max_stack)
+        free: float | None = info.memory.free
+        if free is not None and not self.on_gpu:
+            free = free / min(self.workers, self._cpus_of(info.node)) - worker_bytes(self.weights_bytes)
+        handle.stack_sizes = StackSizes.from_memory(
+            self.request.trials, info.memory.costs, free, self.max_stack
+        )
         if info.memory_error:
             first_line = info.memory_error.partition("\n")[0]
             self.on_event(Note(f"the worker on {info.host} could not measure its memory: {first_line}"))
@@ -252,7 +238,7 @@ class RayExecutor:
             self.emit(StackLost(handle.stack.number, reason, message))
 
     def clean_up(self) -> None:
-        """Delete the study's files on the workers' disks; called when the study is complete."""
+        """Delete the study's files on the workers' disks."""
         actors = {handle.info.node: handle.actor for handle in self.handles if handle.info}
         with contextlib.suppress(Exception):
             self.ray.get([actor.clean_up.remote() for actor in actors.values()], timeout=20)

@@ -1,4 +1,8 @@
-"""A worker on a Ray cluster: an actor that runs stacks in a thread and is polled for events."""
+"""A worker on a Ray cluster: an actor that runs stacks in a thread and is polled for events.
+
+Its machine does not need to share a disk with the main process. Each model and data set is put into Ray's object store
+once and fetched once by each worker that needs it; a stack is then sent as its trials alone.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,31 @@ import shutil
 import socket
 import tempfile
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from whichlayers.engine.results import EngineSettings, checkpoint_file
+from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
+from whichlayers.runs.assets import AssetIndex, Assets
 from whichlayers.runs.events import StackDone, WorkerEvent, error_text
-from whichlayers.runs.executors.transfer import AssetBundle, RemoteAssets
 from whichlayers.runs.executors.worker import MeasureMemory, MemoryReport, TrialRunner, WorkerConfig
 from whichlayers.runs.plan import Stack
+from whichlayers.trial import Trial, WordProbe
+
+if TYPE_CHECKING:
+    from whichlayers.data.corpora import Corpus
+    from whichlayers.data.tokenize import TokenizedTask
+    from whichlayers.models.load import ModelFiles
+
+SENT_SUFFIXES = {".json", ".txt", ".safetensors", ".model", ".jinja"}  # of the files of a model
+Reference = Any  # to an object in the store
+Put = Callable[[Any], Reference]
+Get = Callable[[Reference], Any]
 
 
 @dataclass(frozen=True)
@@ -104,3 +124,103 @@ class RayWorker:
     def clean_up(self) -> None:
         """Delete the local files of the study; called when it is complete."""
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+# --- models and data ---
+
+
+@dataclass(frozen=True)
+class AssetBundle:
+    """References to all models and data of a study in the object store."""
+
+    files: dict[str, ModelFiles] = field(default_factory=dict)  # by model fingerprint
+    # to the contents of a model's files by name, by model fingerprint
+    models: dict[str, Reference] = field(default_factory=dict)
+    # to tokenized tasks, by task fingerprint, model fingerprint and sequence length
+    data: dict[tuple[str, str, int], Reference] = field(default_factory=dict)
+    corpora: dict[str, Reference] = field(default_factory=dict)  # by corpus fingerprint
+
+
+def bundle_assets(assets: Assets, put: Put) -> AssetBundle:
+    """Put everything that `assets.check` has loaded into the object store, one model at a time to save memory."""
+    files = dict(assets.index.models)
+    return AssetBundle(
+        files,
+        {fingerprint: put(_read_files(model)) for fingerprint, model in files.items()},
+        {key: put(task) for key, task in assets.tokenized_tasks().items()},
+        {fingerprint: put(corpus) for fingerprint, corpus in assets.loaded_corpora().items()},
+    )
+
+
+def _read_files(files: ModelFiles) -> dict[str, np.ndarray]:
+    """The contents (uint8) of the files of a model by name."""
+    suffixes = SENT_SUFFIXES | ({".bin"} if files.allow_pickle else set())
+    return {
+        file.name: np.fromfile(file, np.uint8)
+        for file in sorted(files.folder.iterdir())
+        if file.is_file() and file.suffix in suffixes
+    }
+
+
+class RemoteAssets(Assets):
+    """Assets from a bundle, on a machine without the original files.
+
+    Args:
+        bundle: References to the models and data.
+        get: Fetches an object from the store.
+        scratch: Local folder for model files and the cache.
+    """
+
+    def __init__(self, bundle: AssetBundle, get: Get, scratch: Path) -> None:
+        super().__init__(scratch / "cache")
+        self.index = AssetIndex(scratch / "cache", dict(bundle.files))
+        self.bundle, self.get, self.scratch = bundle, get, scratch
+        self.verified: set[str] = set()  # fingerprints of models whose local files are complete
+
+    def _model_files_of(self, trial: Trial) -> ModelFiles:
+        files = self.bundle.files[trial.model_fingerprint]
+        local = dataclasses.replace(files, folder=self.scratch / "models" / files.fingerprint)
+        if files.fingerprint not in self.verified:
+            if not _is_complete(local):
+                shutil.rmtree(local.folder, ignore_errors=True)
+                _write_files(self.get(self.bundle.models[files.fingerprint]), local.folder)
+            if not _is_complete(local):
+                raise WhichlayersError(
+                    f"the files of model {files.name} in {local.folder} are damaged: check the free disk space there"
+                )
+            self.verified.add(files.fingerprint)
+        return local
+
+    def data(self, trial: Trial) -> TokenizedTask:
+        key = (trial.task_fingerprint, trial.model_fingerprint, trial.training.max_length)
+        if key not in self._data:
+            self._data[key] = self.get(self.bundle.data[key])
+        return self._data[key]
+
+    def corpus(self, word_probe: WordProbe) -> Corpus:
+        fingerprint = word_probe.fingerprint
+        if fingerprint not in self._corpora:
+            self._corpora[fingerprint] = self.get(self.bundle.corpora[fingerprint])
+        return self._corpora[fingerprint]
+
+
+def _is_complete(files: ModelFiles) -> bool:
+    """Whether the files have the expected fingerprint."""
+    from whichlayers.models.find import hash_model_files
+
+    try:
+        return hash_model_files(files.folder, files.allow_pickle) == files.fingerprint
+    except (WhichlayersError, OSError):
+        return False
+
+
+def _write_files(files: dict[str, np.ndarray], folder: Path) -> None:
+    """Write a folder atomically; if two workers write it at the same time, one of them succeeds."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".partial-") as partial:
+        inner = Path(partial) / "model"
+        inner.mkdir()
+        for name, content in files.items():
+            content.tofile(inner / name)
+        with contextlib.suppress(OSError):  # another worker was faster
+            os.rename(inner, folder)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from whichlayers.engine.cost import MemoryCost, StackTiming, is_out_of_memory, release_memory
 from whichlayers.engine.results import EngineSettings
@@ -52,6 +52,7 @@ class WorkerReady:
 class MeasureMemory:
     """A request: measure the memory cost of these trials, and the free memory. The reply is a `MemoryReport`."""
 
+    activity: ClassVar[str] = "measuring memory"
     trials: list[Trial]
     devices: tuple[str, ...]  # where free memory is measured; empty: the worker's own device
     max_stack: int  # the largest stack size of interest
@@ -69,6 +70,7 @@ class MemoryReport:
 class MeasureTime:
     """A request: time a few steps of these stacks. The reply is a `TimeReport`."""
 
+    activity: ClassVar[str] = "timing a few steps"
     stacks: list[Stack]
     seconds: float  # for all of them; the first stack of each model is timed in any case
 

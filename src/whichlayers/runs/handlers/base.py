@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from whichlayers.engine.cost import MemoryCost, StackTiming
 from whichlayers.engine.results import EngineSettings
@@ -19,9 +18,6 @@ from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
 from whichlayers.trial import Trial, TrialKind
-
-if TYPE_CHECKING:
-    from whichlayers.models.load import ModelInfo
 
 MAX_TIMING_ERROR = 0.4
 # bytes in results.db, indices included: a metric of an epoch
@@ -128,7 +124,7 @@ class TrialHandler(ABC):
         """Size of what these trials write to the cache, apart from tokenized tasks."""
         return 0
 
-    def activation_bytes(self, trial: Trial, assets: Assets, model: ModelInfo) -> int:
+    def activation_bytes(self, trial: Trial, assets: Assets) -> int:
         """Size of the hidden states that a worker keeps on disk while it runs such a trial on CPU."""
         return 0
 

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import shutil
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from whichlayers.engine.cost import MemoryCost, StackTiming, is_out_of_memory
 from whichlayers.engine.results import EngineSettings, EpochRecord, TrialResult
 from whichlayers.errors import WhichlayersError
+from whichlayers.files import atomic_write
 from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import Assets, penalties_folder
 from whichlayers.runs.events import Reporter, error_text
-from whichlayers.runs.finetuned_models import load_model, save_model
 from whichlayers.runs.handlers.base import TrialHandler, WorkerContext
 from whichlayers.runs.handlers.finetune import FinetuneHandler
 from whichlayers.trial import Trial, WordProbe
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from whichlayers.models.load import ModelInfo
     from whichlayers.probes.activations import ActivationStore
     from whichlayers.probes.probing_dataset import ProbingDataset
     from whichlayers.probes.regularization import LambdaSearch
 
+MODEL_FORMAT = "1"  # of the files of finetuned models
 SAMPLE_ERROR = 0.3  # relative error of a time that is extrapolated from a few sentences
 FOUND_PENALTIES = """
 SELECT trial_json, MAX(value) FILTER (WHERE metric = 'l1'), MAX(value) FILTER (WHERE metric = 'l2')
@@ -94,12 +95,12 @@ class WordProbeHandler(TrialHandler):
     def task_name(self, trial: Trial) -> str:
         return f"{trial.task}, then word probes" if trial.task else "word probes (pretrained)"
 
-    def activation_bytes(self, trial: Trial, assets: Assets, model: ModelInfo) -> int:
+    def activation_bytes(self, trial: Trial, assets: Assets) -> int:
         """Size of the hidden states (float16) of all words of its corpus.
 
         Twice that if L1 and L2 are searched for a finetuned model, which needs those of the pretrained one too.
         """
-        word_probe = _word_probe(trial)
+        word_probe, model = _word_probe(trial), assets.model_of(trial)
         size = assets.corpus(word_probe).n_words * (model.depth + 1) * model.hidden_size * 2
         return size * (2 if word_probe.lambdas is None and trial.train_size else 1)
 
@@ -141,7 +142,7 @@ class WordProbeHandler(TrialHandler):
         self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, seconds: float
     ) -> StackTiming:
         """The timing of finetuning, in about `seconds`, and of a sample of the probes."""
-        from whichlayers.probes.word_timing import estimate_word_probe_seconds
+        from whichlayers.probes.timing import estimate_word_probe_seconds
 
         assets, groups = worker.assets, self.group_by_model(trials)
         first = trials[0]
@@ -343,3 +344,54 @@ def _activation_store(model: ProbedModel, trial: Trial, worker: WorkerContext) -
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- finetuned models on disk, for the probes that still need them ---
+#
+# One safetensors file per model, named by the id of its finetuning trial and written atomically. A resumed run reads
+# them instead of finetuning again.
+
+
+def model_path(folder: Path, finetuning: Trial) -> Path:
+    """The file of the model that a finetuning trial produces."""
+    return folder / f"{finetuning.id}.safetensors"
+
+
+def save_model(
+    folder: Path, finetuning: Trial, weights: Mapping[str, Tensor], metadata: Mapping[str, Any]
+) -> None:
+    """Write a finetuned model; `metadata` are JSON values, such as its metrics, that are stored with it."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    target = model_path(folder, finetuning)
+    with atomic_write(target, fsync=True) as partial:
+        save_file(dict(weights), partial, {"format": MODEL_FORMAT, "facts": json.dumps(dict(metadata))})
+
+
+def load_model(folder: Path | None, finetuning: Trial) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Weights and metadata of a finetuned model; None if there is no valid file."""
+    from safetensors import SafetensorError, safe_open
+
+    if folder is None or not (file := model_path(folder, finetuning)).is_file():
+        return None
+    try:
+        with safe_open(file, "pt") as stored:
+            header = stored.metadata()
+            if header.get("format") != MODEL_FORMAT:
+                return None
+            weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+            return weights, json.loads(header["facts"])
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return None
+
+
+def delete_unused(folder: Path, needed: Iterable[Trial]) -> None:
+    """Delete the models of all but these finetuning trials."""
+    if not folder.is_dir():
+        return
+    ids = {finetuning.id for finetuning in needed}
+    for file in folder.iterdir():  # also files that are being written: ID.safetensors.RANDOM.partial
+        if file.name.partition(".")[0] not in ids:
+            with contextlib.suppress(OSError):
+                file.unlink()

@@ -16,19 +16,20 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs import machine
 from whichlayers.runs.assets import Assets
-from whichlayers.runs.cost_model import (
-    estimate_disk,
+from whichlayers.runs.disk import estimate_disk
+from whichlayers.runs.estimate import (
+    _mean,
     estimate_time,
     makespan,
     scale_speed,
     split_by_timed,
     stack_seconds,
+    time_stacks,
 )
 from whichlayers.runs.handlers import HANDLERS
 from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, time_key
-from whichlayers.runs.profiling import _mean, fit_memory, time_stacks
-from whichlayers.runs.queue import StackQueue
-from whichlayers.runs.resources import choose_resources
+from whichlayers.runs.resources import choose_resources, fit_memory
+from whichlayers.runs.scheduler import StackQueue
 from whichlayers.study.expand import expand
 from whichlayers.trial import Probe
 
@@ -138,7 +139,6 @@ def test_the_estimate_is_close_to_a_real_run(study, tmp_path, monkeypatch):
     # other work on the machine may come and go between the two
     assert took / 4 < time_range.expected - timing.start < 4 * took, (time_range, took)
 
-    depths = {trials[0].model_fingerprint: 3}
-    disk = estimate_disk(stacks, len(points), 1, assets.weights_bytes, 0, depths)
+    disk = estimate_disk(stacks, len(points), 1, assets, 0)
     real = (tmp_path / "study" / "results.db").stat().st_size
     assert real / 2 < disk.results < 2 * real

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from fakes import MODELS, RUN, TASKS, FakeEpoch, fake_result, make_points
 
+from whichlayers.cli.status import read_status
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.lock import study_lock
 from whichlayers.runs.plan import trial_steps
-from whichlayers.runs.status import status
 
 MINUTE = 60.0
 
@@ -28,7 +28,7 @@ def seconds_left(tmp_path):
             first = db.unfinished_trials()[0]
             db.start([first.id], run_id)
             record_progress(db, run_id, first)
-            return status(StudyFolder(tmp_path), now=db.last_run()["started"] + MINUTE).seconds_left
+            return read_status(StudyFolder(tmp_path), now=db.last_run()["started"] + MINUTE).seconds_left
 
     return after
 

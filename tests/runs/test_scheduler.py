@@ -8,7 +8,7 @@ import pytest
 from fakes import make_trial
 
 from whichlayers.runs.plan import Stack
-from whichlayers.runs.queue import StackQueue
+from whichlayers.runs.scheduler import StackQueue
 
 
 def stack(number: int, seed: int, steps: int) -> Stack:
