@@ -23,10 +23,10 @@ from whichlayers.data.conll import TaggedCorpus, read_conll
 from whichlayers.probes.evaluation import accuracies
 from whichlayers.probes.extract import extract_words
 from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.labels import tag_ids, training_tags
 from whichlayers.probes.neuron_ranking import neuron_count, rank_by_weight, top_neurons
 from whichlayers.probes.probe_specs import ProbeSpec
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.tags import tag_ids, training_tags
 
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 

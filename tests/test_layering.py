@@ -35,7 +35,7 @@ def test_all_contracts_are_kept():
         ("models/head.py", "import whichlayers.engine.dropout"),
         ("study/expand.py", "import whichlayers.models.load"),
         ("results/frames.py", "import torch"),
-        ("probes/tags.py", "import pydantic"),
+        ("probes/labels.py", "import pydantic"),
     ],
 )
 def test_a_forbidden_import_breaks_a_contract(tmp_path, module, line):

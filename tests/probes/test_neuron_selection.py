@@ -6,16 +6,18 @@ import pytest
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.evaluation import accuracies
 from whichlayers.probes.hidden_states import HiddenStates
-from whichlayers.probes.neuron_ranking import bottom_neurons, neurons_per_layer, rank_by_weight, top_neurons
-from whichlayers.probes.neuron_selection import (
+from whichlayers.probes.neuron_ranking import (
     MinimalSetSearch,
-    keep_neurons,
+    bottom_neurons,
     minimal_sets,
+    neurons_per_layer,
+    rank_by_weight,
     retrained_accuracies,
-    search_lambdas,
+    top_neurons,
 )
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
+from whichlayers.probes.regularization import keep_neurons, search_lambdas
 
 LAYERS, HIDDEN, TAGS = 3, 10, 4
 SALIENT = np.array([11, 13, 15, 17])  # in layer 1, one neuron per tag

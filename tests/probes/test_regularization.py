@@ -12,9 +12,14 @@ from word_models import random_words
 from whichlayers.data.conll import TaggedCorpus
 from whichlayers.data.corpora import Corpus
 from whichlayers.probes import regularization
-from whichlayers.probes.neuron_selection import GridPoint, search_lambdas
 from whichlayers.probes.probe_specs import ProbeTraining
-from whichlayers.probes.regularization import LambdaSearch, save_lambdas, search_key
+from whichlayers.probes.regularization import (
+    GridPoint,
+    LambdaSearch,
+    save_lambdas,
+    search_key,
+    search_lambdas,
+)
 
 
 def searched(**settings):

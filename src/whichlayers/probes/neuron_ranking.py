@@ -1,4 +1,10 @@
-"""Neuron rankings, sets of neurons taken from them, and their distribution over layers.
+"""Neuron rankings, sets of neurons taken from them, and the smallest set that is as accurate as all neurons.
+
+    order = rank_by_weight(probe.weight).order
+    specs = [ProbeSpec(top_neurons(order, 499), seed=s) for s in (0, 1, 2)]
+    retrained_accuracies(train, train_labels, test, test_labels, n_tags, specs)    # (3,)
+    for results in minimal_sets(train, train_labels, dev, dev_labels, n_tags, [MinimalSetSearch(order)]):
+        results[0].count    # number of neurons
 
 Linguistic Correlation Analysis (LCA; Dalvi et al. 2019) ranks neurons by the weights of a probe. For every tag, take
 the smallest set of neurons, largest |w| first, that holds a fraction p (the mass) of the sum of |w| over the tag's
@@ -14,6 +20,8 @@ Antverg & Belinkov 2022), and at random.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +30,15 @@ from torch import Tensor
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
+from whichlayers.probes.evaluation import accuracies
 from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
+from whichlayers.probes.probe_trainer import fit_probes
+from whichlayers.probes.steps import OnProgress
 from whichlayers.text import counted
 
 STEPS = 100  # of the mass p, from 0 to 1
+FRACTIONS = tuple(percent / 100 for percent in range(1, 101))  # of the neurons, that a minimal set may have
 ROWS_PER_BLOCK = 8192
 
 
@@ -175,3 +188,109 @@ def _tag_means(
     with np.errstate(invalid="ignore"):
         means = total.cpu().numpy() / counts[:, None]
     return means if keep_all else means[counts > 0]
+
+
+# --- minimal sets ---
+
+
+def retrained_accuracies(
+    train: HiddenStates,
+    train_labels: np.ndarray,
+    test: HiddenStates,
+    test_labels: np.ndarray,
+    n_tags: int,
+    specs: Sequence[ProbeSpec],
+    training: ProbeTraining | None = None,
+    on_progress: OnProgress | None = None,
+) -> np.ndarray:
+    """Test accuracies of probes trained only on the neurons of their spec, (P,); NaN for a probe that diverged.
+
+    Labels are (words,) or (tasks, words).
+    """
+    if not specs:
+        return np.zeros(0)
+    probes = fit_probes(train, train_labels, n_tags, specs, training, on_progress)
+    return accuracies(test, test_labels, probes)
+
+
+@dataclass(frozen=True, eq=False)
+class MinimalSetSearch:
+    """Search for the smallest set of top neurons that is about as accurate as all neurons."""
+
+    order: np.ndarray  # neuron ordering, most important first
+    l1: float = 0.0
+    l2: float = 0.0
+    seed: int = 0
+    delta: float = 0.005  # accuracy that the set may lose
+    oracle: float | None = None  # accuracy with all neurons; None: it is computed
+
+    def spec(self, neurons: np.ndarray) -> ProbeSpec:
+        return ProbeSpec(neurons, self.l1, self.l2, self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class MinimalSet:
+    """Result of a MinimalSetSearch."""
+
+    oracle: float  # accuracy with all neurons
+    accuracy: float  # with the set
+    count: int
+    fraction: float
+    neurons: np.ndarray  # (count,)
+    tried: tuple[tuple[int, float], ...]  # (count, accuracy) of every set that was tried, in order
+
+
+def minimal_sets(
+    train: HiddenStates,
+    train_labels: np.ndarray,
+    dev: HiddenStates,
+    dev_labels: np.ndarray,
+    n_tags: int,
+    searches: Sequence[MinimalSetSearch],
+    *,
+    fractions: Sequence[float] = FRACTIONS,
+    training: ProbeTraining | None = None,
+    on_progress: OnProgress | None = None,
+) -> Iterator[dict[int, MinimalSet]]:
+    """Find the smallest set of top neurons for each search.
+
+    The probe trained only on the set must have a dev accuracy within delta of a probe on all neurons. All searches try
+    a fraction together, then those that are left the next one.
+
+    Yields:
+        Results by index of the search, as soon as they are found. If no set is accurate enough, the largest is
+        returned; if the probe on all neurons diverged, an empty set with a NaN oracle.
+    """
+    if not fractions or list(fractions) != sorted(set(fractions)):
+        raise WhichlayersError(f"fractions of neurons must increase, got {list(fractions)}")
+
+    def accuracies_of(specs: Sequence[ProbeSpec]) -> list[float]:
+        data = (train, train_labels, dev, dev_labels, n_tags)
+        return retrained_accuracies(*data, specs, training, on_progress).tolist()
+
+    oracles = {i: search.oracle for i, search in enumerate(searches) if search.oracle is not None}
+    unknown = [i for i in range(len(searches)) if i not in oracles]
+    computed = accuracies_of([searches[i].spec(np.sort(searches[i].order)) for i in unknown])
+    oracles |= dict(zip(unknown, computed, strict=True))
+    failed = [i for i, oracle in oracles.items() if math.isnan(oracle)]
+    if failed:
+        yield {i: MinimalSet(math.nan, math.nan, 0, math.nan, np.zeros(0, np.int64), ()) for i in failed}
+    left = [i for i in range(len(searches)) if i not in failed]
+    tried: dict[int, list[tuple[int, float]]] = {i: [] for i in left}
+    for fraction in fractions:
+        sets = {
+            i: top_neurons(searches[i].order, neuron_count(fraction, len(searches[i].order))) for i in left
+        }
+        done = {}
+        found = accuracies_of([searches[i].spec(sets[i]) for i in left])
+        for i, accuracy in zip(left, found, strict=True):
+            neurons, order = sets[i], searches[i].order
+            tried[i].append((len(neurons), accuracy))
+            if accuracy >= oracles[i] - searches[i].delta or fraction == fractions[-1]:
+                actual = len(neurons) / len(order)
+                done[i] = MinimalSet(oracles[i], accuracy, len(neurons), actual, neurons, tuple(tried[i]))
+        if done:
+            yield done
+        left = [i for i in left if i not in done]
+        if not left:
+            return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +94,7 @@ def layer_specs(
     ]
 
 
-# --- examples and labels ---
+# --- examples, labels and neurons ---
 
 
 def rows_by_seed(
@@ -163,6 +164,23 @@ def check_training_labels(
         found = used.min() if used.min() < 0 else used.max()
         raise WhichlayersError(f"invalid training label {found}: labels are 0 to {n_outputs - 1}")
     return torch.from_numpy(label_matrix).to(states.device)
+
+
+def keep_used_neurons(
+    states: HiddenStates, specs: Sequence[ProbeSpec]
+) -> tuple[HiddenStates, list[ProbeSpec], list[ProbeSpec]]:
+    """Drop neurons that no probe reads, if that saves at least half of them and the probes do not read whole layers.
+
+    Returns:
+        (states, specs with neuron indices into these states, specs with the original indices)
+    """
+    originals = [dataclasses.replace(s, neurons=states.check_neurons(s.neurons)) for s in specs]
+    used = np.unique(np.concatenate([s.neurons for s in originals]))
+    whole_layers = all(states.layer_of(s.neurons) is not None for s in originals)
+    if whole_layers or len(used) > states.n_neurons / 2:
+        return states, originals, originals
+    moved = [dataclasses.replace(s, neurons=np.searchsorted(used, s.neurons)) for s in originals]
+    return states.select_neurons(used), moved, originals
 
 
 # --- groups ---

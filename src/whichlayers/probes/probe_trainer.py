@@ -39,6 +39,7 @@ from whichlayers.probes.probe_specs import (
     ProbeTraining,
     check_training_labels,
     group_probes,
+    keep_used_neurons,
     rows_by_seed,
     split_held_out,
 )
@@ -78,7 +79,7 @@ def fit_probes(
     rows_of_seed = rows_by_seed(rows, states, specs)
     label_matrix = check_training_labels(labels, states, n_outputs, specs, rows_of_seed, training.kind)
     held_out, trained = split_held_out(rows_of_seed, training.held_out)
-    states, specs, originals = _keep_used_neurons(states, specs)
+    states, specs, originals = keep_used_neurons(states, specs)
     results: dict[int, FittedProbe] = {}
     for groups in group_probes(specs, n_outputs, training.batch_size, states.device, for_training=True):
         trainer = _ProbeTrainer(states, label_matrix, trained, held_out, n_outputs, groups, specs, training)
@@ -440,20 +441,3 @@ def _classifier_parameters(seed: int, d: int, n_outputs: int) -> Tensor:
     """(d + 1, C): the initial weights of the classifier of a finetuned model with this seed; the bias is 0."""
     weight = rng.normal(seed, "classifier.weight", (n_outputs, d), CLASSIFIER_STD)
     return torch.cat([weight.T, torch.zeros(1, n_outputs)])
-
-
-def _keep_used_neurons(
-    states: HiddenStates, specs: Sequence[ProbeSpec]
-) -> tuple[HiddenStates, list[ProbeSpec], list[ProbeSpec]]:
-    """Drop neurons that no probe reads, if that saves at least half of them and the probes do not read whole layers.
-
-    Returns:
-        (states, specs with neuron indices into these states, specs with the original indices)
-    """
-    originals = [dataclasses.replace(s, neurons=states.check_neurons(s.neurons)) for s in specs]
-    used = np.unique(np.concatenate([s.neurons for s in originals]))
-    whole_layers = all(states.layer_of(s.neurons) is not None for s in originals)
-    if whole_layers or len(used) > states.n_neurons / 2:
-        return states, originals, originals
-    moved = [dataclasses.replace(s, neurons=np.searchsorted(used, s.neurons)) for s in originals]
-    return states.select_neurons(used), moved, originals

@@ -19,24 +19,25 @@ from whichlayers.data.conll import TaggedCorpus
 from whichlayers.data.corpora import Corpus
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.activations import ActivationStore
-from whichlayers.probes.control_task import control_labels
 from whichlayers.probes.evaluation import accuracies
 from whichlayers.probes.extract import OnRows
 from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.labels import control_labels, tag_frequencies, tag_ids, training_tags
 from whichlayers.probes.mdl import online_code
 from whichlayers.probes.neuron_ranking import (
+    MinimalSetSearch,
     bottom_neurons,
+    minimal_sets,
     neuron_count,
     neurons_per_layer,
     random_neurons,
     rank_by_weight,
     rank_probeless,
+    retrained_accuracies,
     top_neurons,
 )
-from whichlayers.probes.neuron_selection import MinimalSetSearch, minimal_sets, retrained_accuracies
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.tags import tag_frequencies, tag_ids, training_tags
 from whichlayers.trial import Trial, WordProbe
 
 HELD_OUT_FRACTION = 0.1  # of the training sentences, if a corpus has no dev sentences

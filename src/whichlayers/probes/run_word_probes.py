@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from whichlayers.data.corpora import Corpus
 from whichlayers.engine.results import EpochRecord, OnStep, TrialResult
 from whichlayers.probes.activations import ActivationStore
+from whichlayers.probes.labels import majority_accuracy, tag_ids, training_tags, word_majority_accuracy
 from whichlayers.probes.probing_dataset import (
     Metrics,
     ProbingDataset,
@@ -28,7 +29,6 @@ from whichlayers.probes.probing_dataset import (
 )
 from whichlayers.probes.regularization import LambdaSearch, OnFraction
 from whichlayers.probes.steps import WORD_PROBE_STEPS
-from whichlayers.probes.tags import majority_accuracy, tag_ids, training_tags, word_majority_accuracy
 from whichlayers.trial import Measure, Trial
 
 ENCODER_FRACTION = 0.4  # of the progress, for the forward pass

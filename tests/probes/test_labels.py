@@ -6,8 +6,8 @@ from word_models import corpus_of
 
 from whichlayers.data.conll import TaggedCorpus, TaggedSentence
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.control_task import control_labels, selectivity
-from whichlayers.probes.tags import (
+from whichlayers.probes.labels import (
+    control_labels,
     majority_accuracy,
     tag_frequencies,
     tag_ids,
@@ -56,11 +56,6 @@ def test_tags_depend_on_seed_and_word():
 def test_invalid_frequencies(wrong):
     with pytest.raises(WhichlayersError, match="add up to 1"):
         control_labels(corpus_of("a"), np.array(wrong), 0)
-
-
-def test_selectivity():
-    np.testing.assert_allclose(selectivity(np.array([0.9, 0.8]), np.array([0.5, 0.7])), [0.4, 0.1])
-    assert selectivity(0.9, 0.65) == pytest.approx(0.25)
 
 
 # --- tags ---
