@@ -62,11 +62,12 @@ class Results:
         experiments = points.loc[points["condition"] == baseline, "experiment"].unique()
         return differences_from_baseline(points[points["experiment"].isin(experiments)], baseline)
 
-    def claims(self, margin: float = 0.01) -> pd.DataFrame:
+    def claims(self, margin: float | None = None) -> pd.DataFrame:
         """Tests of the claims of the papers on these results.
 
         Args:
-            margin: Largest difference that counts as negligible, in units of the metric.
+            margin: Largest difference that counts as negligible, in units of the metric. Default: 0.01, or half of
+                the standard deviation between seeds if that is more.
 
         Returns:
             One row per test, with the verdict of its claim.

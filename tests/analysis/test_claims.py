@@ -24,7 +24,9 @@ from synthetic_results import (
 from whichlayers.analysis.claims import ClaimThresholds, as_records, as_table, evaluate_claims, study_claims
 from whichlayers.analysis.claims.base import ClaimTest, evaluate_claim
 from whichlayers.analysis.claims.singh2020 import s1, s2, scaled_movement
-from whichlayers.analysis.claims.tamkin2020 import t1, t2, t3, t4, t5, t6, t7
+from whichlayers.analysis.claims.tamkin2020_layers import t3, t4, t5
+from whichlayers.analysis.claims.tamkin2020_sizes import t1, t2
+from whichlayers.analysis.claims.tamkin2020_training import t6, t7
 from whichlayers.results.frames import finished, load_points
 from whichlayers.trial import Point, Training
 
@@ -237,23 +239,39 @@ def layers(trials):
     return single_layer(("SST-2", "CoLA"), trials=trials, depth=DEPTH)
 
 
+def first_matters_on_cola(row):
+    return 0.9 - 0.1 * (row.x == 1 and row.task == "CoLA")
+
+
 def test_t5_needs_equivalence_and_not_just_a_large_p(study):
     points = study(layers, 5)
-    first_matters = lambda row: 0.9 - 0.1 * (row.x == 1)  # noqa: E731
-    holding = t5(with_values(points, first_matters, 0.002), THRESHOLDS)
+    holding = t5(with_values(points, first_matters_on_cola, 0.002), THRESHOLDS)
     assert holding.verdict == HOLDS
-    assert "the first layer matters (−10." in holding.details
-    noisy = t5(with_values(points, first_matters, 0.02), THRESHOLDS)
+    assert [test.about for test in holding.tests][2] == "CoLA: layer 1"
+    assert holding.tests[2].effect == pytest.approx(-0.1, abs=0.01)
+    noisy = t5(with_values(points, first_matters_on_cola, 0.02), THRESHOLDS)
     assert noisy.verdict == UNDECIDED
     assert noisy.needed is None or noisy.needed > 5
-    assert t5(with_values(points, lambda row: 0.9 - 0.05 * (row.x == 4), 0.002), THRESHOLDS).verdict == FAILS
-    assert t5(with_values(points, first_matters, 0.02), ClaimThresholds(margin=0.2)).verdict == HOLDS
+    worse_layer = lambda row: first_matters_on_cola(row) - 0.05 * (row.x == 4)  # noqa: E731
+    assert t5(with_values(points, worse_layer, 0.002), THRESHOLDS).verdict == FAILS
+    wide = t5(with_values(points, first_matters_on_cola, 0.02), ClaimThresholds(margin=0.09))
+    assert wide.verdict == HOLDS
     assert t5(study(layers, 1), THRESHOLDS).verdict == UNDECIDED
+
+
+def test_t5_expects_the_first_layer_to_matter_on_cola_alone(study):
+    points = study(layers, 5)
+    on_both = t5(with_values(points, lambda row: 0.9 - 0.1 * (row.x == 1), 0.002), THRESHOLDS)
+    assert (on_both.verdict, on_both.about) == (FAILS, "SST-2: layer 1, of 6 tested")
+    on_neither = t5(with_values(points, lambda row: 0.9, 0.002), THRESHOLDS)
+    assert (on_neither.verdict, on_neither.about) == (FAILS, "CoLA: layer 1")
 
 
 def test_t5_rarely_holds_if_a_layer_costs_the_margin(study):
     assert (
-        fraction_with_verdict(HOLDS, t5, study(layers, 5), lambda row: 0.9 - 0.01 * (row.x == 3), 0.003)
+        fraction_with_verdict(
+            HOLDS, t5, study(layers, 5), lambda row: first_matters_on_cola(row) - 0.01 * (row.x == 3), 0.003
+        )
         <= 1 / 8
     )
 
@@ -358,7 +376,7 @@ def test_untested_claims_of_a_small_study_say_what_to_run(tmp_path):
 def test_p_values_are_adjusted_within_a_claim_and_every_test_is_in_the_table(study):
     points = with_values(study(two_sizes, 4), early_with_more_data, 0.05)
     found = evaluate_claims(points)
-    assert found[0].p == max(test.p_adjusted for test in found[0].tests) or found[0].verdict != HOLDS
+    assert found[0].p == max(test.p for test in found[0].tests) or found[0].verdict == FAILS
     table = as_table(found)
     assert (table.claim == "T1").sum() == 4
     known = table.dropna(subset=["p"])
@@ -374,15 +392,16 @@ def test_no_claim_holds_if_all_values_are_equal(study):
 
 
 def test_an_undecided_claim_needs_more_trials_than_there_are():
-    tests = [ClaimTest("a", "r", 0.1, -0.1, 0.3, p=0.2, p_against=0.3, n=5, needed=2)]
-    assert evaluate_claim("X", "text", tests, THRESHOLDS).needed == 6
+    tests = [ClaimTest("a", "r", 0.1, -0.1, 0.3, p=0.2, p_against=0.3, n=5, power=lambda n, alpha: 1.0)]
+    found = evaluate_claim("X", "text", tests, THRESHOLDS)
+    assert (found.needed, found.tests[0].needed) == (6, 2)
 
 
 def test_a_significant_effect_that_is_small_is_named():
     tests = [ClaimTest("a", "accuracy", 0.002, 0.001, 0.003, p=1e-4, p_against=1e-4, n=50)]
     found = evaluate_claim("X", "text", tests, THRESHOLDS)
-    assert found.verdict == HOLDS
-    assert "significant, but too small to matter: a" in found.details
+    assert found.verdict == found.tests[0].verdict == "below the margin"
+    assert "present, but smaller than the margin: a" in found.details
 
 
 def test_scaled_movement_goes_from_0_to_1_in_every_trial():

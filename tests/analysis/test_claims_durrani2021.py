@@ -52,7 +52,7 @@ def test_d1_fails_if_lower_layers_lose_accuracy_too(study):
     points.loc[after, "value"] -= 0.1
     found = d1(points, THRESHOLDS)
     assert found.verdict == FAILS
-    assert "lower half" in found.about
+    assert "lower third" in found.about
 
 
 def test_d2_measures_the_shift_of_the_mean_layer(study):
@@ -69,11 +69,11 @@ def test_d3_compares_top_and_bottom_and_the_families(study):
     assert alone.verdict == HOLDS
     assert alone.effect == pytest.approx(-0.3, abs=0.02)
     assert len(alone.tests) == 1
-    both = study(models=("bert-base-uncased", "roberta-base"))
+    both = study(models=("bert-base-uncased", "roberta-base"), sd=0.002)
     assert d3(both, THRESHOLDS).verdict != HOLDS  # RoBERTa loses no more than BERT
     spared = both.copy()
     lost = (spared["neurons"] == "bottom") & (spared["finetuned_on"] != "") & (spared["family"] == "bert")
-    spared.loc[lost, "value"] += 0.25
+    spared.loc[lost, "value"] += 0.3
     found = d3(spared, THRESHOLDS)
     assert found.verdict == HOLDS
     assert any("against BERT's" in test.about for test in found.tests)

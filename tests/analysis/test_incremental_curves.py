@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
-from synthetic_results import incremental, localized, permutation, write_results
+from synthetic_results import incremental, localized, write_results
 
-from whichlayers.analysis.baseline_differences import differences_from_baseline, permutation_effect
+from whichlayers.analysis.baseline_differences import differences_from_baseline
 from whichlayers.analysis.incremental_curves import (
     curves,
     early_gain_fractions,
@@ -70,7 +69,8 @@ def test_fraction_of_gain_uses_the_seeds_that_all_three_k_have(tmp_path):
     def score(p):
         if p.x == 2 and p.trial.seed == 0:
             return None
-        return {0: 0.5, 2: 0.72, 4: 0.8}[int(p.x)] + (0.0, 0.2, 0.201)[p.trial.seed]
+        varies = 0.002 * (p.x == 4) * p.trial.seed  # a gain without variance is not significant
+        return {0: 0.5, 2: 0.72, 4: 0.8}[int(p.x)] + varies + (0.0, 0.2, 0.201)[p.trial.seed]
 
     points = read(tmp_path, incremental(depth=4, ks=(0, 2, 4)), score)
     (curve,) = curves(points)
@@ -104,31 +104,6 @@ def test_blocks_are_compared_with_the_baseline_by_seed(tmp_path):
     assert cost.to_dict() == pytest.approx({1: -0.1, 2: -0.2, 3: -0.3}, abs=1e-3)
     gained = differences_from_baseline(points, "none pretrained").query("condition == 'block preserved'")
     assert gained["mean"].min() > 0.09
-
-
-def test_a_permutation_counts_once_however_many_seeds_it_has(tmp_path):
-    def score(p):
-        return 0.9 + 0.002 * p.trial.seed if p.condition == "all pretrained" else 0.6 + 0.01 * p.x
-
-    points = read(tmp_path, permutation(permutations=5, trials=3, depth=4), score)
-    effect = permutation_effect(points)
-    permuted, baseline = [0.61, 0.62, 0.63, 0.64, 0.65], [0.9, 0.902, 0.904]
-    expected = stats.ttest_ind(permuted, baseline, equal_var=False).confidence_interval()
-    assert (effect.n, effect.mean) == (5, pytest.approx(0.63 - 0.902))
-    assert (effect.low, effect.high) == pytest.approx((expected.low, expected.high))
-    assert permutation_effect(points[points.condition == "permuted"]) is None
-
-
-def test_a_noisy_baseline_widens_the_interval_of_the_permutation_effect(tmp_path):
-    def score(p):
-        return (0.62, 0.7, 0.66)[p.trial.seed] if p.condition == "all pretrained" else 0.6 + 0.01 * p.x
-
-    points = read(tmp_path, permutation(permutations=5, trials=3, depth=4), score)
-    effect = permutation_effect(points)
-    assert effect.mean == pytest.approx(-0.03)
-    assert effect.low < 0 < effect.high
-    one_trial = points[(points.condition == "permuted") | (points.seed == 0)]
-    assert permutation_effect(one_trial) is None
 
 
 def test_early_gain_fraction_is_the_ratio_of_means():

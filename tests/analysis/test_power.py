@@ -13,13 +13,15 @@ from statsmodels.stats.power import TTestPower
 
 from whichlayers.analysis.power import (
     equivalence_power,
+    interaction_power,
+    mean_power,
     minutes_per_added_trial,
     power_estimates,
     t_test_power,
-    trials_for_equivalence,
-    trials_for_interaction,
-    trials_for_t_test,
-    trials_for_two_sample_test,
+    tost_power,
+    trials_for,
+    welch_power,
+    yekutieli_level,
 )
 from whichlayers.study.study_file import Study
 
@@ -56,7 +58,8 @@ def test_needed_trials_agree_with_statsmodels(difference):
     found = power_estimates(points(12, 0.02), difference)
     assert [c.about for c in found] == ["k = 1 against 0", "k = 2 against 1"]
     for c in found:
-        solved = TTestPower().solve_power(effect_size=difference / c.sd, alpha=0.05, power=0.8)
+        level = 0.05 / (2 * (1 + 1 / 2))  # Benjamini-Yekutieli, two comparisons
+        solved = TTestPower().solve_power(effect_size=difference / c.sd, alpha=level, power=0.8)
         assert c.needed == pytest.approx(max(2, math.ceil(solved)), abs=1)
         assert c.additional == max(0, c.needed - 12)
     assert [c.minutes_per_trial for c in found] == [3.0, 5.0]
@@ -65,7 +68,8 @@ def test_needed_trials_agree_with_statsmodels(difference):
 def test_needed_trials_have_80_percent_power():
     (c, _) = power_estimates(points(30, 0.02), 0.01)
     samples = np.random.default_rng(1).normal(0.01, c.sd, (20_000, c.needed))
-    assert np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05) == pytest.approx(0.8, abs=0.03)
+    level = yekutieli_level(0.05, 2)
+    assert np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue < level) == pytest.approx(0.8, abs=0.03)
 
 
 def test_other_experiments_are_compared_with_all_pretrained():
@@ -114,21 +118,21 @@ def test_a_study_with_more_trials_keeps_the_seeds_that_it_has():
 
 
 def test_trials_for_t_test_have_the_promised_power():
-    n = trials_for_t_test(0.01, 0.012)
+    n = trials_for(mean_power(0.01, 0.012))
     samples = [0.01 + np.random.default_rng(seed).normal(0, 0.012, n) for seed in range(500)]
     rejected = np.mean([stats.ttest_1samp(sample, 0).pvalue < 0.05 for sample in samples])
     assert rejected == pytest.approx(0.82, abs=0.07)
-    assert trials_for_t_test(1.0, 0.01) == 2
-    assert trials_for_two_sample_test(0.01, 0.02) > trials_for_t_test(0.01, 0.02)
-    assert trials_for_equivalence(0.002, 0.005, 0.01) < 10
-    assert trials_for_equivalence(0.02, 0.005, 0.01) is None
-    assert trials_for_t_test(0.0, 0.01) is None
-    assert trials_for_t_test(1e-6, 1.0) is None  # more than MAX_TRIALS
+    assert trials_for(mean_power(1.0, 0.01)) == 2
+    assert trials_for(welch_power(0.01, (0.02**2, 0.02**2))) > trials_for(mean_power(0.01, 0.02))
+    assert trials_for(tost_power(0.002, 0.005, 0.01)) < 10
+    assert trials_for(tost_power(0.02, 0.005, 0.01)) is None
+    assert trials_for(mean_power(0.0, 0.01)) is None
+    assert trials_for(mean_power(1e-6, 1.0)) is None  # more than MAX_TRIALS
 
 
 @pytest.mark.parametrize(("effect", "needed"), [(4.0, 3), (2.0, 5), (1.0, 10), (0.5, 34), (0.2, 199)])
 def test_trials_for_t_test_are_those_of_the_noncentral_t_distribution(effect, needed):
-    assert trials_for_t_test(effect, 1.0) == needed
+    assert trials_for(mean_power(effect, 1.0)) == needed
     for n, enough in ((needed, True), (needed - 1, False)):  # simulated
         rng = np.random.default_rng(n)
         t = (rng.normal(size=200_000) + effect * math.sqrt(n)) / np.sqrt(
@@ -159,12 +163,12 @@ def test_power_of_equivalence_tests_agrees_with_simulation(mean, sd, n):
 
 
 def test_equivalence_at_zero_needs_more_trials_than_one_of_its_tests():
-    one_sided = trials_for_t_test(1.0, 2.0, alternative="larger")
-    assert trials_for_equivalence(0.0, 2.0, 1.0) > one_sided
-    assert trials_for_equivalence(0.9, 2.0, 1.0) == trials_for_t_test(0.1, 2.0, alternative="larger")
+    one_sided = trials_for(mean_power(1.0, 2.0, two_sided=False))
+    assert trials_for(tost_power(0.0, 2.0, 1.0)) > one_sided
+    assert trials_for(tost_power(0.9, 2.0, 1.0)) == trials_for(mean_power(0.1, 2.0, two_sided=False))
 
 
 def test_trials_for_an_interaction_fall_with_its_size():
-    few, many = trials_for_interaction(10.0, 6, 3, 24), trials_for_interaction(2.0, 6, 3, 24)
+    few, many = trials_for(interaction_power(10.0, 6, 3, 24)), trials_for(interaction_power(2.0, 6, 3, 24))
     assert 3 < few < many
-    assert trials_for_interaction(0.0, 6, 3, 24) is None
+    assert trials_for(interaction_power(0.0, 6, 3, 24)) is None

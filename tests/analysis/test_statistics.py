@@ -17,8 +17,8 @@ from whichlayers.analysis.correlations import (
     single_trial_sd,
     task_correlations,
 )
-from whichlayers.analysis.equivalence import equivalence_test, non_superiority_test
 from whichlayers.analysis.interaction import interaction_test
+from whichlayers.analysis.intervals import equivalence_test, non_superiority_test
 
 
 def noise(seed, *shape, sd=0.01):
@@ -116,7 +116,22 @@ def test_interaction_agrees_with_a_split_plot_anova_if_noise_is_equal():
         smf.ols("value ~ C(unit) + C(x)", both).fit(),
         smf.ols("value ~ C(unit) + C(x) + C(x):C(group)", both).fit(),
     )
-    assert interaction_test(both, "group").p == pytest.approx(table["Pr(>F)"].iloc[1])
+    found = interaction_test(both, "group")
+    df, df_denom = table["df_diff"].iloc[1], table["df_resid"].iloc[1]
+    assert (found.f, found.df, found.df_denom) == pytest.approx(
+        (table["F"].iloc[1], found.epsilon * df, found.epsilon * df_denom)
+    )
+    assert found.p == pytest.approx(stats.f.sf(found.f, found.epsilon * df, found.epsilon * df_denom))
+    assert found.epsilon == pytest.approx(epsilon_by_hand([both[both.group == g] for g in (0, 1)]))
+
+
+def epsilon_by_hand(groups):
+    """Greenhouse and Geisser's epsilon from the elements of the pooled covariance (Winer 1971, p. 523)."""
+    tables = [g.pivot(index="seed", columns="x", values="value").to_numpy() for g in groups]
+    s = sum((len(t) - 1) * np.cov(t.T) for t in tables) / sum(len(t) - 1 for t in tables)
+    k = len(s)
+    numerator = k**2 * (np.diag(s).mean() - s.mean()) ** 2
+    return numerator / ((k - 1) * ((s**2).sum() - 2 * k * (s.mean(axis=1) ** 2).sum() + k**2 * s.mean() ** 2))
 
 
 def test_interaction_agrees_with_a_regression_with_an_indicator_for_every_unit():
@@ -141,9 +156,10 @@ def test_interaction_agrees_with_a_regression_with_an_indicator_for_every_unit()
     full = sm.WLS(frame.value.to_numpy(), design(frame, unit, cells), weights).fit()
     f, _, df = full.compare_f_test(plain)
     found = interaction_test(frame, "group")
-    assert (found.f, found.df) == pytest.approx((f, df))
-    assert found.p == pytest.approx(stats.f.sf(f, df, found.df_denom))
-    assert 20 < found.df_denom < full.df_resid  # between the df of the noisiest group and of all groups
+    assert (found.f, found.df) == pytest.approx((f, found.epsilon * df))
+    assert found.p == pytest.approx(stats.f.sf(f, found.df, found.df_denom))
+    # between the df of the noisiest group and of all groups
+    assert 20 < found.df_denom / found.epsilon < full.df_resid
 
 
 def test_interaction_of_groups_with_unequal_noise_keeps_its_level_and_effect_size():

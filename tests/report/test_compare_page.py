@@ -21,9 +21,11 @@ NAME = "<b>second</b>"
 def two(tmp_path, monkeypatch):
     study_points = incremental(("SST-2", "CoLA"), (500, 5000), 4) + permutation(trials=3) + localized()
     write_results(tmp_path / "one", study_points, lifelike(6), name="first")
-    write_results(
-        tmp_path / "two", study_points[: len(study_points) - 3], lambda p: lifelike(6)(p) + 0.01, name=NAME
-    )
+
+    def higher(p):
+        return lifelike(6)(p) + 0.01 + 1e-9 * p.trial.seed  # equal differences would not be significant
+
+    write_results(tmp_path / "two", study_points[: len(study_points) - 3], higher, name=NAME)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

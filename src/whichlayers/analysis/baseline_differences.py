@@ -1,16 +1,10 @@
-"""Differences between re-initialized, permuted or pruned models and the baselines of their experiment."""
+"""Differences between re-initialized or pruned models and the baselines of their experiment, paired by seed."""
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from whichlayers.analysis.intervals import (
-    WelchDifference,
-    benjamini_yekutieli,
-    paired_difference,
-    welch_difference,
-)
+from whichlayers.analysis.intervals import benjamini_yekutieli, paired_difference
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
 from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED
@@ -45,17 +39,3 @@ def differences_from_baseline(points: pd.DataFrame, baseline: str = ALL_PRETRAIN
         frames.append(table)
     nonempty = [frame for frame in frames if not frame.empty]
     return pd.concat(nonempty, ignore_index=True) if nonempty else frames[0] if frames else pd.DataFrame()
-
-
-def permutation_effect(rows: pd.DataFrame, baseline: str = ALL_PRETRAINED) -> WelchDifference | None:
-    """Mean over permutations minus the mean of the baseline, for one curve of the permutation experiment.
-
-    The two samples are the permutations (one mean each) and the trials of the baseline; the interval includes the
-    uncertainty of both. None with fewer than two permutations or fewer than two baseline trials.
-    """
-    return welch_difference(permutation_means(rows), rows[rows["condition"] == baseline]["value"].to_numpy())
-
-
-def permutation_means(rows: pd.DataFrame) -> np.ndarray:
-    """Mean over seeds of each permutation in one curve: (permutations,). Permutations are the random sample."""
-    return rows[~rows["condition"].isin(BASELINES)].groupby("x")["value"].mean().to_numpy()

@@ -15,6 +15,8 @@ import pandas as pd
 from scipy import stats
 
 from whichlayers.analysis.baseline_differences import BASELINES
+from whichlayers.analysis.interaction import greenhouse_geisser
+from whichlayers.analysis.intervals import ROUNDING
 from whichlayers.results.frame_utils import each_group
 
 N_RESAMPLES = 9_999
@@ -36,7 +38,11 @@ class Correlation:
 
 @dataclass(frozen=True)
 class CurveCorrelation:
-    """Pearson's r of two mean curves over layers; the interval is over trials, with the layers fixed."""
+    """Pearson's r of two mean curves over layers; the interval is over trials, with the layers fixed.
+
+    Noise alone keeps r below 1: if one curve is a linear function of the other, r is about `reliability`, and
+    r / reliability is about 1.
+    """
 
     r: float
     low: float
@@ -44,6 +50,21 @@ class CurveCorrelation:
     resampled: np.ndarray  # (N_RESAMPLES,) bootstrap values of r; empty with a single trial
     n: int  # trials of the curve that has fewer
     layers: int  # layers that both curves have
+    # √(reliability of one mean curve · that of the other); NaN with a single trial, or if noise hides a curve
+    reliability: float = math.nan
+    misfit: Misfit | None = (
+        None  # whether one curve is a linear function of the other; None with a single trial
+    )
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """F test of the hypothesis that two curves are linear functions of each other, up to noise."""
+
+    f: float
+    df: float  # both degrees of freedom are multiplied by Greenhouse and Geisser's epsilon
+    df_denom: float
+    p: float
 
 
 def correlate(a: pd.Series, b: pd.Series, ranks: bool = False) -> Correlation | None:
@@ -117,7 +138,35 @@ def curve_correlation(
     means = [_bootstrap_means(table, rng) for table in complete]
     resampled = _pearson(means[0], means[1])
     low, high = expanded_percentile_interval(resampled, n, level, is_correlation=True)
-    return CurveCorrelation(r, low, high, resampled, n, len(shared))
+    return CurveCorrelation(r, low, high, resampled, n, len(shared), *_reliability_and_misfit(*complete))
+
+
+def _reliability_and_misfit(a: np.ndarray, b: np.ndarray) -> tuple[float, Misfit | None]:
+    """Reliability and misfit of the mean curves of two tables (seeds, layers), as in `CurveCorrelation`.
+
+    The reliability of a mean curve is 1 - (noise of the mean) / (variance over layers), with the noise estimated from
+    the interaction of seed and layer: Cronbach's alpha, with seeds as items. The misfit is the sum of squared
+    distances from the best line through the points (a, b), one per layer, in units of the noise of each mean curve: a
+    functional relationship with errors in both variables (Anderson 1984). Its mean square has an F distribution, with
+    the degrees of freedom of `interaction_test`.
+    """
+    layers, scaled, reliabilities, residuals = a.shape[1], [], [], []
+    for table in (a, b):
+        centered = table - table.mean(axis=1, keepdims=True)
+        mean = centered.mean(axis=0)
+        noise = ((centered - mean) ** 2).sum() / ((len(table) - 1) * (layers - 1))  # variance of one seed
+        if not noise > ROUNDING:
+            return math.nan, None
+        error = math.sqrt(noise / len(table))
+        scaled.append(mean / error)
+        reliabilities.append(1 - error**2 / (mean @ mean / (layers - 1)))
+        residuals.append((centered - mean) / math.sqrt(noise))
+    limit = math.sqrt(reliabilities[0] * reliabilities[1]) if min(reliabilities) > 0 else math.nan
+    distance = float(np.linalg.eigvalsh(np.array(scaled) @ np.array(scaled).T)[0])
+    epsilon = greenhouse_geisser(np.concatenate(residuals))
+    f, df = distance / (layers - 2), epsilon * (layers - 2)
+    df_denom = epsilon * (layers - 1) * (len(a) + len(b) - 2)
+    return limit, Misfit(f, df, df_denom, float(stats.f.sf(f, df, df_denom)))
 
 
 def expanded_percentile_interval(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from whichlayers.analysis.intervals import (
@@ -99,17 +100,15 @@ def small_ks(depth: int) -> list[int]:
 def early_gain_fractions(curve: pd.DataFrame) -> pd.Series | None:
     """Fraction of the gain from pretraining that small k reach, linearized to one value per seed.
 
-    The estimate is the ratio of means R = mean(early) / mean(gain), where for each seed
-    early = (mean score over small k) - (score at k = 0) and gain = (score at k = depth) - (score at k = 0). Ratios of
-    single seeds vary wildly if gains are small, so each seed gets the delta-method value
-    R + (early - R · gain) / mean(gain): their mean is R, and the standard error of their mean is that of R.
+    For each seed, early = (mean score over small k) - (score at k = 0) and gain = (score at k = depth) - (score at
+    k = 0); see `fractions_of_gain`.
 
     Args:
         curve: Points of one incremental curve, with the columns seed, x, depth, value.
 
     Returns:
         One value per seed, indexed by seed; None if k = 0, k = depth or all small k are missing, if there are fewer
-        than two complete seeds, or if the 95% interval of the gain does not lie above 0.
+        than two complete seeds, or if the gain is not significant.
     """
     depth = int(curve["depth"].iloc[0])
     table = curve.pivot_table(index="seed", columns="x", values="value")
@@ -117,14 +116,39 @@ def early_gain_fractions(curve: pd.DataFrame) -> pd.Series | None:
     if not small or not {0, depth} <= set(table.columns):
         return None
     table = table[[0, *small, depth]].dropna()
-    if len(table) < 2:
+    early = table[small].mean(axis=1)
+    found = fractions_of_gain(early.to_frame(), table[0], table[depth])
+    return None if found is None else found.iloc[:, 0]
+
+
+def fractions_of_gain(scores: pd.DataFrame, none: pd.Series, every: pd.Series) -> pd.DataFrame | None:
+    """Scores as fractions of the gain from pretraining, linearized to one value per seed and column.
+
+    The estimate for a column is the ratio of means R = mean(score - none) / mean(every - none). Ratios of single seeds
+    vary wildly if gains are small, so each seed gets the delta-method value
+    R + (score - none - R · (every - none)) / mean(every - none): their mean is R, and the covariance of their means is
+    that of R over columns, including the error of the estimated gain, which all columns share.
+
+    Args:
+        scores: (seeds, columns), indexed by seed; may have missing values.
+        none: Score without pretrained layers, indexed by seed.
+        every: Score with all layers pretrained, indexed by seed.
+
+    Returns:
+        A frame like `scores`, of the seeds that have both baselines; None if there are fewer than two, or if the gain
+        is not significant and positive.
+    """
+    both = pd.concat([none.rename("none"), every.rename("every")], axis=1, join="inner").dropna()
+    seeds = scores.index.intersection(both.index)
+    if len(seeds) < 2:
         return None
-    gain = table[depth] - table[0]
-    early = table[small].mean(axis=1) - table[0]
-    if not t_interval(gain).low > 0:
+    base, gain = both.loc[seeds, "none"], both.loc[seeds, "every"] - both.loc[seeds, "none"]
+    i = t_interval(gain)
+    if not (i.significant and i.mean > 0):
         return None
-    ratio = early.mean() / gain.mean()
-    return ratio + (early - ratio * gain) / gain.mean()
+    above = scores.loc[seeds].sub(base, axis=0)
+    ratio = above.mean() / i.mean
+    return ratio + (above - np.outer(gain, ratio)) / i.mean
 
 
 def _curve(rows: pd.DataFrame) -> Curve:
@@ -133,7 +157,7 @@ def _curve(rows: pd.DataFrame) -> Curve:
     depth = int(first["depth"])
     gain = paired_difference(by_k[depth], by_k[0]) if {0, depth} <= set(by_k) else None
     enough = []
-    if gain and gain.low > 0:
+    if gain and gain.significant and gain.mean > 0:
         enough = [k for k in sorted(by_k) if k > 0 and _fraction_of_gain(by_k, k, depth) >= GAIN_FRACTION]
     reaches = enough[0] if enough else None
     falls_back = tuple(k for k in sorted(by_k) if reaches is not None and k > reaches and k not in enough)

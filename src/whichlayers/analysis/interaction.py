@@ -3,9 +3,14 @@
 Trials of one group and seed share examples, order and head, so each (group, seed) is a unit with its own mean. The
 test is a split-plot analysis of variance: weighted least squares of value ~ unit + x + x:group, where each group is
 weighted by the inverse of its residual variance, since small training sets give noisier scores. F compares the models
-with and without x:group; its denominator degrees of freedom are Satterthwaite's. Noise is assumed to be about equal
-at every x within a group. (Sandwich covariances are no alternative: with three trials per cell they rest on two
-degrees of freedom each and reject far too often.)
+with and without x:group; its denominator degrees of freedom are Satterthwaite's. (Sandwich covariances are no
+alternative: with three trials per cell they rest on two degrees of freedom each and reject far too often.)
+
+Scores at neighboring x are correlated, which violates the sphericity that the F distribution assumes: without a
+correction the test rejects 10 to 21% of true null hypotheses at a nominal 5%. Both degrees of freedom are therefore
+multiplied by the Greenhouse-Geisser epsilon of the residuals, pooled over groups with the weights of the fit. With the
+noise of results/ and 3 to 50 trials per group this rejects 1.0 to 5.2%; the Huynh-Feldt epsilon, which corrects the
+downward bias of Greenhouse and Geisser's, rejects up to 10% with three trials and is not used.
 
 The effect size is the root mean square of the interaction in units of the metric, with the interval that follows from
 the noncentral F distribution (Steiger 2004).
@@ -31,8 +36,8 @@ class Interaction:
     """Result of `interaction_test`."""
 
     f: float
-    df: float  # numerator degrees of freedom
-    df_denom: float  # Satterthwaite's
+    df: float  # numerator degrees of freedom, multiplied by epsilon
+    df_denom: float  # Satterthwaite's, multiplied by epsilon
     p: float
     effect: float  # root mean square over all (group, x) with equal weights; 0 if F <= 1
     low: float  # confidence interval of the effect
@@ -41,6 +46,7 @@ class Interaction:
     scale: float  # effect² = noncentrality · scale
     n: int  # units in the smallest group
     cells: int  # (group, x) pairs
+    epsilon: float  # Greenhouse and Geisser's: 1 for spherical noise, 1 / (number of x - 1) at least
 
     def p_smaller_than(self, effect: float) -> float:
         """One-sided p value for the root mean square of the interaction being below `effect`."""
@@ -80,7 +86,7 @@ def interaction_test(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> In
     weights = 1 / np.clip(variances, smallest, None)[group_index]
     reduced = _fit(value, unit, x_index, weights)
     full = _fit(value, unit, x_index + group_index * len(shared), weights, cells_per_group=len(shared))
-    df = reduced.df_resid - full.df_resid
+    df = float(reduced.df_resid - full.df_resid)
     if df < 1 or full.df_resid < 2:
         return None
     noise = full.sum_of_squares / full.df_resid
@@ -88,16 +94,20 @@ def interaction_test(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> In
         return None
     f = max(0.0, (reduced.sum_of_squares - full.sum_of_squares) / df / noise)
     sizes = [rows.loc[rows[group] == g, "seed"].nunique() for g in groups]
-    df_denom = _satterthwaite_df(np.divide(variances, sizes), [fit.df_resid for fit in fits])
+    residuals = np.zeros((unit.max() + 1, len(shared)))  # (units, x); missing cells count as 0
+    residuals[unit, x_index] = full.residuals
+    epsilon = greenhouse_geisser(residuals)
+    df = epsilon * df
+    df_denom = epsilon * _satterthwaite_df(np.divide(variances, sizes), [fit.df_resid for fit in fits])
     low, high = confint_noncentrality(f, (df, df_denom), alpha=alpha)
     noncentrality = max(0.0, (f - 1) * df)
-    scale = noise * _mean_square_ratio(value, unit, x_index, group_index, weights)
+    scale = noise / epsilon * _mean_square_ratio(value, unit, x_index, group_index, weights)
     effect, effect_low, effect_high = (
         math.sqrt(max(0.0, float(x)) * scale) for x in (noncentrality, low, high)
     )
     return Interaction(
         f=float(f),
-        df=float(df),
+        df=df,
         df_denom=df_denom,
         p=float(stats.f.sf(f, df, df_denom)),
         effect=effect,
@@ -107,6 +117,7 @@ def interaction_test(frame: pd.DataFrame, group: str, alpha: float = 0.05) -> In
         scale=float(scale),
         n=min(sizes),
         cells=len(shared) * len(groups),
+        epsilon=epsilon,
     )
 
 
@@ -134,6 +145,7 @@ def _mean_square_ratio(
 class _Fit(NamedTuple):
     sum_of_squares: float  # weighted residual sum of squares
     df_resid: int
+    residuals: np.ndarray  # (rows,) weighted
 
 
 def _fit(
@@ -159,7 +171,16 @@ def _fit(
     y, design = centered[:, 0], centered[:, 1:]
     solution, _, rank, _ = np.linalg.lstsq(design, y, rcond=1e-10)
     residuals = y - design @ solution
-    return _Fit(float(residuals @ residuals), len(value) - int((counts > 0).sum()) - int(rank))
+    return _Fit(float(residuals @ residuals), len(value) - int((counts > 0).sum()) - int(rank), residuals)
+
+
+def greenhouse_geisser(residuals: np.ndarray) -> float:
+    """Greenhouse and Geisser's epsilon of the covariance S over x: (tr S)² / ((number of x - 1) · tr S²).
+
+    `residuals` (units, x) have mean zero in each unit, so that S is the covariance of contrasts.
+    """
+    covariance = residuals.T @ residuals
+    return float(np.trace(covariance) ** 2 / ((len(covariance) - 1) * (covariance**2).sum()))
 
 
 def _satterthwaite_df(variances: np.ndarray, df: Sequence[int]) -> float:

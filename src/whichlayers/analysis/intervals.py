@@ -1,8 +1,16 @@
-"""Confidence intervals of means, paired and unpaired differences, and adjusted p values.
+"""Confidence intervals and t tests of means, paired and unpaired differences; equivalence tests; adjusted p values.
 
 A two-sided t interval is `mean ± t(0.975, n - 1) · sd / √n`, where `sd` is the sample standard deviation (divisor
 n - 1). The code published with Tamkin et al. (2020) uses `2.667 · sd / √n` with divisor n instead, whatever n is; at
 n = 3 that interval covers the mean in 84% of samples, not in 95% (see tests/analysis/test_intervals.py).
+
+One rule for samples without variance, in all tests: metrics are discrete, so two or three equal values occur by
+chance. Values that differ by rounding error alone (`ROUNDING`) count as equal; then `sd` is exactly 0, p values are
+NaN, and nothing is significant.
+
+A difference that is not significantly different from zero may still be large if there are few trials. Two one-sided
+tests (TOST, Schuirmann 1987) show that a difference is small: at significance level alpha, TOST is significant exactly
+if the 1 - 2·alpha confidence interval (90% at 5%) is within ±margin.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ import pandas as pd
 from scipy import special, stats
 
 LEVEL = 0.95
+ROUNDING = 1e-12  # metrics are of order 1
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,11 @@ class Interval:
     def half_width(self) -> float:
         return (self.high - self.low) / 2
 
+    @property
+    def significant(self) -> bool:
+        """Whether the confidence interval excludes zero; False without variance."""
+        return self.n > 1 and self.sd > 0 and (self.low > 0 or self.high < 0)
+
 
 @dataclass(frozen=True)
 class PairedDifference(Interval):
@@ -41,14 +55,6 @@ class PairedDifference(Interval):
     """
 
     p: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether the confidence interval excludes zero.
-
-        False if all differences are equal: metrics are discrete, so two or three equal differences occur by chance.
-        """
-        return self.n > 1 and self.sd > 0 and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,8 @@ class WelchDifference(Interval):
 
     standard_error: float
     df: float  # Welch-Satterthwaite degrees of freedom
+    p: float  # two-sided; NaN if neither sample has variance
+    variances: tuple[float, float]  # of a and of b
 
 
 def t_interval(values: Sequence[float] | np.ndarray | pd.Series, level: float = LEVEL) -> Interval:
@@ -67,11 +75,10 @@ def t_interval(values: Sequence[float] | np.ndarray | pd.Series, level: float = 
     x = np.asarray(values, dtype=float)
     if x.size == 0:
         raise ValueError("an interval needs at least one value")
-    # fsum and ptp: equal values get exactly that mean and a standard deviation of exactly 0, without rounding error
-    mean = float(x[0]) if np.ptp(x) == 0 else math.fsum(x) / x.size
+    mean = float(x[0]) if np.ptp(x) == 0 else math.fsum(x) / x.size  # equal values have exactly that mean
     if x.size == 1:
         return Interval(mean, math.nan, math.nan, math.nan, 1)
-    sd = 0.0 if np.ptp(x) == 0 else float(np.std(x, ddof=1))
+    sd = math.sqrt(_variance(x))
     half = float(special.stdtrit(x.size - 1, (1 + level) / 2)) * sd / math.sqrt(x.size)
     return Interval(mean, mean - half, mean + half, sd, int(x.size))
 
@@ -124,11 +131,79 @@ def welch_difference(a: np.ndarray, b: np.ndarray, level: float = LEVEL) -> Welc
     """
     if min(len(a), len(b)) < 2:
         return None
-    mean, variances = float(a.mean() - b.mean()), (float(a.var(ddof=1)), float(b.var(ddof=1)))
-    error, sd = math.sqrt(variances[0] / len(a) + variances[1] / len(b)), math.sqrt(sum(variances) / 2)
-    df = float(stats.ttest_ind(a, b, equal_var=False).df) if error else float(len(a) + len(b) - 2)
+    variances = (_variance(a), _variance(b))
+    mean, parts = float(a.mean() - b.mean()), (variances[0] / len(a), variances[1] / len(b))
+    error, sd = math.sqrt(sum(parts)), math.sqrt(sum(variances) / 2)
+    if error == 0:
+        return WelchDifference(
+            mean, mean, mean, 0.0, len(a), 0.0, float(len(a) + len(b) - 2), math.nan, variances
+        )
+    df = sum(parts) ** 2 / (parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1))
     half = float(special.stdtrit(df, (1 + level) / 2)) * error
-    return WelchDifference(mean, mean - half, mean + half, sd, len(a), error, df)
+    p = float(2 * special.stdtr(df, -abs(mean) / error))
+    return WelchDifference(mean, mean - half, mean + half, sd, len(a), error, df, p, variances)
+
+
+def _variance(x: np.ndarray) -> float:
+    """Sample variance of x (n,), n >= 2; exactly 0 if the values differ by rounding error alone."""
+    return 0.0 if np.ptp(x) <= ROUNDING else float(np.var(x, ddof=1))
+
+
+@dataclass(frozen=True)
+class EquivalenceResult:
+    """A mean difference tested against an equivalence margin; p values are NaN without variance."""
+
+    mean: float
+    low: float  # confidence interval at level 1 - 2·alpha: 90% for tests at 5%
+    high: float
+    sd: float
+    n: int
+    p_within: float  # small if the difference is within the margin
+    p_beyond: float  # small if it is beyond the margin
+
+
+def equivalence_test(differences: np.ndarray, margin: float, alpha: float = 0.05) -> EquivalenceResult:
+    """TOST of |mean| < margin on `differences` (n,), and the opposite test of |mean| > margin (two-sided)."""
+    i = t_interval(differences, 1 - 2 * alpha)
+    p_within = max(mean_p_below(i, margin), mean_p_above(i, -margin))  # both NaN without variance
+    p_beyond = two_sided(min(mean_p_above(i, margin), mean_p_below(i, -margin)))
+    return EquivalenceResult(i.mean, i.low, i.high, i.sd, i.n, p_within, p_beyond)
+
+
+def non_superiority_test(differences: np.ndarray, margin: float, alpha: float = 0.05) -> EquivalenceResult:
+    """One-sided t tests of mean < margin, and of the opposite mean > margin, on `differences` (n,).
+
+    Used for "does not help", which a negative difference of any size satisfies.
+    """
+    i = t_interval(differences, 1 - 2 * alpha)
+    return EquivalenceResult(
+        i.mean, i.low, i.high, i.sd, i.n, mean_p_below(i, margin), mean_p_above(i, margin)
+    )
+
+
+def mean_p_below(i: Interval, threshold: float) -> float:
+    """One-sided p value of the one-sample t test for the true mean being below `threshold`."""
+    return p_below(i.mean, i.sd / math.sqrt(i.n), i.n - 1, threshold)
+
+
+def mean_p_above(i: Interval, threshold: float) -> float:
+    """One-sided p value of the one-sample t test for the true mean being above `threshold`."""
+    return p_below(-i.mean, i.sd / math.sqrt(i.n), i.n - 1, -threshold)
+
+
+def two_sided(p: float) -> float:
+    """Two-sided p value from a one-sided one; NaN stays NaN."""
+    return p if math.isnan(p) else min(1.0, 2 * p)
+
+
+def p_below(estimate: float, standard_error: float, df: float, threshold: float) -> float:
+    """One-sided p value for the true value being below `threshold`, from a t distributed estimate.
+
+    P(T(df) <= (estimate - threshold) / standard_error); NaN if the standard error is zero or not finite.
+    """
+    if not (math.isfinite(standard_error) and standard_error > 0 and df > 0):
+        return math.nan
+    return float(special.stdtr(df, (estimate - threshold) / standard_error))
 
 
 def benjamini_yekutieli(p: Sequence[float] | pd.Series) -> np.ndarray:

@@ -13,7 +13,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,77 +31,105 @@ MAX_TRIALS = 1000  # upper limit of the search
 NODES = 400  # of the quadrature; enough for five digits with one degree of freedom
 
 
-def trials_for_t_test(
-    effect: float, sd: float, alpha: float = 0.05, alternative: str = "two-sided"
-) -> int | None:
-    """Trials (or pairs) for a one-sample t test to detect a mean of `effect` with 80% power.
+PowerFunction = Callable[[int, float], float]  # (trials, significance level) -> power
+
+
+def trials_for(power: PowerFunction | None, alpha: float = 0.05, least: int = 2) -> int | None:
+    """Smallest number of trials, `least` or more, with 80% power at significance level `alpha`.
+
+    None if `power` is None (there is no effect, or no variance to estimate it from), or if more than `MAX_TRIALS` are
+    needed.
+    """
+    return None if power is None else _smallest_n(lambda n: power(n, alpha), least)
+
+
+def mean_power(effect: float, sd: float, two_sided: bool = True) -> PowerFunction | None:
+    """Power of a one-sample t test to detect a mean of `effect`.
 
     Args:
-        effect: The mean to detect, in the units of `sd`.
+        effect: The mean to detect, in the units of `sd`; its sign is ignored.
         sd: Standard deviation of one trial, or of one paired difference.
-        alpha: Significance level.
-        alternative: "two-sided" or "larger", as in statsmodels; the sign of `effect` is ignored.
+        two_sided: Whether the test is two-sided.
 
     Returns:
-        At least 2; None if more than `MAX_TRIALS` are needed, or if `effect` or `sd` is zero or not finite.
-    """
-    if not _is_valid(effect, sd):
-        return None
-    d, two_sided = abs(effect) / sd, alternative == "two-sided"
-    return _smallest_n(lambda n: t_test_power(d * math.sqrt(n), n - 1, alpha, two_sided), 2)
-
-
-def trials_for_two_sample_test(effect: float, sd: float, alpha: float = 0.05) -> int | None:
-    """Trials in each of two groups for a two-sided two-sample t test to detect a difference of `effect`.
-
-    `sd` is the standard deviation within the groups. Returns None as `trials_for_t_test` does.
+        None if `effect` or `sd` is zero or not finite.
     """
     if not _is_valid(effect, sd):
         return None
     d = abs(effect) / sd
-    return _smallest_n(lambda n: t_test_power(d * math.sqrt(n / 2), 2 * n - 2, alpha, two_sided=True), 2)
+    return lambda n, alpha: t_test_power(d * math.sqrt(n), n - 1, alpha, two_sided)
 
 
-def trials_for_equivalence(mean: float, sd: float, margin: float, alpha: float = 0.05) -> int | None:
-    """Trials for two one-sided t tests (TOST) to show that `mean` is within ±margin with 80% power.
+def welch_power(
+    effect: float, variances: tuple[float, float], two_sided: bool = True
+) -> PowerFunction | None:
+    """Power of Welch's t test to detect a difference of `effect`, with equally many trials in both groups.
+
+    `variances` are those within each group. None as in `mean_power`.
+    """
+    total = sum(variances)
+    if not _is_valid(effect, math.sqrt(total)):
+        return None
+    df_per_trial = total**2 / sum(v**2 for v in variances)  # Welch-Satterthwaite: 1 to 2
+    d = abs(effect) / math.sqrt(total)
+    return lambda n, alpha: t_test_power(d * math.sqrt(n), df_per_trial * (n - 1), alpha, two_sided)
+
+
+def tost_power(mean: float, sd: float, margin: float) -> PowerFunction | None:
+    """Power of two one-sided t tests (TOST), both of which must reject, to show that `mean` is within ±margin.
 
     Args:
         mean: The assumed true mean.
         sd: Standard deviation of one trial, or of one paired difference.
         margin: Equivalence margin, in the units of `sd`.
-        alpha: Significance level of each one-sided test; both must reject.
 
     Returns:
-        At least 2; None if |mean| >= margin, if more than `MAX_TRIALS` are needed, or if `sd` is zero or not finite.
+        None if |mean| >= margin, or if `sd` is zero or not finite.
     """
     if not abs(mean) < margin or not _is_valid(margin, sd):
         return None
-    return _smallest_n(lambda n: equivalence_power(mean / sd, margin / sd, n, alpha), 2)
+    return lambda n, alpha: equivalence_power(mean / sd, margin / sd, n, alpha)
 
 
-def trials_for_interaction(
-    noncentrality: float, df: float, n: int, df_denom: float, alpha: float = 0.05
-) -> int | None:
-    """Trials per cell for the F test of an interaction to be significant with 80% power.
+def interaction_power(noncentrality: float, df: float, n: int, df_denom: float) -> PowerFunction | None:
+    """Power of the F test of an interaction.
 
     Args:
         noncentrality: Estimated noncentrality of F with `n` trials; it grows in proportion to the trials.
         df: Numerator degrees of freedom, which do not change.
         n: Trials per cell so far.
         df_denom: Denominator degrees of freedom with `n` trials; they grow in proportion to trials - 1.
-        alpha: Significance level.
 
     Returns:
-        More than `n`; None if more than `MAX_TRIALS` are needed, or if there is no effect or a single trial.
+        None if there is no effect or a single trial.
     """
     if not noncentrality > 0 or n < 2:
         return None
 
-    def power(trials: int) -> float:
+    def power(trials: int, alpha: float) -> float:
         denom = df_denom * (trials - 1) / (n - 1)
         return float(stats.ncf.sf(stats.f.isf(alpha, df, denom), df, denom, noncentrality * trials / n))
 
-    return _smallest_n(power, n + 1)
+    return power
+
+
+def joint_power(powers: Sequence[PowerFunction | None]) -> PowerFunction | None:
+    """Lower bound of the power of several tests that must all be significant, whatever their dependence.
+
+    1 - Σ (1 - power), at least 0. None if one of `powers` is None, or if there are none.
+    """
+    known = [power for power in powers if power is not None]
+    if not known or len(known) < len(powers):
+        return None
+    return lambda n, alpha: max(0.0, 1 - sum(1 - power(n, alpha) for power in known))
+
+
+def yekutieli_level(alpha: float, tests: int) -> float:
+    """The level at which one of `tests` is significant after Benjamini-Yekutieli, whatever the others' p values are.
+
+    alpha / (m · (1 + 1/2 + ... + 1/m)) for m tests.
+    """
+    return alpha / (tests * sum(1 / i for i in range(1, tests + 1)))
 
 
 def _is_valid(effect: float, sd: float) -> bool:
@@ -184,10 +212,13 @@ class PowerEstimate:
 def power_estimates(points: pd.DataFrame, difference: float, alpha: float = 0.05) -> list[PowerEstimate]:
     """Trials that each paired comparison of a study needs to detect `difference` (two-sided, 80% power).
 
+    Reports adjust the p values of a curve's comparisons by Benjamini-Yekutieli. The number of trials is enough for a
+    comparison to be significant after that, even if no other comparison of the curve is.
+
     Args:
         points: Finished points, as from `finished(load_points(folder))`.
         difference: The difference to detect, in units of the metric.
-        alpha: Significance level.
+        alpha: Significance level of the adjusted p values.
 
     Returns:
         For incremental curves one estimate per pair of adjacent k, for all other experiments one per point, compared
@@ -195,8 +226,9 @@ def power_estimates(points: pd.DataFrame, difference: float, alpha: float = 0.05
     """
     found = []
     for key, rows in each_group(points, CURVE):
-        pairs = _adjacent_k(rows) if key[0] == "incremental" else _points_and_baseline(rows)
-        found += [_power_estimate(key, about, a, b, difference, alpha) for about, a, b in pairs]
+        pairs = list(_adjacent_k(rows) if key[0] == "incremental" else _points_and_baseline(rows))
+        level = yekutieli_level(alpha, len(pairs)) if pairs else alpha
+        found += [_power_estimate(key, about, a, b, difference, level) for about, a, b in pairs]
     return found
 
 
@@ -231,5 +263,5 @@ def _power_estimate(
     if d is None or d.n < 2:
         mean, n = (math.nan, 0) if d is None else (d.mean, d.n)
         return PowerEstimate(key, about, mean, math.nan, n, None, minutes)
-    needed = trials_for_t_test(difference, d.sd, alpha) if d.sd > 0 else None
+    needed = trials_for(mean_power(difference, d.sd), alpha)
     return PowerEstimate(key, about, d.mean, d.sd, d.n, needed, minutes)

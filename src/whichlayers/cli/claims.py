@@ -27,14 +27,15 @@ def claims(
         typer.Option("--format", help="Output format. json and csv list every test of every claim."),
     ] = ClaimsFormat.table,
     margin: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--margin",
             min=1e-6,
             max=1.0,
-            help="Largest difference that counts as negligible, in units of the metric.",
+            help="Largest difference that counts as negligible, in units of the metric. Default: 0.01, or half of"
+            " the standard deviation between seeds if that is more.",
         ),
-    ] = 0.01,
+    ] = None,
     tests: Annotated[
         bool, typer.Option("--tests", help="Also list the tests of each claim in the table.")
     ] = False,
@@ -53,5 +54,6 @@ def claims(
     else:
         console().print(claims_table(results, with_tests=tests))
         print_line(
-            "A claim holds if all of its tests do; p values are adjusted within the claim (Holm).", "dim"
+            "A claim holds if all of its tests do; p values of single tests are Holm-adjusted within the claim.",
+            "dim",
         )

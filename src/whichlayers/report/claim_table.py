@@ -11,22 +11,29 @@ from rich.markup import escape
 from rich.table import Table
 
 from whichlayers.analysis.claims.base import (
+    BELOW_MARGIN,
     FAILS,
     HOLDS,
     NOT_TESTED,
+    OF_GAIN,
     UNDECIDED,
     VERDICT_LABELS,
     Claim,
     ClaimTest,
     Verdict,
 )
-from whichlayers.analysis.claims.tamkin2020 import OF_GAIN
 from whichlayers.plots.display_names import effect_unit
 from whichlayers.text import format_p, format_range, format_score
 
 COEFFICIENTS = ("r", "rho")
 RMS = "rms, "
-STYLES: dict[Verdict, str] = {HOLDS: "green", FAILS: "red", UNDECIDED: "yellow", NOT_TESTED: "dim"}
+STYLES: dict[Verdict, str] = {
+    HOLDS: "green",
+    BELOW_MARGIN: "cyan",
+    FAILS: "red",
+    UNDECIDED: "yellow",
+    NOT_TESTED: "dim",
+}
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from whichlayers.analysis.baseline_differences import (
     BASELINES,
     NONE_PRETRAINED,
     differences_from_baseline,
-    permutation_effect,
 )
-from whichlayers.analysis.claims import FAILS, HOLDS, UNDECIDED, Claim
+from whichlayers.analysis.claims import BELOW_MARGIN, FAILS, HOLDS, UNDECIDED, Claim
 from whichlayers.analysis.incremental_curves import Curve, curves, incremental_steps
+from whichlayers.analysis.permutations import permutation_effect
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.plots.display_names import effect_unit, short_names, size_name
 from whichlayers.report.word_findings import WITH_FINDINGS, word_findings, word_headlines
@@ -85,6 +85,7 @@ def headlines(points: pd.DataFrame, claims: Sequence[Claim]) -> list[str]:
         sentences += _experiment_overall(points[points["experiment"] == experiment], experiment)
     verdicts = {
         HOLDS: ("holds", "hold"),
+        BELOW_MARGIN: ("is present, but below the margin", "are present, but below the margin"),
         FAILS: ("does not hold", "do not hold"),
         UNDECIDED: ("cannot be decided with these data",) * 2,
     }

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from whichlayers.analysis.claims.base import (
+    BELOW_MARGIN,
     FAILS,
     HOLDS,
     NOT_TESTED,
@@ -29,13 +30,17 @@ from whichlayers.analysis.claims.base import (
 )
 from whichlayers.analysis.claims.durrani2021 import d1, d2, d3, d4
 from whichlayers.analysis.claims.singh2020 import s1, s2
-from whichlayers.analysis.claims.tamkin2020 import t1, t2, t3, t4, t5, t6, t7
+from whichlayers.analysis.claims.tamkin2020_layers import t3, t4, t5
+from whichlayers.analysis.claims.tamkin2020_sizes import t1, t2
+from whichlayers.analysis.claims.tamkin2020_training import t6, t7
 from whichlayers.results.frames import finished, load_baseline_weight_change, load_points
 
 __all__ = [
-    "FAILS", "HOLDS", "NOT_TESTED", "UNDECIDED", "VERDICT_LABELS", "Claim", "ClaimTest", "ClaimThresholds",
-    "as_records", "as_table", "evaluate_claims", "study_claims",
+    "BELOW_MARGIN", "FAILS", "HOLDS", "NOT_TESTED", "UNDECIDED", "VERDICT_LABELS", "Claim", "ClaimTest",
+    "ClaimThresholds", "as_records", "as_table", "evaluate_claims", "study_claims",
 ]  # fmt: skip
+
+TEST_COLUMNS = [field.name for field in dataclasses.fields(ClaimTest) if field.name != "power"]
 
 
 def evaluate_claims(
@@ -63,25 +68,33 @@ def study_claims(folder: Path, thresholds: ClaimThresholds | None = None) -> lis
 
 def as_records(claims: Sequence[Claim]) -> list[dict[str, Any]]:
     """Claims as dicts for JSON; NaN and infinity become None."""
-    return [_finite(dataclasses.asdict(claim)) for claim in claims]
+    records = []
+    for claim in claims:
+        fields = {f.name: getattr(claim, f.name) for f in dataclasses.fields(claim)}
+        records.append(_finite(fields | {"tests": [_columns(test) for test in claim.tests]}))
+    return records
 
 
 def as_table(claims: Sequence[Claim]) -> pd.DataFrame:
     """Claims as the table in claims.csv: one row per test, and one row per claim that was not tested.
 
     Returns:
-        claim, claim_verdict, and the fields of `ClaimTest`.
+        claim, claim_verdict, and `TEST_COLUMNS`.
     """
     rows = []
     for claim in claims:
         for test in claim.tests or (None,):
-            fields = {} if test is None else dataclasses.asdict(test)
+            fields = {} if test is None else _columns(test)
             rows.append({"claim": claim.id, "claim_verdict": claim.verdict, **fields})
-    names = ["claim", "claim_verdict", *(field.name for field in dataclasses.fields(ClaimTest))]
+    names = ["claim", "claim_verdict", *TEST_COLUMNS]
     table = pd.DataFrame(rows, columns=names)
     table["needed"] = table["needed"].astype("Int64")
     table["n"] = table["n"].astype("Int64")
     return table
+
+
+def _columns(test: ClaimTest) -> dict[str, Any]:
+    return {name: getattr(test, name) for name in TEST_COLUMNS}
 
 
 def _finite(value: Any) -> Any:

@@ -1,11 +1,20 @@
 """Claims of the papers as statistical tests, and how the tests of a claim become one verdict.
 
 A claim is a family of tests, one per task (and per model, training size ... if a study has several). Each test has a p
-value for the claim and a p value against it, both Holm-adjusted within the family:
+value for the claim (the effect is there) and one against it (the effect is opposite, or smaller than the margin).
 
-- A test holds if its adjusted p value for the claim is significant. Otherwise it fails if the adjusted p value against
-  the claim is significant (the effect is opposite, or too small to matter), and is undecided if neither is.
-- A claim holds if all its tests hold, does not hold if at least one fails, and is undecided otherwise.
+The verdict of a single test, with both p values Holm-adjusted within the family:
+
+- It holds if the adjusted p value for the claim is significant and the estimated effect reaches the margin; the
+  estimate is below the margin if the p value against the claim is below one half.
+- It is below the margin if the effect is significant, but the estimate is smaller than the margin. More trials do not
+  turn such an effect into one that holds.
+- It fails if the adjusted p value against the claim is significant and the effect is not, even unadjusted.
+- It is undecided otherwise.
+
+The verdict of the claim: it does not hold if a single test fails. It holds if all tests hold, which is an
+intersection-union test: each test at the level alpha, without adjustment, gives a test of the whole claim at the level
+alpha (Berger 1982). It is below the margin if all effects are significant and some are smaller than their margin.
 """
 
 from __future__ import annotations
@@ -13,31 +22,46 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from whichlayers.analysis.intervals import WelchDifference, holm
-from whichlayers.analysis.power import trials_for_two_sample_test
+from whichlayers.analysis.intervals import (
+    WelchDifference,
+    holm,
+    mean_p_above,
+    mean_p_below,
+    non_superiority_test,
+    p_below,
+    t_interval,
+    two_sided,
+)
+from whichlayers.analysis.power import PowerFunction, joint_power, mean_power, trials_for, welch_power
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.frame_utils import each_row
 
 # The verdicts are stored in claims.csv, so their values must not change
-Verdict = Literal["holds", "does not hold", "not enough data", "not asked for"]
+Verdict = Literal["holds", "below the margin", "does not hold", "not enough data", "not asked for"]
 HOLDS: Verdict = "holds"
+BELOW_MARGIN: Verdict = "below the margin"
 FAILS: Verdict = "does not hold"
 UNDECIDED: Verdict = "not enough data"
 NOT_TESTED: Verdict = "not asked for"
 VERDICT_LABELS: dict[Verdict, str] = {  # for tables and pages
     HOLDS: "holds",
+    BELOW_MARGIN: "below the margin",
     FAILS: "does not hold",
     UNDECIDED: "not enough trials",
     NOT_TESTED: "not tested",
 }
 MIN_MARGIN, MAX_MARGIN = 1e-6, 1.0
+OF_GAIN = "of the gain"  # unit
+ONE_CURVE = ["model", "task", "train_size", "variant"]
+METRIC_MARGIN = 0.01  # one point of the metric
+NOISE_FRACTION = 0.5  # of the standard deviation between seeds
+CELL = ("experiment", "condition", "x", "train_size", "variant", "finetuned_on", "neurons", "share")
 TOO_FEW_TRIALS = "a single trial per point has no variance: run at least 3"
 
 
@@ -46,17 +70,18 @@ class ClaimThresholds:
     """Significance level, and which effects are too small to matter."""
 
     alpha: float = 0.05
-    margin: float = 0.01  # equivalence margin of the metric: smaller differences do not matter
+    margin: float | None = None  # smaller differences of the metric do not matter; None: as `metric_margin`
     gain_margin: float = 0.05  # equivalence margin of fractions of the gain from pretraining
     # permuted layers "keep little" if they keep less than this fraction of the gain
     max_kept_gain: float = 0.5
     # the effects of permutations on two tasks do not correlate if r is below this
     task_correlation: float = 0.3
-    probing_correlation: float = 0.9  # probing "predicts" from this r on; any two rising curves reach 0.5
-    correlation_margin: float = 0.1  # equivalence margin of differences between correlations
+    # probing predicts a curve if their correlation, corrected for noise, is less than this below 1
+    probing_margin: float = 0.1
+    correlation_margin: float = 0.05  # equivalence margin of differences between correlations
 
     def __post_init__(self) -> None:
-        if not MIN_MARGIN <= self.margin <= MAX_MARGIN:
+        if self.margin is not None and not MIN_MARGIN <= self.margin <= MAX_MARGIN:
             allowed = f"from {MIN_MARGIN:g} to {MAX_MARGIN:g}"
             raise WhichlayersError(f"margin = {self.margin}: give a number {allowed}, in units of the metric")
 
@@ -73,20 +98,24 @@ class ClaimTest:
     p: float  # for the claim, unadjusted
     p_against: float  # against the claim, unadjusted
     n: int  # trials or permutations
-    needed: int | None = None  # trials or permutations in total that would decide it with 80% power
+    # trials or permutations in total with 80% power to decide it after Holm's adjustment; set by `evaluate_claim`
+    needed: int | None = None
     note: str = ""
     level: float = 0.95  # of the interval; 0.9 for equivalence tests at 5%
     needs: str = "trials"  # what `needed` counts: trials or permutations
     p_adjusted: float = math.nan  # `p`, Holm-adjusted within the claim
     verdict: Verdict = UNDECIDED
+    margin: float = math.nan  # smaller effects do not matter; in the units of the effect
+    # power of the test for the claim if the effect is as estimated; None if it is not in favor. Not a column
+    power: PowerFunction | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Claim:
     """A claim with its verdict and the numbers of its decisive test.
 
-    The decisive test is the one with the largest adjusted p value if the claim holds or is undecided, and the one with
-    the smallest p value against the claim if it does not hold.
+    The decisive test is the one with the largest p value if the claim holds or is undecided, and the one with the
+    smallest p value against the claim if it does not hold or is below the margin.
     """
 
     id: str
@@ -94,9 +123,9 @@ class Claim:
     effect: float
     low: float
     high: float
-    p: float  # Holm-adjusted within the claim
+    p: float  # of the decisive test, for the claim; not adjusted
     verdict: Verdict
-    needed: int | None  # trials or permutations that would decide all its tests, if undecided
+    needed: int | None  # trials or permutations with 80% power for all its tests to hold, if undecided
     details: str
     unit: str = ""
     level: float = 0.95
@@ -129,31 +158,28 @@ def evaluate_claim(
         thresholds: Its `alpha` is the significance level.
         remark: Text for the details, e.g. what counts as small.
     """
+    alpha = thresholds.alpha
     adjusted = holm([test.p for test in tests])
     against = holm([test.p_against for test in tests])
+    level = alpha / max(1, int(np.sum(~np.isnan(adjusted))))  # Holm's at the first step: enough at any other
     decided = tuple(
-        dataclasses.replace(test, p_adjusted=float(p), verdict=_verdict(p, p_against, thresholds.alpha))
+        dataclasses.replace(
+            test,
+            p_adjusted=float(p),
+            verdict=_test_verdict(test, p, p_against, alpha),
+            needed=trials_for(test.power, level),
+        )
         for test, p, p_against in zip(tests, adjusted, against, strict=True)
     )
-    failing = [(p, index) for index, p in enumerate(against) if decided[index].verdict == FAILS]
-    undecided = [test for test in decided if test.verdict == UNDECIDED]
-    verdict: Verdict
-    if failing:
-        verdict, decisive = FAILS, decided[min(failing)[1]]
-    elif undecided:
-        decisive = max(undecided, key=lambda test: (not math.isnan(test.p), test.p_adjusted))
-        verdict = UNDECIDED
-    else:
-        verdict, decisive = HOLDS, max(decided, key=lambda test: test.p_adjusted)
-    needed = [test.needed and max(test.needed, test.n + 1) for test in undecided]
-    known = [number for number in needed if number is not None]
+    verdict = _claim_verdict(decided, alpha)
+    decisive = _decisive_test(decided, verdict, alpha)
     return Claim(
         id,
         text,
-        *(decisive.effect, decisive.low, decisive.high, decisive.p_adjusted),
+        *(decisive.effect, decisive.low, decisive.high, decisive.p),
         verdict=verdict,
-        needed=max(known) if verdict == UNDECIDED and known and len(known) == len(needed) else None,
-        details=_details(decided, against, thresholds.alpha, remark),
+        needed=_trials_for_all(decided, alpha) if verdict == UNDECIDED else None,
+        details=_details(decided, verdict, remark),
         unit=decisive.unit,
         level=decisive.level,
         about=decisive.about,
@@ -162,44 +188,124 @@ def evaluate_claim(
     )
 
 
-def _details(tests: Sequence[ClaimTest], against: np.ndarray, alpha: float, remark: str) -> str:
+def _test_verdict(test: ClaimTest, p_adjusted: float, against_adjusted: float, alpha: float) -> Verdict:
+    """Verdict of a single test, as the module describes; comparisons with NaN are False."""
+    if p_adjusted < alpha:
+        return BELOW_MARGIN if _is_below_margin(test) else HOLDS
+    return FAILS if against_adjusted < alpha and not test.p < alpha else UNDECIDED
+
+
+def _is_below_margin(test: ClaimTest) -> bool:
+    """Whether the estimate is closer to zero than the margin: the p value against the claim is below one half."""
+    return test.p_against < 0.5
+
+
+def _claim_verdict(tests: Sequence[ClaimTest], alpha: float) -> Verdict:
+    """Verdict of a claim from its tests, which have their own verdicts already."""
+    if any(test.verdict == FAILS for test in tests):
+        return FAILS
+    if not all(test.p < alpha for test in tests):
+        return UNDECIDED
+    return BELOW_MARGIN if any(map(_is_below_margin, tests)) else HOLDS
+
+
+def _decisive_test(tests: Sequence[ClaimTest], verdict: Verdict, alpha: float) -> ClaimTest:
+    if verdict == FAILS:
+        return min((t for t in tests if t.verdict == FAILS), key=lambda t: t.p_against)
+    if verdict == BELOW_MARGIN:
+        return min((t for t in tests if _is_below_margin(t)), key=lambda t: t.p_against)
+    candidates = [t for t in tests if not t.p < alpha] if verdict == UNDECIDED else tests
+    return max(candidates, key=lambda t: (not math.isnan(t.p), t.p))
+
+
+def _trials_for_all(tests: Sequence[ClaimTest], alpha: float) -> int | None:
+    """Trials with 80% power for all tests to hold, and more than the undecided ones have."""
+    needed = trials_for(joint_power([test.power for test in tests]), alpha)
+    return needed and max(needed, *(test.n + 1 for test in tests if not test.p < alpha))
+
+
+def _details(tests: Sequence[ClaimTest], verdict: Verdict, remark: str) -> str:
     """How many tests hold, the remark, effects that are significant but too small to matter, and all notes."""
-    holding = sum(test.verdict == HOLDS for test in tests)
-    parts = [f"{holding} of {len(tests)} tests hold" if len(tests) > 1 else "", remark]
-    small = [t.about for t, p in zip(tests, against, strict=True) if t.verdict == HOLDS and p < alpha]
-    parts += [f"significant, but too small to matter: {' and '.join(small)}"] if small else []
+    parts = [remark]
+    if len(tests) > 1:
+        alone = sum(test.verdict == HOLDS for test in tests)
+        counts = f"{alone} of {len(tests)} tests hold"
+        if verdict == HOLDS and alone < len(tests):
+            counts = f"all {len(tests)} tests hold together, {alone} also alone (Holm-adjusted)"
+        parts.insert(0, counts)
+    small = [test.about for test in tests if test.verdict == BELOW_MARGIN]
+    parts += [f"present, but smaller than the margin: {' and '.join(small)}"] if small else []
     parts += list(dict.fromkeys(test.note for test in tests if test.note))
     return "; ".join(part for part in parts if part)
 
 
-def _verdict(p: float, p_against: float, alpha: float) -> Verdict:
-    if not np.isnan(p) and p < alpha:
-        return HOLDS
-    return FAILS if not np.isnan(p_against) and p_against < alpha else UNDECIDED
-
-
-def p_below(estimate: float, standard_error: float, df: float, threshold: float) -> float:
-    """One-sided p value for the true value being below `threshold`, from a t distributed estimate.
-
-    P(T(df) <= (estimate - threshold) / standard_error); NaN if the standard error is zero or not finite, because
-    metrics are discrete and equal trials occur by chance.
-    """
-    if not (math.isfinite(standard_error) and standard_error > 0 and df > 0):
-        return math.nan
-    return float(stats.t.cdf((estimate - threshold) / standard_error, df))
-
-
 def below_zero_test(
-    d: WelchDifference, about: str, unit: str, n: int, thresholds: ClaimThresholds, needs: str = "trials"
+    d: WelchDifference, about: str, unit: str, n: int, margin: float, needs: str = "trials"
 ) -> ClaimTest:
     """Test that a difference of means is below zero.
 
     For the claim: it is below zero (two-sided p). Against it: it is above -margin (one-sided p).
     """
-    p = min(1.0, 2 * p_below(d.mean, d.standard_error, d.df, 0.0))
-    p_against = p_below(-d.mean, d.standard_error, d.df, thresholds.margin)
-    needed = trials_for_two_sample_test(d.mean, d.sd, thresholds.alpha) if d.mean < 0 else None
-    return ClaimTest(about, unit, d.mean, d.low, d.high, p, p_against, n, needed, needs=needs)
+    p = two_sided(p_below(d.mean, d.standard_error, d.df, 0.0))
+    p_against = p_below(-d.mean, d.standard_error, d.df, margin)
+    power = welch_power(d.mean, d.variances) if d.mean < 0 else None
+    return ClaimTest(
+        *(about, unit, d.mean, d.low, d.high, p, p_against, n), needs=needs, margin=margin, power=power
+    )
+
+
+def decrease_test(values: np.ndarray, about: str, unit: str, margin: float) -> ClaimTest:
+    """Test that the mean of `values` (n,) is negative.
+
+    For: it is below zero (two-sided p of the one-sample t test). Against: it is above -margin (one-sided).
+    """
+    if values.size < 2:
+        return undecided_test(about, unit, values.size, TOO_FEW_TRIALS)
+    i = t_interval(values)
+    p, p_against = two_sided(mean_p_below(i, 0.0)), mean_p_above(i, -margin)
+    power = mean_power(i.mean, i.sd) if i.mean < 0 else None
+    return ClaimTest(*(about, unit, i.mean, i.low, i.high, p, p_against, i.n), margin=margin, power=power)
+
+
+def no_increase_test(values: np.ndarray, about: str, unit: str, margin: float, alpha: float) -> ClaimTest:
+    """Test that the mean of `values` (n,) is below the margin; a decrease of any size is in favor.
+
+    For: the mean is below the margin. Against: it is above. Both one-sided.
+    """
+    if values.size < 2:
+        return undecided_test(about, unit, values.size, TOO_FEW_TRIALS)
+    w = non_superiority_test(values, margin, alpha)
+    power = mean_power(margin - w.mean, w.sd, two_sided=False) if w.mean < margin else None
+    numbers = (w.mean, w.low, w.high, w.p_within, w.p_beyond, w.n)
+    return ClaimTest(about, unit, *numbers, level=1 - 2 * alpha, margin=margin, power=power)
+
+
+def no_decrease_test(values: np.ndarray, about: str, unit: str, margin: float, alpha: float) -> ClaimTest:
+    """Test that the mean of `values` (n,) is above -margin; an increase of any size is in favor."""
+    test = no_increase_test(-values, about, unit, margin, alpha)
+    return dataclasses.replace(test, effect=-test.effect, low=-test.high, high=-test.low)
+
+
+def metric_margin(rows: pd.DataFrame, thresholds: ClaimThresholds) -> float:
+    """Difference of the metric that is too small to matter, for the points of one model and task.
+
+    `thresholds.margin` if it is set. Otherwise one point (0.01), or half of the standard deviation between seeds
+    (pooled over all points in `rows`) if that is more: a difference that is small next to what another seed changes.
+    On CoLA with 500 examples seeds differ by 2.5 to 6 points, and no feasible number of trials would show that a
+    difference is within one.
+    """
+    if thresholds.margin is not None:
+        return thresholds.margin
+    keys = [name for name in CELL if name in rows]
+    cells = rows.groupby(keys, dropna=False)["value"].agg(["var", "count"]).dropna()
+    df = (cells["count"] - 1).sum()
+    sd = math.sqrt((cells["var"] * (cells["count"] - 1)).sum() / df) if df else 0.0
+    return max(METRIC_MARGIN, NOISE_FRACTION * sd)
+
+
+def is_task(name: object, *tasks: str) -> bool:
+    """Whether a task of a study is one of the GLUE `tasks`; "QNLI rebuilt" is QNLI."""
+    return str(name).partition(" ")[0] in tasks
 
 
 def group_label(rows: pd.DataFrame, all_rows: pd.DataFrame) -> str:

@@ -5,97 +5,174 @@ Each function takes finished points and the thresholds, and returns the claim wi
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from whichlayers.analysis.claims.base import (
-    TOO_FEW_TRIALS,
     Claim,
     ClaimTest,
     ClaimThresholds,
     below_zero_test,
+    decrease_test,
     evaluate_claim,
     group_label,
+    is_task,
+    metric_margin,
+    no_decrease_test,
     not_tested,
-    p_below,
-    undecided_test,
 )
-from whichlayers.analysis.equivalence import non_superiority_test
-from whichlayers.analysis.intervals import t_interval, welch_difference
-from whichlayers.analysis.power import trials_for_t_test
+from whichlayers.analysis.intervals import welch_difference
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import format_score
 
-D1 = "After finetuning, word probes of the upper layers lose accuracy, and those of the lower layers do not"
-D2 = "Finetuning moves the top neurons toward lower layers"
+D1 = (
+    "After finetuning on SST-2, QNLI or MNLI, word probes of the upper layers lose accuracy, more than after STS-B, "
+    "RTE or MRPC, and those of the lower layers do not"
+)
+D2 = "In RoBERTa and XLNet, but not in BERT, finetuning moves the top neurons toward lower layers"
 D3 = (
-    "Finetuning costs the bottom neurons more word-probing accuracy than the top neurons, and in RoBERTa and XLNet "
-    "more than in BERT"
+    "In RoBERTa and XLNet, but not in BERT, finetuning costs the bottom neurons more word-probing accuracy than the "
+    "top neurons"
 )
 D4 = "Dropping the bottom layers hurts more than dropping as many from the top"
 FINETUNED = ["model", "task", "finetuned_on", "train_size", "variant"]
-UPPER, LOWER = 0.75, 0.5  # fractions of the depth: upper layers are above 0.75, lower layers up to 0.5
+FORGETTING, PRESERVING = ("SST-2", "QNLI", "MNLI"), ("STS-B", "RTE", "MRPC")  # finetuning tasks
+REDISTRIBUTING, STABLE = ("roberta", "xlnet"), ("bert",)  # model families: information moves, or stays
+UPPER = (
+    0.75  # of the depth: the layers above are the upper layers; in BERT accuracy falls after layer 9 of 12
+)
+# of the depth: the layers up to it are the lower layers. Accuracy falls from layer 5 of 12 on in RoBERTa and XLNet,
+# and from 5 to 7 on in BERT after MNLI
+LOWER, LOWER_IF_EARLY = 0.5, 1 / 3
+LOWER_MARGIN = (
+    0.02  # RoBERTa and XLNet lose less than this at every lower layer, but never reach the old accuracy
+)
 SHIFT_MARGIN = 0.02  # of the depth: a smaller shift of the mean layer does not matter
-OTHER_FAMILIES = ("roberta", "xlnet")  # whose bottom neurons lost more than BERT's in the paper
+
+
+@dataclass(frozen=True)
+class Change:
+    """Change by finetuning on one task, for one model and corpus."""
+
+    name: str
+    model: str
+    family: str
+    corpus: str
+    task: str  # that the model was finetuned on
+    depth: int
+    values: pd.DataFrame  # (seeds, columns) after minus before finetuning
+    margin: float  # of the metric
 
 
 def d1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
-    """Accuracy after minus before finetuning: falls in the upper quarter of the layers, not in the lower half."""
-    rows = points[points["experiment"] == "word_probing"]
+    """Accuracy after minus before finetuning: falls in the upper layers, and not in the lower ones, after tasks that
+    forget; falls less in the upper layers after tasks that preserve."""
+    changes = _changes(points[points["experiment"] == "word_probing"], ["x"], thresholds)
     tests = []
-    for name, depth, change in _changes(rows, ["x"]):
-        layers = change.columns.to_numpy(dtype=float)
-        upper = change.loc[:, layers > UPPER * depth].mean(axis=1)
-        lower = change.loc[:, layers <= LOWER * depth].mean(axis=1)
-        if upper.notna().any():
-            about = f"{name}: upper quarter of the layers"
-            tests.append(_decrease_test(upper.dropna().to_numpy(), about, "accuracy", thresholds))
-        if lower.notna().any():
-            about = f"{name}: lower half of the layers"
-            tests.append(_no_decrease_test(lower.dropna().to_numpy(), about, thresholds))
+    for change in changes:
+        if is_task(change.task, *FORGETTING):
+            tests += _forgetting_tests(change, thresholds)
+        elif is_task(change.task, *PRESERVING):
+            tests += _preserving_test(change, changes)
     if not tests:
-        how = 'run kind = "word_probing" with pretrained = true and a task, 3 trials or more'
+        how = (
+            'run kind = "word_probing" with pretrained = true and finetuned on SST-2, QNLI or MNLI, 3 trials or '
+            "more; the paper makes no claim about other tasks"
+        )
         return not_tested("D1", D1, how)
-    remark = f"lower layers: lose less than {format_score(thresholds.margin)} points, one-sided"
+    remark = "upper layers: the upper quarter; lower layers lose less than the margin, one-sided"
     return evaluate_claim("D1", D1, tests, thresholds, remark)
+
+
+def _forgetting_tests(change: Change, thresholds: ClaimThresholds) -> list[ClaimTest]:
+    """The upper layers lose accuracy, and the lower layers do not."""
+    early = change.family in REDISTRIBUTING or is_task(change.task, "MNLI")
+    lower_margin = change.margin
+    if change.family in REDISTRIBUTING and thresholds.margin is None:
+        lower_margin = max(LOWER_MARGIN, change.margin)
+    layers = change.values.columns.to_numpy(dtype=float)
+    upper = _upper_mean(change)
+    lower = change.values.loc[:, layers <= (LOWER_IF_EARLY if early else LOWER) * change.depth]
+    tests = []
+    if upper.size:
+        about = f"{change.name}: upper quarter of the layers"
+        tests.append(decrease_test(upper.to_numpy(), about, "accuracy", change.margin))
+    kept = lower.mean(axis=1).dropna().to_numpy()
+    if kept.size:
+        about = f"{change.name}: lower {'third' if early else 'half'} of the layers"
+        tests.append(no_decrease_test(kept, about, "accuracy", lower_margin, thresholds.alpha))
+    return tests
+
+
+def _preserving_test(change: Change, changes: list[Change]) -> list[ClaimTest]:
+    """The upper layers lose less after this task than, on average, after the tasks that forget; no test without them.
+    Paired by seed."""
+    others = [
+        _upper_mean(other)
+        for other in changes
+        if (other.model, other.corpus) == (change.model, change.corpus) and is_task(other.task, *FORGETTING)
+    ]
+    if not others:
+        return []
+    difference = (pd.concat(others, axis=1).mean(axis=1) - _upper_mean(change)).dropna().to_numpy()
+    about = f"{change.corpus}, upper quarter of the layers: after {' and '.join(FORGETTING)} against {change.name}"
+    return [decrease_test(difference, about, "accuracy", change.margin)] if difference.size else []
+
+
+def _upper_mean(change: Change) -> pd.Series:
+    """Mean change of the upper layers, one value per seed."""
+    layers = change.values.columns.to_numpy(dtype=float)
+    return change.values.loc[:, layers > UPPER * change.depth].mean(axis=1).dropna()
 
 
 def d2(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Mean layer of the top neurons after minus before finetuning, for the smallest set of each model and corpus."""
     rows = points[(points["experiment"] == "neuron_spread") & (points["ranking"] == "lca")]
-    rows = _smallest_sets(rows)
     tests = []
-    for name, depth, change in _changes(rows, ["x"]):
-        layers = change.columns.to_numpy(dtype=float)
-        shift = (change * layers).sum(axis=1, min_count=len(change.columns)).dropna()
-        about, margin = f"{name}: mean layer of the top neurons", SHIFT_MARGIN * depth
-        tests.append(_decrease_test(shift.to_numpy(), about, "layers", thresholds, margin))
+    for change in _changes(_smallest_sets(rows), ["x"], thresholds):
+        layers = change.values.columns.to_numpy(dtype=float)
+        shift = (change.values * layers).sum(axis=1, min_count=len(layers)).dropna().to_numpy()
+        about, margin = f"{change.name}: mean layer of the top neurons", SHIFT_MARGIN * change.depth
+        tests += _by_family(change, shift, about, "layers", margin, thresholds.alpha)
     if not tests:
-        return not_tested(
-            "D2", D2, 'run kind = "neurons" with pretrained = true and a task, 3 trials or more'
-        )
-    remark = "the paper found it in RoBERTa and XLNet, not in BERT"
-    return evaluate_claim("D2", D2, tests, thresholds, remark)
+        return not_tested("D2", D2, _families_only('run kind = "neurons"'))
+    return evaluate_claim("D2", D2, tests, thresholds)
 
 
 def d3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Change of the bottom neurons' accuracy minus that of the top neurons, and that of other families minus BERT's."""
     rows = points[(points["experiment"] == "neurons") & points["neurons"].isin(["top", "bottom"])]
     rows = _smallest_sets(rows[rows["ranking"] == "lca"])
+    changes = _changes(rows, ["neurons"], thresholds)
     tests: list[ClaimTest] = []
-    for name, _, change in _changes(rows, ["neurons"]):
-        if {"top", "bottom"} <= set(change.columns):
-            difference = (change["bottom"] - change["top"]).dropna().to_numpy()
-            about = f"{name}: bottom against top neurons"
-            tests.append(_decrease_test(difference, about, "accuracy", thresholds))
-    tests += _family_tests(rows, thresholds)
+    for change in changes:
+        if {"top", "bottom"} <= set(change.values.columns):
+            difference = (change.values["bottom"] - change.values["top"]).dropna().to_numpy()
+            about = f"{change.name}: bottom against top neurons"
+            tests += _by_family(change, difference, about, "accuracy", change.margin, thresholds.alpha)
+    tests += _family_tests(changes)
     if not tests:
-        how = 'run kind = "neurons" with sets = ["top", "bottom"], pretrained = true and a task, 3 trials or more'
-        return not_tested("D3", D3, how)
+        return not_tested("D3", D3, _families_only('run kind = "neurons" with sets = ["top", "bottom"]'))
     return evaluate_claim("D3", D3, tests, thresholds)
+
+
+def _by_family(
+    change: Change, values: np.ndarray, about: str, unit: str, margin: float, alpha: float
+) -> list[ClaimTest]:
+    """A decrease in RoBERTa and XLNet, no decrease in BERT, and no test of other families."""
+    if change.family in REDISTRIBUTING:
+        return [decrease_test(values, about, unit, margin)]
+    if change.family in STABLE:
+        return [no_decrease_test(values, about, unit, margin, alpha)]
+    return []
+
+
+def _families_only(run: str) -> str:
+    return (
+        f"{run}, pretrained = true and a task, 3 trials or more, on RoBERTa, XLNet or BERT; the paper makes no claim "
+        "about other models"
+    )
 
 
 def d4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
@@ -107,7 +184,8 @@ def d4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
         if table.shape[1] == 2:
             differences = (table["bottom"] - table["top"]).dropna().to_numpy()
             about = f"{group_label(group, rows)}: bottom {dropped:g} against top {dropped:g} dropped"
-            tests.append(_decrease_test(differences, about, str(group["metric"].iloc[0]), thresholds))
+            unit, margin = str(group["metric"].iloc[0]), metric_margin(group, thresholds)
+            tests.append(decrease_test(differences, about, unit, margin))
     if not tests:
         how = 'run kind = "prune" with top and bottom of the same numbers, 3 trials or more'
         return not_tested("D4", D4, how)
@@ -119,70 +197,38 @@ def _smallest_sets(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["share"] == rows.groupby(["model", "task"])["share"].transform("min")]
 
 
-def _changes(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[str, int, pd.DataFrame]]:
-    """Change by finetuning, for every model, corpus and finetuning task.
-
-    Yields:
-        A label, the depth of the model, and values after minus before finetuning, a frame of seeds by `columns`.
-    """
+def _changes(rows: pd.DataFrame, columns: list[str], thresholds: ClaimThresholds) -> list[Change]:
+    """Change by finetuning, for every model, corpus and finetuning task; `values` have these `columns`."""
     pretrained, finetuned = rows[rows["finetuned_on"] == ""], rows[rows["finetuned_on"] != ""]
+    found = []
     for (model, corpus, task, *_), after in each_group(finetuned, FINETUNED):
         before = pretrained[(pretrained["model"] == model) & (pretrained["task"] == corpus)]
         if before.empty:
             continue
         tables = [t.pivot_table(index="seed", columns=columns, values="value") for t in (after, before)]
-        change = (tables[0] - tables[1]).dropna(how="all").dropna(axis=1, how="all")
-        if not change.empty:
-            yield f"{group_label(after, finetuned)} after {task}", int(after["depth"].iloc[0]), change
+        values = (tables[0] - tables[1]).dropna(how="all").dropna(axis=1, how="all")
+        if not values.empty:
+            name, first = f"{group_label(after, finetuned)} after {task}", after.iloc[0]
+            facts = (str(model), str(first["family"]), str(corpus), str(task), int(first["depth"]))
+            found.append(Change(name, *facts, values, metric_margin(after, thresholds)))
+    return found
 
 
-def _decrease_test(
-    values: np.ndarray, about: str, unit: str, thresholds: ClaimThresholds, margin: float | None = None
-) -> ClaimTest:
-    """Test that the mean of `values` (n,) is negative.
-
-    For: it is below zero (two-sided p of the one-sample t test). Against: it is above -margin (one-sided); `margin` is
-    that of the metric by default.
-    """
-    if values.size < 2:
-        return undecided_test(about, unit, values.size, TOO_FEW_TRIALS)
-    i = t_interval(values)
-    standard_error, df = i.sd / math.sqrt(i.n), i.n - 1
-    p = min(1.0, 2 * p_below(i.mean, standard_error, df, 0.0))
-    p_against = p_below(-i.mean, standard_error, df, thresholds.margin if margin is None else margin)
-    needed = trials_for_t_test(i.mean, i.sd, thresholds.alpha) if i.mean < 0 else None
-    return ClaimTest(about, unit, i.mean, i.low, i.high, p, p_against, i.n, needed)
-
-
-def _no_decrease_test(values: np.ndarray, about: str, thresholds: ClaimThresholds) -> ClaimTest:
-    """Test that the mean of `values` (n,) is above -margin, one-sided; an increase of any size is in favor."""
-    if values.size < 2:
-        return undecided_test(about, "accuracy", values.size, TOO_FEW_TRIALS)
-    w = non_superiority_test(-values, thresholds.margin, thresholds.alpha)
-    distance = thresholds.margin - w.mean
-    needed = trials_for_t_test(distance, w.sd, thresholds.alpha, "larger") if distance > 0 else None
-    numbers = (-w.mean, -w.high, -w.low, w.p_within, w.p_beyond, w.n, needed)
-    return ClaimTest(about, "accuracy", *numbers, level=1 - 2 * thresholds.alpha)
-
-
-def _family_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> list[ClaimTest]:
+def _family_tests(changes: list[Change]) -> list[ClaimTest]:
     """Change of the bottom neurons' accuracy in RoBERTa or XLNet minus that in BERT, if a study has both."""
-    changes: dict[tuple[str, str, str, str], np.ndarray] = {}  # family, model, corpus, task -> (seeds,)
-    bottom = rows[rows["neurons"] == "bottom"]
-    for (model, corpus), group in each_group(bottom, ["model", "task"]):
-        for task, after in group[group["finetuned_on"] != ""].groupby("finetuned_on"):
-            before = group[group["finetuned_on"] == ""].groupby("seed")["value"].mean()
-            change = (after.groupby("seed")["value"].mean() - before).dropna().to_numpy()
-            if change.size > 1:
-                changes[group.iloc[0]["family"], model, corpus, str(task)] = change
+    bottom: dict[tuple[str, str, str, str], tuple[np.ndarray, float]] = {}  # family, model, corpus, task
+    for change in changes:
+        if "bottom" in change.values:
+            values = change.values["bottom"].dropna().to_numpy()
+            if values.size > 1:
+                bottom[change.family, change.model, change.corpus, change.task] = (values, change.margin)
     tests = []
-    for (family, model, corpus, task), change in changes.items():
-        bert_changes = (v for (f, _, c, t), v in changes.items() if (f, c, t) == ("bert", corpus, task))
-        base = next(bert_changes, None)
-        if family not in OTHER_FAMILIES or base is None:
+    for (family, model, corpus, task), (values, margin) in bottom.items():
+        bert = [v for (f, _, c, t), (v, _) in bottom.items() if f in STABLE and (c, t) == (corpus, task)]
+        if family not in REDISTRIBUTING or not bert:
             continue
         about = f"{corpus} after {task}: bottom neurons of {model} against BERT's"
-        d = welch_difference(change, base)
+        d = welch_difference(values, bert[0])
         assert d is not None  # each has at least two values
-        tests.append(below_zero_test(d, about, "accuracy", min(len(change), len(base)), thresholds))
+        tests.append(below_zero_test(d, about, "accuracy", min(len(values), len(bert[0])), margin))
     return tests

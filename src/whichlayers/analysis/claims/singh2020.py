@@ -15,11 +15,10 @@ from whichlayers.analysis.claims.base import (
     ClaimThresholds,
     evaluate_claim,
     not_tested,
-    p_below,
     undecided_test,
 )
-from whichlayers.analysis.intervals import t_interval
-from whichlayers.analysis.power import trials_for_t_test
+from whichlayers.analysis.intervals import mean_p_above, mean_p_below, t_interval, two_sided
+from whichlayers.analysis.power import mean_power
 from whichlayers.results.frame_utils import each_group
 
 S1 = "Finetuning moves the weights of upper layers more than those of lower ones"
@@ -75,7 +74,7 @@ def s1(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds)
         half = table.shape[1] // 2
         upper, lower = table.iloc[:, -half:].mean(axis=1), table.iloc[:, :half].mean(axis=1)
         about = f"{_label(moved, model, task)}, {int(size):,} examples: upper over lower half"
-        tests.append(_ratio_test((upper / lower).to_numpy(), about, thresholds))
+        tests.append(_ratio_test((upper / lower).to_numpy(), about))
     if not tests:
         return not_tested("S1", S1, HOW_TO_TEST)
     return evaluate_claim("S1", S1, tests, thresholds, REMARK)
@@ -92,13 +91,13 @@ def s2(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds)
         few, many = table.columns.min(), table.columns.max()
         both = table[[few, many]].dropna()
         about = f"{_label(moved, model, task)}: {many:,} over {few:,} examples"
-        tests.append(_ratio_test((both[many] / both[few]).to_numpy(), about, thresholds))
+        tests.append(_ratio_test((both[many] / both[few]).to_numpy(), about))
     if not tests:
         return not_tested("S2", S2, HOW_TO_TEST + ", at two train_sizes or more")
     return evaluate_claim("S2", S2, tests, thresholds, REMARK)
 
 
-def _ratio_test(ratios: np.ndarray, about: str, thresholds: ClaimThresholds) -> ClaimTest:
+def _ratio_test(ratios: np.ndarray, about: str) -> ClaimTest:
     """One-sample t test on log(`ratios`) (n,).
 
     For: the mean is above 0 (two-sided p). Against: it is below `LOG_RATIO_MARGIN` (one-sided).
@@ -106,12 +105,14 @@ def _ratio_test(ratios: np.ndarray, about: str, thresholds: ClaimThresholds) -> 
     values = np.log(ratios.astype(float))
     if values.size < 2:
         return undecided_test(about, "log ratio", values.size, TOO_FEW_TRIALS)
-    i = t_interval(values)
-    standard_error, df = i.sd / np.sqrt(i.n), i.n - 1
-    p = min(1.0, 2 * p_below(-i.mean, standard_error, df, 0.0))
-    p_against = p_below(i.mean, standard_error, df, float(LOG_RATIO_MARGIN))
-    needed = trials_for_t_test(i.mean, i.sd, thresholds.alpha) if i.mean > 0 else None
-    return ClaimTest(about, "log ratio", i.mean, i.low, i.high, p, p_against, i.n, needed)
+    i, margin = t_interval(values), float(LOG_RATIO_MARGIN)
+    p = two_sided(mean_p_above(i, 0.0))
+    power = mean_power(i.mean, i.sd) if i.mean > 0 else None
+    return ClaimTest(
+        *(about, "log ratio", i.mean, i.low, i.high, p, mean_p_below(i, margin), i.n),
+        margin=margin,
+        power=power,
+    )
 
 
 def _label(moved: pd.DataFrame, model: str, task: str) -> str:
