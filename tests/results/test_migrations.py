@@ -19,9 +19,9 @@ import pandas as pd
 import pytest
 from fakes import MODELS, RUN, TASKS, make_points
 from synthetic_results import downgrade, incremental, lifelike, write_results
-from whichlayers.runs.status import status
 
 import whichlayers
+from whichlayers.cli.status import read_status
 from whichlayers.results import connection
 from whichlayers.results.connection import ResultsDBError
 from whichlayers.results.db import ResultsDB
@@ -130,7 +130,7 @@ def test_a_migrated_file_has_the_tables_of_a_new_one(old, tmp_path):
 def test_reading_an_old_file_gives_the_same_frames_and_does_not_change_it(old):
     before = old.read_bytes()
     read = frames(old.parent)
-    summary, now = load_study_summary(old.parent), status(StudyFolder(old.parent))
+    summary, now = load_study_summary(old.parent), read_status(StudyFolder(old.parent))
     assert old.read_bytes() == before
     assert [file.name for file in old.parent.iterdir()] == ["results.db"]
     assert (summary.whichlayers_version, now.counts.done, now.counts.total) == ("0.1.0", 76, 102)
