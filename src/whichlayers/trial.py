@@ -14,9 +14,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Recipe = Literal["as_described", "as_described_v1", "as_released", "bert_init", "shuffled", "mean_var"]
+Recipe = Literal[
+    "as_described", "as_described_v1", "as_released", "weights_only", "bert_init", "shuffled", "mean_var"
+]
 Head = Literal["mean", "pooler"]
-Pooling = Literal["mean", "summary"]
+Pooling = Literal["mean", "summary", "pooler"]
 Measure = Literal["accuracy", "neurons", "spread", "selectivity", "compression"]
 Neurons = Literal["layer", "all", "top", "bottom", "random"]
 Ranking = Literal["lca", "probeless"]
@@ -98,7 +100,8 @@ class Probe:
     """
 
     layer: int  # 0: the embeddings
-    pooling: Pooling = "mean"  # over the non-padding tokens; "summary": the [CLS]-like token
+    # mean over the non-padding tokens; "summary": the [CLS]-like token; "pooler": the model's pretrained pooler
+    pooling: Pooling = "mean"
     max_epochs: int = 40
     patience: int = 5
     held_out: float = 0.1

@@ -14,7 +14,7 @@ from whichlayers.models.find import resolve
 from whichlayers.models.load import load_encoder
 from whichlayers.trial import Surgery
 
-RECIPES = ["as_described", "as_described_v1", "as_released", "bert_init"]
+RECIPES = ["as_described", "as_described_v1", "as_released", "weights_only", "bert_init"]
 STATISTICS_RECIPES = ["shuffled", "mean_var"]
 DESCRIBED = stats.truncnorm(-2, 2, scale=0.02)
 RELEASED = stats.truncnorm(-0.04, 0.04, scale=0.02)  # as in the authors' public code
@@ -25,6 +25,7 @@ TABLE = {
     "as_described": ("described", "described", 1.0, 0.0),
     "as_described_v1": ("described", "described", "described", "described"),
     "as_released": ("released", "kept", 1.0, 0.0),
+    "weights_only": ("described", "kept", "kept", "kept"),
     "bert_init": ("described", 0.0, 1.0, 0.0),
 }
 ORDERS = [(1, 3, 2, 4), (1, 4), (1, 2)]  # all start with 1, so they are valid for every family

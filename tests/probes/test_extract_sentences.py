@@ -38,6 +38,22 @@ def test_one_pass_gives_what_single_examples_give(family, pooling):
     np.testing.assert_allclose(found, one_at_a_time(encoder.eval(), split, pooling), atol=3e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
+def test_the_pooler_reads_every_layer(family):
+    encoder, split = tiny_encoder(family), tiny_task(n_train=17).train
+    found = extract_sentences(encoder, split, 0, pooling="pooler", tokens_per_batch=50)
+    cls = torch.from_numpy(one_at_a_time(encoder.eval(), split, "summary"))
+    dense = encoder.pooler.dense
+    expected = torch.tanh(cls @ dense.weight.T + dense.bias).detach()
+    np.testing.assert_allclose(found, expected, atol=3e-5, rtol=1e-4)
+
+
+def test_a_model_without_a_pooler():
+    encoder, split = tiny_encoder("electra"), tiny_task(n_train=5).train
+    with pytest.raises(WhichlayersError, match=r'pooling = "pooler" .* electra .* Use pooling = "mean"'):
+        extract_sentences(encoder, split, 0, pooling="pooler")
+
+
 def test_only_the_top_of_modernbert_is_normalized():
     encoder, split = tiny_encoder("modernbert"), tiny_task(n_train=6).train
     top = []

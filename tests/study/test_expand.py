@@ -209,6 +209,8 @@ def test_names_and_revision_reach_the_trial_but_not_its_id():
         (FakeFacts(6), {"experiments": [{"kind": "prune", "top": 6}]}, ["experiments[0].top = 6", "1 to 5"]),
         (FakeFacts(has_pooler=False), {"head": "pooler"},
          ['head = "pooler"', "no pretrained pooler", '"mean"']),
+        (FakeFacts(has_pooler=False), {"experiments": [{"kind": "probing", "pooling": "pooler"}]},
+         ['experiments[0].pooling = "pooler"', "no pretrained pooler", '"mean" or "summary"']),
         (FakeFacts(rows=100), {"train_sizes": [50, 101]},
          ["train_sizes[1] = 101", "has 100 training examples", "1 to 100", "set `train_sizes` of tasks[0]"]),
         (FakeFacts(rows=100), {"tasks": [{"name": "SST-2", "train_sizes": 101}]},

@@ -44,7 +44,8 @@ class Probing(TaskExperiment):
     )
     pooling: Pooling = Field(
         default=DEFAULTS.pooling,
-        description="Pooling of the hidden states: mean (over the tokens) or summary (the [CLS]-like token).",
+        description="Pooling of the hidden states: mean (over the tokens), summary (the [CLS]-like token) or pooler "
+        "(the pretrained pooler, frozen).",
     )
     max_epochs: Count = Field(default=DEFAULTS.max_epochs, description="Maximum number of epochs.")
     patience: Count = Field(

@@ -58,6 +58,8 @@ def initial_values(
     shape, device = tuple(pretrained.shape), pretrained.device
     if is_layer_norm and keep_layer_norm:
         return None
+    if recipe == "weights_only" and (is_layer_norm or is_bias):
+        return None
     if recipe == "shuffled":
         return rng.shuffled(seed, name, pretrained.float())
     if recipe == "mean_var":

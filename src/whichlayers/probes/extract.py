@@ -6,10 +6,10 @@
     found.states        # (words, depth + 1, H); words in corpus order
     found.report        # sentences that were split, words replaced by the unknown token
 
-A sentence is represented by the mean of its tokens or its [CLS]-like token; a word by its last subword, its first
-subword or the mean of all its subwords. The encoder runs in eval mode, without dropout, on batches of similar length,
-so the hidden states of a text are deterministic and computed once. Only one batch is in memory at a time; on a GPU the
-next batch is computed while the last one is copied to the host.
+A sentence is represented by the mean of its tokens, its [CLS]-like token or the output of the pretrained pooler; a word
+by its last subword, its first subword or the mean of all its subwords. The encoder runs in eval mode, without dropout,
+on batches of similar length, so the hidden states of a text are deterministic and computed once. Only one batch is in
+memory at a time; on a GPU the next batch is computed while the last one is copied to the host.
 
 Index 0 is the embeddings and index k the output of layer k, as in `hidden_states` of transformers. ModernBERT is an
 exception: its layers add to a residual stream that is normalized only after the last layer. Its top index is the
@@ -35,7 +35,7 @@ from whichlayers.data.conll import TaggedCorpus
 from whichlayers.data.tokenize import TokenizedSplit
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import Anatomy
-from whichlayers.models.head import cls_states, mean_states, takes_token_types
+from whichlayers.models.head import cls_states, has_pooler, mean_states, takes_token_types
 from whichlayers.models.load import max_input_length
 from whichlayers.probes.activation_files import Precision, cached_array, hash_key
 from whichlayers.probes.alignment import Alignment, AlignmentReport, align
@@ -91,12 +91,19 @@ def extract_sentences(
     They are read from the file `key` in the folder `cache`, or computed and written there. Without a cache they are
     stored in a temporary file, which is deleted together with the array.
     """
-    cls_position = Anatomy(encoder).family.cls_position
+    family = Anatomy(encoder).family
+    if pooling == "pooler" and not has_pooler(encoder):
+        raise WhichlayersError(
+            f'pooling = "pooler" needs a pretrained pooler, but this {encoder.config.model_type} model was saved '
+            'without one. Use pooling = "mean" or "summary".'
+        )
 
     def pool(rows: np.ndarray, mask: Tensor) -> tuple[np.ndarray, Callable[[Tensor], Tensor]]:
         if pooling == "mean":
             return rows, lambda hidden: mean_states(hidden, mask)
-        return rows, lambda hidden: cls_states(hidden, mask, cls_position)
+        if pooling == "pooler":
+            return rows, encoder.get_submodule(family.pooler or "")
+        return rows, lambda hidden: cls_states(hidden, mask, family.cls_position)
 
     torch_device = torch.device(device)
     tokens = tokens_per_batch or _for_device(TOKENS_PER_BATCH, torch_device)

@@ -17,6 +17,7 @@ from whichlayers.config.sections import ModelSpec, Size, TaskSpec
 from whichlayers.config.toml import KeyPath
 from whichlayers.experiments import AnyExperiment
 from whichlayers.experiments.base import FinetuningExperiment, ReinitExperiment, TaskExperiment
+from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.word_base import WordExperiment
 from whichlayers.study.study_file import Study
 from whichlayers.text import counted
@@ -256,6 +257,9 @@ def _model_problems(study: Study, models: Sequence[ModelInfoLike]) -> Iterator[P
                 ("head",), f'{model.name} has no pretrained pooler; use "mean"', format_value(study.head)
             )
         for e, experiment in enumerate(study.experiments):
+            if isinstance(experiment, Probing) and experiment.pooling == "pooler" and not model.has_pooler:
+                text = f'{model.name} has no pretrained pooler; use "mean" or "summary"'
+                yield Problem(("experiments", e, "pooling"), text, format_value(experiment.pooling))
             for error in experiment.depth_errors(model.depth):
                 text = f"{model.name} has {counted(model.depth, 'layer')}: {error.allowed}"
                 yield Problem(("experiments", e, error.key), text, format_value(error.value))

@@ -78,8 +78,8 @@ class Study(Section):
     )
     recipe: Recipes = Field(
         default=("as_described",),
-        description="How layers are re-initialized: as_described, as_described_v1, as_released, bert_init, shuffled or "
-        "mean_var; with a list, each is run.",
+        description="How layers are re-initialized: as_described, as_described_v1, as_released, weights_only, "
+        "bert_init, shuffled or mean_var; with a list, each is run.",
     )
     keep_layer_norm: Flags = Field(
         default=(False,),
