@@ -31,6 +31,19 @@ AT_DEPTH_12 = {
         + 2 * 12 * 3 * 3
         + 3 * 3 * 2 * 3  # 5x lr, layer norms kept, epochs
     ),
+    "tamkin2020/v1": (
+        13 * (50 + 3 + 3) * 2
+        + 13 * (50 + 3)  # incremental
+        + 12 * 3 * 3
+        + (2 * 10 + 2) * 3 * 3
+        + (10 + 2 * 3) * 3
+        + (12 + 2) * 3 * 3  # probing to single_layer
+        + 2 * 12 * 3 * 3
+        + 3 * 3 * 2 * 3  # 5x lr, layer norms kept, epochs
+    ),
+    "tamkin2020/incremental-as-released": 13 * (50 + 3 + 3) * 2 + 13 * (50 + 3),
+    "tamkin2020/probing-as-released": 12 * 8 * 3,
+    "singh2020/as-described": 13 * (3 + 1 + 4) + 12 * 3,
     "singh2020/fractions": 13 * (3 + 3 + 4),
     "singh2020/weight-change": 3 * 3,
     "singh2020/probing-by-removal": 12 * 1 * 3,
@@ -116,6 +129,35 @@ def test_the_probes_of_the_papers():
         assert p.trial.probe == Probe(int(p.x), "mean", max_epochs=40, held_out=0.1, batch_size=8, lr=2e-5)
     for p in expand(load_preset("singh2020/probing-by-removal"), FakeFacts()):
         assert p.trial.probe == Probe(int(p.x), max_epochs=3, held_out=0.0, batch_size=8, lr=2e-5)
+
+
+def test_the_first_arxiv_version():
+    points = expand(load_preset("tamkin2020/v1"), FakeFacts())
+    assert {p.trial.surgery.recipe for p in points if p.trial.surgery.reinit} == {"as_described_v1"}
+    for p in points:
+        if p.experiment == "probing":
+            assert p.trial.probe == Probe(int(p.x), max_epochs=10, held_out=0.0, batch_size=8, lr=2e-5)
+    assert {p.trial.seed for p in points if p.experiment in ("localized", "probing")} == {0, 1, 2}
+
+
+def test_what_the_released_code_of_tamkin_et_al_runs():
+    for p in expand(load_preset("tamkin2020/incremental-as-released"), FakeFacts()):
+        assert p.trial.head == "pooler"
+        assert p.trial.surgery.recipe == ("as_released" if p.x < 12 else "as_described")
+    for p in expand(load_preset("tamkin2020/probing-as-released"), FakeFacts()):
+        assert p.trial.probe == Probe(int(p.x), "pooler", 40, held_out=0.0, batch_size=8, lr=2e-5)
+
+
+def test_what_the_text_of_singh_and_giovanardi_implies():
+    points = expand(load_preset("singh2020/as-described"), FakeFacts())
+    for p in points:
+        if p.experiment == "probing":
+            assert p.trial.probe == Probe(int(p.x), "pooler", 3, held_out=0.0, batch_size=32, lr=2e-5)
+        else:
+            assert (p.trial.head, p.trial.training.batch_size, p.trial.training.epochs) == ("pooler", 32, 3)
+            assert not p.trial.surgery.keep_layer_norm
+            assert p.trial.surgery.recipe == "weights_only" or not p.trial.surgery.reinit
+    assert {p.trial.train_size for p in points if p.trial.task == "CoLA"} == {8551}
 
 
 def test_presets_can_be_run_on_other_models_and_data():
