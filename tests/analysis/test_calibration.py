@@ -198,3 +198,10 @@ def test_t2_holds_for_curves_like_the_published_ones():
     assert [claim.verdict for claim in found].count("holds") >= 8
     predicted = t2(probing_study(rng, 0.5 + 0.5 * PROBING, trials=10, sd=0.002), THRESHOLDS)
     assert predicted.verdict == "does not hold"
+
+
+def test_t2_a_curve_that_falls_where_probing_rises_is_not_predicted():
+    falling = t2(probing_study(np.random.default_rng(7), 1.0 - 0.5 * PROBING, trials=5), THRESHOLDS)
+    assert falling.tests[0].effect == pytest.approx(-1.0, abs=0.05)
+    assert falling.tests[0].low >= -1
+    assert falling.tests[0].verdict == "holds"

@@ -59,7 +59,7 @@ class CurveCorrelation:
 
 @dataclass(frozen=True)
 class Misfit:
-    """F test of the hypothesis that two curves are linear functions of each other, up to noise."""
+    """F test of the hypothesis that two curves are rising linear functions of each other, up to noise."""
 
     f: float
     df: float  # both degrees of freedom are multiplied by Greenhouse and Geisser's epsilon
@@ -146,9 +146,9 @@ def _reliability_and_misfit(a: np.ndarray, b: np.ndarray) -> tuple[float, Misfit
 
     The reliability of a mean curve is 1 - (noise of the mean) / (variance over layers), with the noise estimated from
     the interaction of seed and layer: Cronbach's alpha, with seeds as items. The misfit is the sum of squared
-    distances from the best line through the points (a, b), one per layer, in units of the noise of each mean curve: a
-    functional relationship with errors in both variables (Anderson 1984). Its mean square has an F distribution, with
-    the degrees of freedom of `interaction_test`.
+    distances from the best rising line through the points (a, b), one per layer, in units of the noise of each mean
+    curve: a functional relationship with errors in both variables (Anderson 1984). Its mean square has an F
+    distribution, with the degrees of freedom of `interaction_test`.
     """
     layers, scaled, reliabilities, residuals = a.shape[1], [], [], []
     for table in (a, b):
@@ -162,7 +162,9 @@ def _reliability_and_misfit(a: np.ndarray, b: np.ndarray) -> tuple[float, Misfit
         reliabilities.append(1 - error**2 / (mean @ mean / (layers - 1)))
         residuals.append((centered - mean) / math.sqrt(noise))
     limit = math.sqrt(reliabilities[0] * reliabilities[1]) if min(reliabilities) > 0 else math.nan
-    distance = float(np.linalg.eigvalsh(np.array(scaled) @ np.array(scaled).T)[0])
+    products = np.array(scaled) @ np.array(scaled).T  # (2, 2)
+    # of lines that do not fall: without a positive covariance the best one is horizontal or vertical
+    distance = float(np.linalg.eigvalsh(products)[0] if products[0, 1] > 0 else products.diagonal().min())
     epsilon = greenhouse_geisser(np.concatenate(residuals))
     f, df = distance / (layers - 2), epsilon * (layers - 2)
     df_denom = epsilon * (layers - 1) * (len(a) + len(b) - 2)

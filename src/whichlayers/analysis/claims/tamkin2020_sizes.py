@@ -144,13 +144,13 @@ def _probing_tests(
 
 
 def _misfit_test(about: str, many: CurveCorrelation, thresholds: ClaimThresholds) -> ClaimTest:
-    """For: the curve differs from a linear function of the probing curve by more than noise (F test). Against: the
-    corrected correlation is above 1 - `probing_margin` (one-sided bootstrap p)."""
+    """For: the curve differs from a rising linear function of the probing curve by more than noise (F test).
+    Against: the corrected correlation is above 1 - `probing_margin` (one-sided bootstrap p)."""
     limit, margin, misfit = many.reliability, thresholds.probing_margin, many.misfit
     assert misfit is not None  # there is a reliability
     threshold = (1 - margin) * limit
     p_against = bootstrap_p_below(-many.resampled, -threshold, many.n, is_correlation=True)
-    effect, low, high = (min(1.0, value / limit) for value in (many.r, many.low, many.high))
+    effect, low, high = (max(-1.0, min(1.0, r / limit)) for r in (many.r, many.low, many.high))
     power = interaction_power((misfit.f - 1) * misfit.df, misfit.df, many.n, misfit.df_denom)
     return ClaimTest(
         *(about, "r", effect, low, high, misfit.p, p_against, many.n), margin=margin, power=power
