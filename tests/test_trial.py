@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from whichlayers.trial import Point, Probe, Surgery, Training, Trial, WordProbe
+from whichlayers.trial import COMPONENTS, Point, Probe, Surgery, Training, Trial, WordProbe
 
 TRIAL = Trial("org/model", "f" * 16, "SST-2", "a" * 16, 500, 3)
 
@@ -33,6 +33,8 @@ def test_the_kind_of_a_trial():
         changed(train_size=501),
         changed(seed=4),
         changed(head="pooler"),
+        *(changed(seeds=((c, 9),)) for c in ("subset", "order", "head", "dropout")),
+        changed(surgery=Surgery(reinit=(1,)), seeds=(("init", 9),)),
         changed(surgery=Surgery(order=(2, 1))),
         changed(surgery=Surgery(reinit=(1,))),
         changed(surgery=Surgery(reinit=(2,))),
@@ -93,6 +95,8 @@ def test_every_setting_of_a_training_is_in_the_test_above():
         changed(surgery=Surgery(recipe="as_released", keep_layer_norm=True)),  # nothing is re-initialized
         changed(training=Training(lr_factors=((3, 1.0),))),
         changed(training=Training(clip_norm=1)),
+        changed(seeds=tuple((c, 3) for c in COMPONENTS)),  # the seed of the trial
+        changed(seeds=(("init", 9),)),  # nothing is re-initialized
     ],
 )
 def test_names_and_settings_without_effect_do_not(same):
@@ -113,6 +117,33 @@ def test_identity_names_only_what_differs_from_the_defaults():
     assert identity["training"] == {"epochs": 5}
     assert "head" not in identity
     assert json.dumps(identity)
+
+
+def test_the_seeds_of_components():
+    trial = changed(seeds=(("subset", 0), ("head", 7), ("order", 3)), surgery=Surgery(reinit=(1,)))
+    assert [trial.seed_of(c) for c in COMPONENTS] == [0, 3, 3, 7, 3]
+    assert [TRIAL.seed_of(c) for c in COMPONENTS] == [3] * 5
+    assert trial.identity()["seeds"] == (("head", 7), ("subset", 0))
+    assert trial.id == dataclasses.replace(trial, seeds=(("head", 7), ("subset", 0))).id
+    assert "seeds" not in json.loads(TRIAL.to_json())  # as in files of version 0.1
+    with_init = dataclasses.replace(trial, seeds=(("init", 9),))
+    assert with_init.id != dataclasses.replace(trial, seeds=()).id
+    without_dropout = changed(training=Training(dropout=0.0))
+    assert dataclasses.replace(without_dropout, seeds=(("dropout", 9),)).id == without_dropout.id
+
+
+def test_seeds_of_components_that_a_probe_does_not_have_do_not_change_its_id():
+    probe, words = changed(probe=Probe(1)), WordProbe("chunks", "b" * 16)
+    for component in COMPONENTS:
+        own = ((component, 9),)
+        has_effect = component in ("subset", "order", "head")
+        assert (dataclasses.replace(probe, seeds=own).id != probe.id) == has_effect
+        pretrained = changed(word_probe=words, train_size=0)
+        assert dataclasses.replace(pretrained, seeds=own).id == pretrained.id
+        finetuned = changed(word_probe=words, surgery=Surgery(reinit=(1,)))
+        other = dataclasses.replace(finetuned, seeds=own)
+        assert other.id != finetuned.id
+        assert other.finetuning.id != finetuned.finetuning.id
 
 
 def test_values_can_be_keys():

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Recipe = Literal[
     "as_described", "as_described_v1", "as_released", "weights_only", "bert_init", "shuffled", "mean_var"
@@ -25,6 +25,8 @@ Ranking = Literal["lca", "probeless"]
 Subword = Literal["last", "first", "mean"]
 Norm = Literal["squared", "plain"]
 TrialKind = Literal["finetune", "probe", "word_probe"]
+Component = Literal["subset", "order", "init", "head", "dropout"]
+COMPONENTS: tuple[Component, ...] = get_args(Component)  # what the seeds of a trial determine
 
 # Field names as they are hashed into trial ids and stored in results.db. A field may be renamed here, its stored
 # name never: ids and finished trials of existing studies would be lost.
@@ -178,13 +180,16 @@ class Trial:
     task: str
     task_fingerprint: str  # hash of the examples, the labels and the metric
     train_size: int  # number of training examples in the random subset
-    seed: int  # determines subset, order, re-initialization, head and dropout
+    seed: int  # determines subset, order, re-initialization, head and dropout, and the word probe
     revision: str | None = None
     head: Head = "mean"
     surgery: Surgery = field(default_factory=Surgery)
     training: Training = field(default_factory=Training)
     probe: Probe | None = None  # None: the model is finetuned
     word_probe: WordProbe | None = None  # on the finetuned model; with train_size 0, on the pretrained one
+    seeds: tuple[
+        tuple[Component, int], ...
+    ] = ()  # seeds of components that have their own, in place of `seed`
 
     NAMES_ONLY = ("model", "revision", "task", "corpus")  # names do not change a result
 
@@ -195,7 +200,10 @@ class Trial:
         the ids of existing trials.
         """
         canonical = dataclasses.replace(
-            self, surgery=self.surgery.canonical(), training=self.training.canonical()
+            self,
+            surgery=self.surgery.canonical(),
+            training=self.training.canonical(),
+            seeds=self._used_seeds(),
         )
         if self.probe is not None:  # a probe has its own hyperparameters; only max_length is the model's
             training = Training(max_length=self.training.max_length)
@@ -224,6 +232,23 @@ class Trial:
         """The finetuning trial whose model a word probe reads; None for the pretrained model."""
         return dataclasses.replace(self, word_probe=None) if self.train_size else None
 
+    def seed_of(self, component: Component) -> int:
+        """The seed that determines a component of the trial."""
+        return dict(self.seeds).get(component, self.seed)
+
+    def _used_seeds(self) -> tuple[tuple[Component, int], ...]:
+        """`seeds` in its normal form: sorted, without those equal to `seed` and those that have no effect."""
+        unused = set[Component]()
+        if not self.surgery.reinit:
+            unused.add("init")
+        if self.training.dropout == 0:
+            unused.add("dropout")
+        if self.probe is not None:
+            unused |= {"init", "dropout"}
+        if not self.train_size:
+            unused |= set(COMPONENTS)
+        return tuple(sorted((c, s) for c, s in self.seeds if s != self.seed and c not in unused))
+
     @property
     def steps_per_epoch(self) -> int:
         return math.ceil(self.train_size / self.training.batch_size)
@@ -233,7 +258,10 @@ class Trial:
         return self.steps_per_epoch * self.training.epochs
 
     def to_json(self) -> str:
-        return json.dumps(_renamed(dataclasses.asdict(self), STORED_NAMES), sort_keys=True)
+        fields = dataclasses.asdict(self)
+        if not self.seeds:  # as trials were stored before components had seeds
+            del fields["seeds"]
+        return json.dumps(_renamed(fields, STORED_NAMES), sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Trial:
@@ -247,12 +275,14 @@ class Trial:
         surgery["reinit"] = tuple(surgery["reinit"])
         training["lr_factors"] = tuple((int(layer), float(f)) for layer, f in training["lr_factors"])
         training["betas"] = tuple(training["betas"])
+        seeds = tuple((component, seed) for component, seed in raw.pop("seeds", ()))
         return Trial(
             **raw,
             surgery=Surgery(**surgery),
             training=Training(**training),
             probe=None if probe is None else Probe(**probe),
             word_probe=None if word_probe is None else WordProbe(**word_probe),
+            seeds=seeds,
         )
 
 

@@ -11,11 +11,15 @@ from whichlayers.engine.finetune import finetune, stack_key
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.errors import WhichlayersError
-from whichlayers.trial import Surgery, Training, Trial
+from whichlayers.trial import COMPONENTS, Surgery, Training, Trial
 
 # Attention is invariant to a shift of all keys: the exact gradient of the key bias is 0, and Adam with its default eps
 # of 1e-8 would amplify the rounding noise to full steps. An eps above the noise makes weights comparable.
 RECIPE = Training(epochs=3, batch_size=8, lr=3e-3, clip_norm=1.0, dropout=0.0, eps=1e-6)
+
+
+# seeds of other trials in the stack, each for another component
+OWN_SEEDS = (("subset", 4), ("order", 3), ("init", 1), ("head", 2), ("dropout", 0))
 
 
 def trial(seed: int = 0, head: str = "mean", surgery: Surgery | None = None, **training) -> Trial:
@@ -39,6 +43,7 @@ def mixed_trials(family: str) -> list[Trial]:
         trial(4, surgery=dataclasses.replace(moved, reinit=(2,), recipe="shuffled")),
         trial(4, surgery=Surgery(reinit=(2, 3), recipe="shuffled")),
         trial(4, surgery=Surgery(reinit=(2,), recipe="mean_var")),
+        dataclasses.replace(trial(4, surgery=Surgery(reinit=(2, 3))), seeds=OWN_SEEDS),
     ]
 
 
@@ -101,6 +106,38 @@ def test_a_trial_is_the_same_alone_and_in_any_slot_with_dropout(family):
     # and dropout has an effect
     _, without = run_steps(mixed_trials(family), encoder, data, 3)
     assert (without - together[:3]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_each_component_has_its_own_seed(component):
+    """A trial with the seed of another for one component has that component of the other, and only that."""
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    surgery = Surgery(reinit=(2,))
+    first, second = (trial(seed, surgery=surgery, dropout=0.2) for seed in (0, 1))
+    mixed = dataclasses.replace(first, seeds=((component, 1),))
+    same = dataclasses.replace(first, seed=7, seeds=tuple((c, 0) for c in COMPONENTS))
+    swapped = dataclasses.replace(second, seeds=tuple((c, 0) for c in COMPONENTS if c != component))
+    trainer, losses = run_steps([first, mixed, same, swapped, second], encoder, data, 10)
+    torch.testing.assert_close(losses[:, 2], losses[:, 0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(losses[:, 3], losses[:, 1], rtol=0, atol=1e-5)
+    assert (losses[:, 1] - losses[:, 0]).abs().max() > 1e-4
+    assert (losses[:, 1] - losses[:, 4]).abs().max() > 1e-4
+
+    rows = [trainer.train_loader.batch_rows[t].flatten() for t in (0, 1, 4)]  # of seed 0, mixed, seed 1
+    assert rows[1].equal(rows[0]) == (component not in ("subset", "order"))
+    examples = [set(r.tolist()) for r in rows]
+    assert (examples[1] == examples[0], examples[1] == examples[2]) == (
+        component != "subset",
+        component == "subset",
+    )
+    device = torch.device("cpu")
+    for name, of in (("classifier.weight", "head"), ("encoder.encoder.layer.1.output.dense.weight", "init")):
+        shape = trainer.model.trial_parameter(name, 0).shape
+        values = trainer.initial_weights.values(name, shape, device)
+        assert values[1].equal(values[0]) == (component != of)
+        assert values[1].equal(values[4]) == (component == of)
+    keys = trainer.trial_keys.tolist()
+    assert (keys[1] == keys[0], keys[1] == keys[4]) == (component != "dropout", component == "dropout")
 
 
 def test_permuted_and_original_layer_order_share_a_stack():

@@ -18,7 +18,10 @@ def plain_finetune(trial: Trial, encoder, data, max_steps: int | None = None, ke
     """Finetune one trial; returns the classifier and the loss of every step."""
     t = trial.training
     model = build_classifier(
-        apply_surgery(encoder, trial.surgery, trial.seed), trial.head, data.n_outputs, trial.seed
+        apply_surgery(encoder, trial.surgery, trial.seed_of("init")),
+        trial.head,
+        data.n_outputs,
+        trial.seed_of("head"),
     )
     model.train()
     anatomy = Anatomy(model.encoder)
@@ -43,10 +46,10 @@ def plain_finetune(trial: Trial, encoder, data, max_steps: int | None = None, ke
         return (total - step) / max(1, total - warmup) if t.schedule == "linear" else 1.0
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    rows = subset(len(data.train), trial.train_size, trial.seed)
+    rows = subset(len(data.train), trial.train_size, trial.seed_of("subset"))
     losses = []
     for epoch in range(t.epochs):
-        order = rows[epoch_order(len(rows), trial.seed, epoch)]
+        order = rows[epoch_order(len(rows), trial.seed_of("order"), epoch)]
         for start in range(0, len(order), t.batch_size):
             if max_steps is not None and len(losses) == max_steps:
                 return model, losses

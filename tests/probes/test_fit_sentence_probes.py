@@ -47,7 +47,9 @@ def plain_loop(states, labels, job, kind, outputs):
         x = (x - x[rows].mean(0)) / x[rows].std(0, correction=0)
     model = torch.nn.Linear(HIDDEN, outputs)
     torch.nn.init.zeros_(model.bias)
-    model.weight.data = rng.normal(job.seed, "classifier.weight", (outputs, HIDDEN), 0.02)
+    order_seed = job.seed if job.order_seed is None else job.order_seed
+    weights_seed = job.seed if job.weights_seed is None else job.weights_seed
+    model.weight.data = rng.normal(weights_seed, "classifier.weight", (outputs, HIDDEN), 0.02)
     optimizer = torch.optim.AdamW(
         [
             {"params": [model.weight], "weight_decay": probe.weight_decay},
@@ -65,7 +67,7 @@ def plain_loop(states, labels, job, kind, outputs):
     best, best_epoch, best_outputs = float("inf"), 0, None
     for epoch in range(1, probe.max_epochs + 1):
         for batch in np.array_split(
-            rows[epoch_order(len(rows), job.seed, epoch - 1)],
+            rows[epoch_order(len(rows), order_seed, epoch - 1)],
             range(probe.batch_size, len(rows), probe.batch_size),
         ):
             optimizer.zero_grad()
@@ -93,6 +95,12 @@ def test_each_probe_equals_a_plain_loop(kind):
         dataclasses.replace(plain, layer=1, patience=5, max_epochs=7),
     ]
     jobs = jobs_of(probes, [0, 0, 1, 2, 3])
+    own_seeds = [(None, None), (1, None), (None, 1), (0, 3), (2, 2)]  # of order and initial weights
+    jobs += [
+        dataclasses.replace(jobs[i], order_seed=order, weights_seed=weights)
+        for i in (0, 3)
+        for order, weights in own_seeds[1:]
+    ]
     inputs = HiddenStates(states)
     fitted = fit_sentence_probes(inputs, labels, jobs, outputs, kind)
     found = predict(inputs, fitted)

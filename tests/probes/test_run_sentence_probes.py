@@ -14,7 +14,7 @@ from whichlayers.probes import extract
 from whichlayers.probes.extract import extract_sentences
 from whichlayers.probes.run_sentence_probes import run_probes, stack_key
 from whichlayers.probes.steps import probe_steps
-from whichlayers.trial import Probe, Surgery, Training, Trial
+from whichlayers.trial import COMPONENTS, Probe, Surgery, Training, Trial
 
 TRIAL = Trial("tiny", "model", "tiny", "tiny", 50, 0, probe=Probe(1, max_epochs=6, lr=0.05))
 
@@ -57,6 +57,21 @@ def test_results(kind, tmp_path):
         names = set(data.metrics)
         assert set(record.metrics) == names | {f"{m}_mismatched" for m in names}
     assert len({o.epochs[0].dev_loss for o in results}) == len(results)
+
+
+def test_each_component_has_its_own_seed():
+    """Subset with held-out examples, order and head; a probe has no dropout and no re-initialized layers."""
+    encoder, data = tiny_encoder("bert"), tiny_task(n_train=120)
+    [first] = trials_of((2,), (0,))
+    mixed = [dataclasses.replace(first, seeds=((c, 1),)) for c in ("subset", "order", "head")]
+    renamed = dataclasses.replace(first, seed=5, seeds=tuple((c, 0) for c in COMPONENTS))
+    together = run_probes([first, *mixed, renamed], encoder, data)
+    losses = [result.epochs[0].train_loss for result in together]
+    assert losses[-1] == pytest.approx(losses[0], abs=1e-6)
+    assert len({round(loss, 5) for loss in losses}) == 4
+    for trial, loss in zip(mixed, losses[1:], strict=False):
+        [alone] = run_probes([trial], encoder, data)
+        assert alone.epochs[0].train_loss == pytest.approx(loss, abs=1e-5)
 
 
 def test_the_metrics_are_those_of_the_dev_set():

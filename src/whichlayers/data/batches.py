@@ -1,6 +1,6 @@
 """Training subsets, the order of examples in an epoch, and padding into batches.
 
-Subset and order depend only on the trial's seed, so trials that differ in their surgery are trained on the same
+Subset and order depend only on the trial's seeds, so trials that differ in their surgery are trained on the same
 examples in the same order. For the same seed, a smaller subset is a prefix of a larger one.
 """
 

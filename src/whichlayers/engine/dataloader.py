@@ -58,14 +58,15 @@ class TrainDataLoader:
         rows = np.full(
             (len(trials), first.training.epochs, first.steps_per_epoch * self.batch_size), -1, np.int64
         )
-        first_of_seed: dict[int, int] = {}  # trials with the same seed see the same rows
+        first_of_seeds: dict[tuple[int, int], int] = {}  # trials with the same seeds see the same rows
         for t, trial in enumerate(trials):
-            if (other := first_of_seed.setdefault(trial.seed, t)) != t:
+            subset_seed, order_seed = trial.seed_of("subset"), trial.seed_of("order")
+            if (other := first_of_seeds.setdefault((subset_seed, order_seed), t)) != t:
                 rows[t] = rows[other]
                 continue
-            chosen = subset(len(data.train), trial.train_size, trial.seed)
+            chosen = subset(len(data.train), trial.train_size, subset_seed)
             for epoch in range(trial.training.epochs):
-                rows[t, epoch, : len(chosen)] = chosen[epoch_order(len(chosen), trial.seed, epoch)]
+                rows[t, epoch, : len(chosen)] = chosen[epoch_order(len(chosen), order_seed, epoch)]
         rows = rows.reshape(len(trials), self.steps, self.batch_size)
 
         used, index = np.unique(rows, return_inverse=True)
@@ -111,11 +112,12 @@ class TrainDataLoader:
 def used_token_ids(trials: Sequence[Trial], data: TokenizedTask) -> list[np.ndarray]:
     """For each trial, the token ids that occur in its training subset, and the padding token."""
     by_seed: dict[int, np.ndarray] = {}
-    for trial in trials:
-        if trial.seed not in by_seed:
-            chosen = pad(data.train, subset(len(data.train), trial.train_size, trial.seed), data.pad_id)
-            by_seed[trial.seed] = np.union1d(chosen.input_ids, [data.pad_id])
-    return [by_seed[trial.seed] for trial in trials]
+    seeds = [trial.seed_of("subset") for trial in trials]
+    for trial, seed in zip(trials, seeds, strict=True):
+        if seed not in by_seed:
+            chosen = pad(data.train, subset(len(data.train), trial.train_size, seed), data.pad_id)
+            by_seed[seed] = np.union1d(chosen.input_ids, [data.pad_id])
+    return [by_seed[seed] for seed in seeds]
 
 
 def most_batch_tokens(lengths: np.ndarray, batch_size: int, draws: int = 1 << 16) -> int:

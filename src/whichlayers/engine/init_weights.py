@@ -105,18 +105,18 @@ class InitialWeights:
         if name.startswith("classifier."):
             if name.endswith("bias"):
                 return torch.zeros(len(self.trials), *shape, device=device)
-            rows = [rng.normal(t.seed, name, shape, CLASSIFIER_STD, device) for t in self.trials]
-            return torch.stack(rows)
+            seeds = [trial.seed_of("head") for trial in self.trials]
+            return torch.stack([rng.normal(seed, name, shape, CLASSIFIER_STD, device) for seed in seeds])
         inner = name.removeprefix("encoder.")
         layer = self.anatomy.layer_of(inner)
         result = torch.empty(len(self.trials), *shape, device=device)
         drawn: dict[tuple[Any, ...], Tensor | None] = {}  # trials with one seed and recipe share values
         for t, trial in enumerate(self.trials):
-            surgery = trial.surgery
+            surgery, seed = trial.surgery, trial.seed_of("init")
             source = self._source_name(inner, layer, surgery.order)
             pretrained, new = self.pretrained[source].detach(), None
             if layer and layer in surgery.reinit:
-                key: tuple[Any, ...] = (trial.seed, surgery.recipe, surgery.keep_layer_norm)
+                key: tuple[Any, ...] = (seed, surgery.recipe, surgery.keep_layer_norm)
                 if surgery.recipe in STATISTICS_RECIPES:
                     key = (*key, source)
                 if key not in drawn:
@@ -126,7 +126,7 @@ class InitialWeights:
                         inner in self.layer_norms,
                         is_bias(inner),
                         surgery.recipe,
-                        trial.seed,
+                        seed,
                         surgery.keep_layer_norm,
                     )
                 new = drawn[key]

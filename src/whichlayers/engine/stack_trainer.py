@@ -94,7 +94,7 @@ class StackTrainer:
 
         self.step_on_device = torch.zeros((), dtype=torch.int32, device=device)
         self.loss_sum = torch.zeros(len(self.trials), device=device)  # (T,) since the start of the epoch
-        keys = [key_of(t.seed, "dropout")[0] for t in self.trials]
+        keys = [key_of(t.seed_of("dropout"), "dropout")[0] for t in self.trials]
         self.trial_keys = torch.tensor(keys, dtype=torch.int32, device=device)
         graphs = on_cuda if settings.graphs is None else settings.graphs
         self.step_runner = StepRunner(self, compiled, graphs, settings.similar_stacks)

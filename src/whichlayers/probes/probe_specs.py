@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,14 @@ class ProbeTraining:
     like_finetuning: bool = False
 
 
+class ProbeSeeds(NamedTuple):
+    """The seeds of a probe."""
+
+    rows: int  # of its examples and which of them are held out
+    order: int  # of its examples in an epoch
+    weights: int  # its initial weights
+
+
 @dataclass(frozen=True, eq=False)
 class ProbeSpec:
     """One probe to train."""
@@ -47,7 +55,7 @@ class ProbeSpec:
     neurons: np.ndarray  # (d,) int64, its input: columns of HiddenStates
     l1: float = 0.0
     l2: float = 0.0
-    seed: int = 0  # determines initial weights and the order of examples
+    seed: int = 0  # determines the held-out examples, the order of the others and the initial weights
     task: int = 0  # row of the labels
     lr: float | None = None  # None: that of ProbeTraining
     weight_decay: float = 0.0  # decoupled, as in AdamW
@@ -56,6 +64,13 @@ class ProbeSpec:
     )
     max_epochs: int | None = None  # None: `epochs` of ProbeTraining
     patience: int | None = None  # stop after so many epochs without a lower held-out loss; None: never
+    order_seed: int | None = None  # seed of the order of examples; None: `seed`
+    weights_seed: int | None = None  # seed of the initial weights; None: `seed`
+
+    @property
+    def seeds(self) -> ProbeSeeds:
+        order = self.seed if self.order_seed is None else self.order_seed
+        return ProbeSeeds(self.seed, order, self.seed if self.weights_seed is None else self.weights_seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +205,7 @@ def keep_used_neurons(
 class ProbeGroup:
     """Probes that read the same neurons of the same batches, as columns of one weight matrix."""
 
-    seed: int
+    seeds: ProbeSeeds
     neurons: np.ndarray  # (d,)
     indices: tuple[int, ...]  # in the list of specs
 
@@ -205,17 +220,17 @@ def group_probes(
     limit = MAX_BYTES
     if device.type == "cuda":
         limit = int(MAX_DEVICE_FRACTION * torch.cuda.mem_get_info(device)[0])
-    by_input: dict[tuple[int, bool, bytes], list[int]] = defaultdict(list)
+    by_input: dict[tuple[ProbeSeeds | None, bool, bytes], list[int]] = defaultdict(list)
     for p, spec in enumerate(specs):
-        batches = (spec.seed, spec.standardize) if for_training else (0, False)
+        batches = (spec.seeds, spec.standardize) if for_training else (None, False)
         by_input[*batches, spec.neurons.tobytes()].append(p)
     by_shape: dict[tuple[int, int], list[ProbeGroup]] = defaultdict(list)  # by (d, G)
-    for (seed, _, _), indices in by_input.items():
-        neurons = specs[indices[0]].neurons
+    for indices in by_input.values():
+        neurons, seeds = specs[indices[0]].neurons, specs[indices[0]].seeds
         most = max(1, limit // _group_bytes(len(neurons), 1, n_outputs, batch_size))
         for start in range(0, len(indices), most):
             part = tuple(indices[start : start + most])
-            by_shape[len(neurons), len(part)].append(ProbeGroup(seed, neurons, part))
+            by_shape[len(neurons), len(part)].append(ProbeGroup(seeds, neurons, part))
     for (d, width), groups in by_shape.items():
         size = max(1, limit // _group_bytes(d, width, n_outputs, batch_size))
         for start in range(0, len(groups), size):

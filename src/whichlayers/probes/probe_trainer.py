@@ -127,19 +127,19 @@ class _ProbeTrainer:
         self.states, self.labels, self.rows, self.held_out = states, labels, rows, held_out
         self.groups, self.specs, self.training, self.n_outputs = groups, specs, training, n_outputs
         self.results: dict[int, FittedProbe] = {}
-        self.n_rows, self.n_held_out = (len(of_seed[groups[0].seed]) for of_seed in (rows, held_out))
+        self.n_rows, self.n_held_out = (len(of_seed[groups[0].seeds.rows]) for of_seed in (rows, held_out))
         self.width, self.d = len(groups[0].indices), len(groups[0].neurons)
         self.n_steps = math.ceil(self.n_rows / training.batch_size)
         device = states.device
-        seeds = {group.seed for group in groups}
         initial_parameters = _classifier_parameters if training.like_finetuning else _linear_parameters
+        seeds = {group.seeds.weights for group in groups}
         initial = {seed: initial_parameters(seed, self.d, n_outputs) for seed in seeds}
-        theta = torch.stack([initial[g.seed].repeat(1, self.width) for g in groups]).to(device)
+        theta = torch.stack([initial[g.seeds.weights].repeat(1, self.width) for g in groups]).to(device)
         self.weight = theta[:, :-1].contiguous()  # (U, d, K)
         self.bias = theta[:, -1:].contiguous()  # (U, 1, K)
         l1, l2 = self._per_column(lambda spec: spec.l1), self._per_column(lambda spec: spec.l2)
         self.l1, self.l2 = (penalty if bool(penalty.any()) else None for penalty in (l1, l2))
-        self.mean, self.std = self._scales(seeds)  # (U, 1, d); None if no probe is standardized
+        self.mean, self.std = self._scales()  # (U, 1, d); None if no probe is standardized
         self.optimizer = self._make_optimizer()
         # the best epoch so far; (U, d, K), (U, 1, K) and three times (U, G) on the host
         self.best_weight, self.best_bias = (
@@ -155,17 +155,18 @@ class _ProbeTrainer:
         values = [[setting(self.specs[p]) for p in group.indices] for group in self.groups]
         return torch.tensor(values, device=self.states.device).repeat_interleave(self.n_outputs, 1)[:, None]
 
-    def _scales(self, seeds: set[int]) -> tuple[Tensor | None, Tensor | None]:
+    def _scales(self) -> tuple[Tensor | None, Tensor | None]:
         """Mean and standard deviation of the inputs of every group, each (U, 1, d); 0 and 1 if not standardized."""
         standardized = [self.specs[group.indices[0]].standardize for group in self.groups]
         if not any(standardized):
             return None, None
+        seeds = {group.seeds.rows for group in self.groups}
         scales = {seed: self.states.compute_scale(self.rows[seed]) for seed in seeds}
         found = torch.zeros(2, len(self.groups), 1, self.d, device=self.states.device)
         found[1] = 1
         for u, group in enumerate(self.groups):
             if standardized[u]:
-                scale = scales[group.seed].select(torch.from_numpy(group.neurons))
+                scale = scales[group.seeds.rows].select(torch.from_numpy(group.neurons))
                 found[:, u, 0] = torch.stack([scale.mean, scale.std])
         return found[0], found[1]
 
@@ -191,8 +192,8 @@ class _ProbeTrainer:
     def _allocate(self) -> None:
         """Set up what depends on which groups are left: indices, and memory for the next block of examples."""
         groups, device, batch_size = self.groups, self.states.device, self.training.batch_size
-        self.seeds = sorted({group.seed for group in groups})
-        self.seed_of = torch.tensor([self.seeds.index(g.seed) for g in groups], device=device)  # (U,)
+        self.seeds = sorted({group.seeds for group in groups})
+        self.seed_of = torch.tensor([self.seeds.index(g.seeds) for g in groups], device=device)  # (U,)
         tasks = [[self.specs[p].task for p in g.indices] for g in groups]
         self.task_of = torch.tensor(tasks, device=device)  # (U, G)
         layers = [self.states.layer_of(group.neurons) for group in groups]
@@ -215,7 +216,7 @@ class _ProbeTrainer:
 
     def train(self, epoch: int) -> None:
         """Train all probes for one epoch; epochs are numbered from 1."""
-        orders = [self.rows[s][epoch_order(self.n_rows, s, epoch - 1)] for s in self.seeds]
+        orders = [self.rows[s.rows][epoch_order(self.n_rows, s.order, epoch - 1)] for s in self.seeds]
         self.loss.zero_()
         batch_size = self.training.batch_size
         for rows in self._blocks(orders):
@@ -239,7 +240,7 @@ class _ProbeTrainer:
             self.states.layer_rows(rows[self.seed_of], self.layers, self.block_states)
         else:
             by_seed = [self.states.rows(seed_rows) for seed_rows in rows]
-            by_group = [by_seed[self.seeds.index(group.seed)] for group in self.groups]
+            by_group = [by_seed[self.seeds.index(group.seeds)] for group in self.groups]
             gather_neurons(by_group, [group.neurons for group in self.groups], self.block_states)
         if self.mean is not None and self.std is not None:
             loaded.sub_(self.mean).div_(self.std)
@@ -328,7 +329,7 @@ class _ProbeTrainer:
     def _held_out_losses(self) -> Tensor:
         """Mean held-out loss of every probe, (U, G), on the host."""
         total = torch.zeros_like(self.loss)
-        for rows in self._blocks([self.held_out[s] for s in self.seeds]):
+        for rows in self._blocks([self.held_out[s.rows] for s in self.seeds]):
             self._load_block(rows)
             loaded = self.block_states[:, : rows.shape[1]], self.block_labels[:, : rows.shape[1]]
             total += self._losses(*loaded)[0]

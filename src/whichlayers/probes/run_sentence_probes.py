@@ -83,7 +83,8 @@ def run_probes(
     _check_trials(trials, encoder)
     torch_device, first = resolve_device(device), trials[0]
     pooling = _get_probe(first).pooling
-    rows = {seed: subset(len(data.train), first.train_size, seed) for seed in {t.seed for t in trials}}
+    seeds = {trial.seed_of("subset") for trial in trials}
+    rows = {seed: subset(len(data.train), first.train_size, seed) for seed in seeds}
     used = _used_rows(len(data.train), list(rows.values()))
     train = data.train if used is None else select_rows(data.train, used)
     if used is not None:
@@ -108,7 +109,7 @@ def run_probes(
         return HiddenStates(states, torch_device)
 
     states = [extract_split(file_key, split) for file_key, split in splits.items()]
-    jobs = [ProbeJob(_get_probe(trial), trial.seed, rows[trial.seed]) for trial in trials]
+    jobs = [ProbeJob.of_trial(trial, rows[trial.seed_of("subset")], _get_probe(trial)) for trial in trials]
     fitted = fit_sentence_probes(states[0], train.labels, jobs, data.n_outputs, data.kind, on_step)
     outputs = [predict(dev_states, fitted) for dev_states in states[1:]]
     seconds = time.perf_counter() - started
@@ -123,8 +124,15 @@ class ProbeJob:
     """One probe to train, and the rows of its training subset."""
 
     probe: Probe
-    seed: int
+    seed: int  # determines the held-out examples; the subset's
     rows: np.ndarray  # (size,) int64, the same for all jobs of a seed
+    order_seed: int | None = None  # None: `seed`
+    weights_seed: int | None = None  # None: `seed`
+
+    @staticmethod
+    def of_trial(trial: Trial, rows: np.ndarray, probe: Probe) -> ProbeJob:
+        """The job of a trial, with its rows and its probe, which may have other settings."""
+        return ProbeJob(probe, trial.seed_of("subset"), rows, trial.seed_of("order"), trial.seed_of("head"))
 
 
 def fit_sentence_probes(
@@ -156,6 +164,8 @@ def fit_sentence_probes(
         ProbeSpec(
             states.layer_neurons(job.probe.layer),
             seed=job.seed,
+            order_seed=job.order_seed,
+            weights_seed=job.weights_seed,
             lr=job.probe.lr,
             weight_decay=job.probe.weight_decay,
             standardize=job.probe.standardize,

@@ -48,7 +48,7 @@ def measure_probe_timing(
     """The timing of a stack: `setup` is the forward pass of the encoder, and a step is one epoch of all probes."""
     first = trials[0]
     assert first.probe is not None
-    seeds = {trial.seed for trial in trials}
+    seeds = {trial.seed_of("subset") for trial in trials}
     used = np.unique(np.concatenate([subset(len(data.train), first.train_size, seed) for seed in seeds]))
     sample = select_rows(data.train, _sample_lengths(data.train, used))
     extract_sentences(encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device)  # warm-up
@@ -60,7 +60,7 @@ def measure_probe_timing(
     states = HiddenStates(hidden_states, device)
     rows = np.arange(min(len(sample), first.train_size))
     probes = [dataclasses.replace(trial.probe, max_epochs=1) for trial in trials if trial.probe is not None]
-    jobs = [ProbeJob(probe, trial.seed, rows) for probe, trial in zip(probes, trials, strict=True)]
+    jobs = [ProbeJob.of_trial(trial, rows, probe) for probe, trial in zip(probes, trials, strict=True)]
     fit_sentence_probes(states, sample.labels, jobs, data.n_outputs, data.kind)  # warm-up
     started = time.perf_counter()
     fit_sentence_probes(states, sample.labels, jobs, data.n_outputs, data.kind)

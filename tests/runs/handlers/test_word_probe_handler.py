@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import shutil
@@ -355,6 +356,15 @@ def test_all_probes_of_a_model_stay_together():
     assert [len(part) for part in split_trials(after, 1)] == [6, 6, 6]
     assert total_steps(after) == sum(stack.steps for stack in stacks) - total_steps(before)
     assert total_steps(after) - 18 * 20 == 3 * after[0].steps
+
+
+def test_models_finetuned_with_other_seeds_of_components_are_other_models():
+    after = trials_of()
+    own = [dataclasses.replace(trial, seeds=(("subset", 9),)) for trial in after]
+    assert count_models([*after, *own]) == 6
+    assert total_steps([*after, *own]) == 2 * total_steps(after)
+    before = [dataclasses.replace(trial, seeds=(("subset", 9),)) for trial in trials_of(size=0)]
+    assert count_models(before) == 1
 
 
 # --- models on disk ---

@@ -51,7 +51,9 @@ class ProbeHandler(TrialHandler):
         total = 0
         for group in groups.values():
             data, config = assets.data(group[0]), assets.encoder(group[0]).config
-            rows = min(len(data.train), group[0].train_size * len({trial.seed for trial in group}))
+            rows = min(
+                len(data.train), group[0].train_size * len({trial.seed_of("subset") for trial in group})
+            )
             rows += sum(len(split) for split in data.evals.values())
             total += rows * (config.num_hidden_layers + 1) * config.hidden_size * 4
         return total

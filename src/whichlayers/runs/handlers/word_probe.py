@@ -79,13 +79,13 @@ class WordProbeHandler(TrialHandler):
 
     def shared_steps(self, trial: Trial) -> dict[Hashable, int]:
         """The finetuning of its model, which all probes of the model share."""
-        return {(_model_key(trial), trial.seed): trial.steps} if trial.train_size else {}
+        return {(_model_key(trial), _seeds(trial)): trial.steps} if trial.train_size else {}
 
     def group_by_model(self, trials: Sequence[Trial]) -> list[Sequence[Trial]]:
-        """One model per finetuning seed; the pretrained model does not depend on the seed."""
-        groups: dict[int | None, list[Trial]] = {}
+        """One model for the seeds of its finetuning; the pretrained model does not depend on a seed."""
+        groups: dict[Hashable, list[Trial]] = {}
         for trial in trials:
-            groups.setdefault(trial.seed if trial.train_size else None, []).append(trial)
+            groups.setdefault(_seeds(trial) if trial.train_size else None, []).append(trial)
         return list(groups.values())
 
     def kept_models(self, trials: Sequence[Trial]) -> list[Trial]:
@@ -171,6 +171,11 @@ def _model_key(trial: Trial) -> Hashable:
     """The model of a word probe and how it is finetuned, without the seed."""
     training = trial.training if trial.train_size else None
     return ("words", trial.model_fingerprint, trial.task_fingerprint, trial.train_size, trial.head, training)
+
+
+def _seeds(trial: Trial) -> Hashable:
+    """The seeds of the finetuning."""
+    return trial.seed, trial.seeds
 
 
 def _word_probe(trial: Trial) -> WordProbe:
