@@ -136,8 +136,11 @@ class HiddenStates:
         """Write rows (U, b) of layers (U,) into the first b rows of `out` (U, >= b, H), float32 on the device."""
         out = out[:, : which.shape[1]]
         index = which * self.n_layers + layers.to(which.device)[:, None]
-        found = self._to_device(_select_rows(self.flat.view(-1, self.hidden_size), index.flatten()))
-        out.copy_(found.view(out.shape))
+        matrix = self.flat.view(-1, self.hidden_size)
+        if matrix.dtype == out.dtype and matrix.device == out.device and out.is_contiguous():
+            torch.index_select(matrix, 0, index.flatten(), out=out.view(-1, self.hidden_size))
+        else:
+            out.copy_(self._to_device(_select_rows(matrix, index.flatten())).view(out.shape))
         if self.scale is not None:
             shape = (self.n_layers, 1, self.hidden_size)
             out.sub_(self.scale.mean.view(shape)[layers]).div_(self.scale.std.view(shape)[layers])
