@@ -168,7 +168,7 @@ def test_few_or_equal_permutations_have_no_density(tmp_path, values, shape):
     assert bool(strip.outline) == shape
     text = caption(points, "permutation")
     assert ("density" in text) == (len(values) >= 5)
-    heights = [height for height, _ in strip.outline]
+    heights = [height for _, height in strip.outline]
     assert not heights or (min(heights), max(heights)) == (min(values), max(values))
     assert ("permutations with the same score" in text) == (len(set(values)) < len(values))
 

@@ -64,9 +64,9 @@ def test_the_data_for_the_page_are_the_same_in_points(found):
     data = diagram_data(found)[0]
     box, box_data = found[0].columns[0].boxes[2], data["columns"][0]["boxes"][2]
     assert box_data == [3, 3, round(100 * box.mean, 3), round(100 * box.half, 3), 8, box.significant]
-    assert data["maxEffect"] == pytest.approx(
-        100 * max(abs(b.mean) for s in found[0].columns for b in s.boxes)
-    )
+    most = max(abs(b.mean) for s in found[0].columns for b in s.boxes)
+    colors = [shade(box.mean / most, theme) for theme in (LIGHT, DARK)]
+    assert [list(pair) for pair in data["columns"][0]["colors"][2]] == [[c, text_color_on(c)] for c in colors]
     clear = [b for b in found[0].columns[0].boxes if b.significant]
     assert all(f"{b.first} ({format_score(b.mean, signed=True)})" in data["alt"] for b in clear[:4])
 

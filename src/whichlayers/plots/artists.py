@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from whichlayers.plots.style import (
 # Lines of a panel are moved sideways so that their error bars do not overlap.
 DODGE_WIDTH = 0.3  # total width, as a fraction of one step of the x axis
 MAX_DODGE_GAP = 0.05  # largest gap between two lines, as a fraction of the x axis
+
+GOLDEN_RATIO = 0.618034
 
 # Columns that may distinguish the curves of a figure.
 ATTRIBUTES = ("experiment", "model", "task", "train_size", "condition", "variant", "setting", "curve")
@@ -56,14 +59,15 @@ def draw_line(
     Returns:
         Whether any single trials were drawn.
     """
-    shift, trial_shift = dodge(*place, panel)
+    shift, room = dodge(*place, panel)
+    offsets = trial_offsets(rows["seed"], shift + 0.6 * room, 0.7 * room)
     summary = summarize(rows, ["x"])
     half = (summary["high"] - summary["low"]).to_numpy() / 2
     color = style["color"]
     sampled = summary.loc[summary["n"].between(2, MAX_SINGLE_TRIALS if single_trials else 0), "x"]
     faint = rows[rows["x"].isin(sampled)]
     panel.axes.plot(
-        faint["x"] + shift + trial_shift,
+        faint["x"] + faint["seed"].map(offsets),
         faint["value"],
         ".",
         color=color,
@@ -89,7 +93,9 @@ def draw_line(
     drawn_values[panel.task] += list(zip(mean, *ends, strict=True))
     drawn_values[panel.task] += [(value, value, value) for value in faint["value"]]
     trials = rows[["x", "seed", "value"]]
-    panel.marks.append(Mark("line", style, shared_attributes(rows), summary, trials, name, bars=bars))
+    panel.marks.append(
+        Mark("line", style, shared_attributes(rows), summary, trials, name, bars, shift, offsets)
+    )
     return not faint.empty
 
 
@@ -128,7 +134,9 @@ def draw_baselines(
         x = float("nan") if span is None else sum(span) / 2
         table = pd.DataFrame([{"x": x, **vars(i)}])
         trials = baseline.assign(x=x)[["x", "seed", "value"]]
-        panel.marks.append(Mark("level", style, shared_attributes(baseline), table, trials, condition))
+        panel.marks.append(
+            Mark("level", style, shared_attributes(baseline), table, trials, condition, span=span)
+        )
 
 
 def line_style(theme: Theme, color: str, variant: int, marker: str | None = None) -> dict[str, Any]:
@@ -163,12 +171,20 @@ def baseline_style(condition: str, theme: Theme) -> dict[str, Any]:
 
 
 def dodge(index: int, count: int, panel: Panel) -> tuple[float, float]:
-    """Sideways shift of line `index` out of `count`, and the further shift of its single trials."""
+    """Sideways shift of line `index` out of `count`, and the room for its single trials on its right."""
     most = MAX_DODGE_GAP * _x_extent(panel)
     if count == 1:
         return 0.0, min(0.1, most)
     gap = min(DODGE_WIDTH * min(1.0, count / 4) / (count - 1), most)
     return gap * (index - (count - 1) / 2), gap / 2
+
+
+def trial_offsets(seeds: Iterable[int], center: float, width: float) -> dict[int, float]:
+    """Sideways shift of the trials of each seed: spread over `width`, so that equal values do not hide each other.
+
+    Multiples of the golden ratio place any number of seeds evenly, and a seed has the same position at every x.
+    """
+    return {int(seed): center + width * ((int(seed) + 1) * GOLDEN_RATIO % 1 - 0.5) for seed in set(seeds)}
 
 
 def _x_extent(panel: Panel) -> float:

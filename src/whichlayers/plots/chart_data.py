@@ -5,6 +5,10 @@
 The drawing functions record everything they draw as marks of the panels. So every figure with panels has a chart,
 files and page show the same numbers, and a new experiment needs no code here. A figure without panels has no chart
 and is embedded in the page as an image.
+
+A chart holds everything the page draws: positions and shifts in units of the axes, y ranges with their ticks, legend
+entries, and all numbers as text. The script of the page (web/chart.js, web/drawing.js) maps units to pixels, and shows
+and hides marks.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ from matplotlib.figure import Figure
 
 from whichlayers.experiments import display_of
 from whichlayers.plots.display_names import metric_name, short_names, size_name
-from whichlayers.plots.facets import Mark, Panel, PanelFigure, metric_range
-from whichlayers.plots.style import DARK, LIGHT, dark_color
+from whichlayers.plots.facets import Mark, Panel, PanelFigure, widen_y_limits
+from whichlayers.plots.style import DARK, LIGHT, MAX_SINGLE_TRIALS, dark_color
+from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS
 from whichlayers.text import format_range, format_score
 
 # What can be switched on and off on the page, in this order; "reference": baselines, probes and published results.
@@ -72,7 +77,8 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
     ]
     for data, (index, mark) in zip(drawn, marks, strict=True):
         data["of"] = _owner(mark, index, marks)
-    shared_y = bool(getattr(figure, "shared_y", False))
+    shared_y, show_trials = bool(getattr(figure, "shared_y", False)), getattr(figure, "show_trials", None)
+    most = max((row[5] or 0 for data in drawn for row in data["rows"]), default=0)
     hidden = [] if overlay else [name for name in named["reference"] if name.startswith("published")]
     return {
         "key": key,
@@ -80,18 +86,20 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
         "caption": f"{caption} {TRIALS_OMITTED}" if count > MAX_TRIALS else caption,
         "x": x_label,
         "single": "permutation" if any(mark.kind == "strip" for _, mark in marks) else "seed",
-        "trials": getattr(figure, "show_trials", None),
-        "tooMany": count > MAX_TRIALS,
+        "trials": 1 < most <= MAX_SINGLE_TRIALS if show_trials is None else show_trials,
+        "maxBars": MAX_CURVES_WITH_BARS,
         "dims": [
             {"name": name, "label": _dimension_label(name, experiment), "values": list(named[name].values())}
             for name in dims
         ],
         "hidden": [named["reference"][name] for name in hidden],
         "panels": [
-            _panel(panel, x_label, [m for m in drawn if m["panel"] == i], drawn, shared_y)
+            _panel(panel, x_label, [m for m in drawn if m["panel"] == i], drawn)
+            | {"scales": _scales(panel, [p for p in panels if shared_y or p.task == panel.task])}
             for i, panel in enumerate(panels)
         ],
         "marks": drawn,
+        "legend": _legend(drawn),
     }
 
 
@@ -204,7 +212,12 @@ def _mark(
             for _, mean, low, high, sd, _ in rows
         ],
         "trials": [] if trials is None else _trials(trials, metric if mark.kind == "strip" else None),
-        "outline": [[_round(height), _round(width)] for height, width in mark.outline],
+        "shift": _round(mark.shift),
+        "offsets": {seed: round(offset, 3) for seed, offset in mark.offsets.items()}
+        if trials is not None
+        else {},
+        "span": None if mark.span is None else list(map(_round, mark.span)),
+        "outline": [[_round(x), _round(y)] for x, y in mark.outline],
     }
 
 
@@ -243,26 +256,64 @@ def _panel(
     x_label: str,
     marks: Sequence[dict[str, Any]],
     all_marks: Sequence[dict[str, Any]],
-    shared_y: bool,
 ) -> dict[str, Any]:
     """A panel as JSON-serializable data; `marks` are its own, `all_marks` those of the whole chart."""
     axes = panel.axes
     low, high = axes.get_xlim()
     ticks = [float(tick) for tick in axes.get_xticks() if low <= tick <= high]
     texts = axes.xaxis.get_major_formatter().format_ticks(ticks)
-    floor, ceiling = metric_range(panel.metric)
     title, y = axes.get_title(loc="left") or panel.task, axes.get_ylabel()
     quantity = metric_name(panel.metric)
     headings = {"title": title, "sub": panel.subtitle, "y": y, "quantity": quantity}
     names = dict(zip(ticks, texts, strict=True))
     return headings | {
-        "group": "" if shared_y else panel.task,
-        "zero": shared_y,
-        "range": [_round(floor), _round(ceiling)],
         "xlim": [_round(low), _round(high)],
         "ticks": [[_round(tick), text.replace("−", "-")] for tick, text in zip(ticks, texts, strict=True)],
         "alt": _alt_text(title, panel.subtitle, x_label, quantity, marks, all_marks, names),
     }
+
+
+def _scales(panel: Panel, group: Sequence[Panel]) -> list[dict[str, Any] | None]:
+    """The y range of a panel and its ticks: as drawn, with single trials, with published results, with both.
+
+    None stands for the first one.
+
+    Args:
+        panel: The panel.
+        group: All panels with the same y range.
+    """
+    marks = [mark for one in group for mark in one.marks]
+    trials = [
+        v for m in marks if m.kind == "line" and m.trials is not None for v in m.trials["value"].dropna()
+    ]
+    published = [value for m in marks if m.kind == "published" for value in m.table["mean"].dropna()]
+    axis = panel.axes.yaxis
+    scales: list[dict[str, Any]] = []
+    for values in ([], trials, published, trials + published):
+        low, high = widen_y_limits(panel.axes.get_ylim(), values)
+        ticks = [
+            float(tick) for tick in axis.get_major_locator().tick_values(low, high) if low <= tick <= high
+        ]
+        texts = axis.get_major_formatter().format_ticks(ticks)
+        named = [[_round(tick), text] for tick, text in zip(ticks, texts, strict=True)]
+        scales.append({"range": [_round(low), _round(high)], "ticks": named})
+    return [scales[0], *(None if scale == scales[0] else scale for scale in scales[1:])]
+
+
+def _legend(marks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Legend entries with the indices of their marks; published results last.
+
+    Published results have the color of their curve: there is one entry for all of them, in a neutral color.
+    """
+    entries: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for index, mark in sorted(enumerate(marks), key=lambda one: one[1]["kind"] == "published"):
+        entry = {name: mark[name] for name in ("label", "color", "dash", "marker", "open")}
+        if mark["kind"] == "published":
+            entry["color"] = [LIGHT.muted, DARK.muted]
+            entry["label"] += f" (same color as its {'set' if mark['dash'] is None else 'curve'})"
+        key = (entry["label"], entry["color"][0], entry["marker"], str(entry["dash"]))
+        entries.setdefault(key, entry | {"marks": []})["marks"].append(index)
+    return list(entries.values())
 
 
 def _alt_text(

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -20,7 +19,15 @@ from matplotlib.ticker import MaxNLocator
 from whichlayers.analysis.claims.singh2020 import movement, scaled_movement
 from whichlayers.analysis.intervals import summarize
 from whichlayers.experiments import display_of
-from whichlayers.plots.artists import DrawnValues, add_trial_legend, draw_line, line_style, shared_attributes
+from whichlayers.plots.artists import (
+    DrawnValues,
+    add_trial_legend,
+    dodge,
+    draw_line,
+    line_style,
+    shared_attributes,
+    trial_offsets,
+)
 from whichlayers.plots.captions import CLIPPED_NOTE
 from whichlayers.plots.curves import compares_two_variants, draw_size_curves
 from whichlayers.plots.display_names import short_names, size_name
@@ -205,9 +212,9 @@ def draw_trials(rows: pd.DataFrame, theme: Theme) -> Figure:
     color = theme.conditions[0]
     mean: dict[str, Any] = {"color": theme.ink, "linestyle": DOTTED, "linewidth": 1.5}
     for panel in panels:
-        jitter = np.random.default_rng(0).uniform(-0.22, 0.22, len(panel.points))
+        offsets = trial_offsets(panel.points["seed"], 0.0, 0.44)
         panel.axes.plot(
-            panel.points["x"] + jitter,
+            panel.points["x"] + panel.points["seed"].map(offsets),
             panel.points["value"],
             "o",
             color=color,
@@ -218,8 +225,9 @@ def draw_trials(rows: pd.DataFrame, theme: Theme) -> Figure:
         table = summarize(panel.points, ["x"])
         panel.axes.plot(table["x"], table["mean"], zorder=4, **mean)
         single = panel.points[["x", "seed", "value"]]
+        style = mean | {"single": color}
         panel.marks.append(
-            Mark("line", mean | {"single": color}, shared_attributes(panel.points), table, single)
+            Mark("line", style, shared_attributes(panel.points), table, single, offsets=offsets)
         )
         drawn_values[panel.task] += [(value, value, value) for value in panel.points["value"]]
         set_layer_ticks(panel.axes, 0, panel.depth)
@@ -294,7 +302,7 @@ def draw_epochs(curves: pd.DataFrame, theme: Theme) -> Figure:
     width = 5.2 if columns == 1 else 3.7 if columns == 2 else 3.0
     pairs = rows_each * len(blocks)
     figure = PanelFigure(figsize=(width * columns, 3.7 * pairs + 0.4), layout="constrained")
-    panels = []
+    panels, drawn_values = [], DrawnValues()
     grid = figure.add_gridspec(2 * pairs, columns)
     ks = sorted(set(curves["x"]))
     styles = {
@@ -316,31 +324,39 @@ def draw_epochs(curves: pd.DataFrame, theme: Theme) -> Figure:
             for row, quantity in enumerate((rows_of_task["metric"].iloc[0], "dev_loss")):
                 axes = figure.add_subplot(grid[top + row, position % columns])
                 points = rows_of_task[rows_of_task["quantity"] == quantity]
+                points = points.rename(columns={"x": "k", "epoch": "x"})
                 depth, subtitle = int(rows_of_task["depth"].iloc[0]), " · ".join(named[1:])
                 panel = Panel(axes, f"{task}: {quantity}", quantity, depth, points, subtitle)
                 panels.append(panel)
-                _draw_epoch_lines(panel, styles)
                 label_y_axis(axes, quantity)
+                _draw_epoch_lines(panel, styles, drawn_values)
                 if row:
                     axes.set_xlabel("epoch")
                 else:
                     axes.set_title(" · ".join(named))
     figure.panels = panels
+    set_y_limits(panels, drawn_values)
     add_legend_below(figure, [Line2D([], [], **styles[k]) for k in ks], [_layers_kept(k) for k in ks])
     return figure
 
 
-def _draw_epoch_lines(panel: Panel, styles: dict[float, dict[str, Any]]) -> None:
+def _draw_epoch_lines(panel: Panel, styles: dict[float, dict[str, Any]], drawn_values: DrawnValues) -> None:
+    """Draw one line per k with its interval as a band; on the page, with dodged error bars."""
     axes = panel.axes
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    for (k,), rows in each_group(panel.points.sort_values("x", kind="stable"), ["x"]):
-        curve = rows.drop(columns="x").rename(columns={"epoch": "x"}).assign(curve=_layers_kept(k))
+    ks = sorted(set(panel.points["k"]))
+    for index, k in enumerate(ks):
+        curve = panel.points[panel.points["k"] == k].assign(curve=_layers_kept(k))
         table, color = summarize(curve, ["x"]), styles[k]["color"]
         axes.plot(table["x"], table["mean"], **styles[k])
         axes.fill_between(table["x"], table["low"], table["high"], color=color, alpha=0.16, lw=0)
-        panel.marks.append(
-            Mark("line", styles[k], shared_attributes(curve), table, curve[["x", "seed", "value"]])
+        drawn_values.setdefault(panel.task, []).extend(
+            zip(table["mean"], table["low"], table["high"], strict=True)
         )
+        shift, room = dodge(index, len(ks), panel)
+        mark = Mark("line", styles[k], shared_attributes(curve), table, curve[["x", "seed", "value"]])
+        offsets = trial_offsets(curve["seed"], shift + 0.6 * room, 0.7 * room)
+        panel.marks.append(replace(mark, shift=shift, offsets=offsets))
 
 
 def _layers_kept(k: float) -> str:

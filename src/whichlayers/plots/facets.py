@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, MaxNLocator, NullFormatter
 
 from whichlayers.plots.display_names import axis_name, short_names, size_name
 from whichlayers.results.frame_utils import each_group
@@ -41,8 +41,11 @@ class Mark:
     table: pd.DataFrame  # x, mean, low, high, sd, n
     trials: pd.DataFrame | None = None  # x, seed, value
     name: str = ""  # legend entry, if the attributes do not determine it
-    outline: Sequence[tuple[float, float]] = ()  # of a density: (height, width from 0 to 1)
     bars: bool = True  # False: intervals are not drawn, only shown on hover
+    shift: float = 0.0  # sideways shift of the points, in units of x
+    offsets: Mapping[int, float] = field(default_factory=dict)  # seed -> sideways shift of its trials
+    span: tuple[float, float] | None = None  # start and end of a level; None: the whole width
+    outline: Sequence[tuple[float, float]] = ()  # polygon of a density: (x, y)
 
 
 @dataclass(frozen=True)
@@ -144,8 +147,20 @@ def _group_name(group: str, value: Any, models: dict[str, str]) -> str:
 def label_y_axis(axes: Axes, metric: str) -> None:
     """Label the y axis with the metric; its ticks are in points if the metric is a fraction of 1."""
     axes.set_ylabel(axis_name(metric))
-    if in_points(metric):
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}".replace("-", "−")))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(ScoreFormatter(100 if in_points(metric) else 1))
+
+
+class ScoreFormatter(Formatter):
+    """Tick labels of `scale` times the value, all with as many decimals as the finest of them needs."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def __call__(self, value: float, position: int | None = None) -> str:
+        ticks = [f"{round(self.scale * float(tick), 9):g}" for tick in self.locs]
+        decimals = max((len(text.partition(".")[2]) for text in ticks), default=0)
+        return f"{round(self.scale * value, 9) + 0.0:.{decimals}f}".replace("-", "−")
 
 
 def label_x_axis(panels: Sequence[Panel], label: str) -> None:
@@ -194,6 +209,14 @@ def set_y_limits(
         bottom = min(0.0, least) if shared_y else least - margin
         for panel in group_panels:
             panel.axes.set_ylim(bottom, most + margin)
+
+
+def widen_y_limits(limits: tuple[float, float], values: Iterable[float]) -> tuple[float, float]:
+    """Limits that also include `values`, with the margin of `set_y_limits` on the sides that move."""
+    low, high = limits
+    least, most = min([low, *values]), max([high, *values])
+    margin = 0.05 * (most - least)
+    return (least if least == low else least - margin, most if most == high else most + margin)
 
 
 def add_legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from whichlayers.analysis.layer_effects import (
     layer_effects,
 )
 from whichlayers.plots.display_names import metric_name, short_names, size_name
-from whichlayers.plots.style import LIGHT, Theme
+from whichlayers.plots.style import DARK, LIGHT, Theme
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.text import counted, format_half_width, format_range, format_score, join_list
 
@@ -47,6 +47,13 @@ DEFINITIONS = {
     "that contain the layer",
 }
 MAX_COLUMNS_PER_ROW = 12
+# Geometry, in units of the width of a column and of the height of a layer. Layer n spans n to n + 1; heights above the
+# layers are measured from the upper edge of the last layer.
+TASK_GAP = 0.15  # between the columns of two tasks
+INSET = (0.02, 0.07)  # of a box in its column and layer
+NONE_HEIGHT = 0.48  # score with no layer pretrained
+ALL_HEIGHT, SIZE_HEIGHT, TASK_HEIGHT = 0.52, 1.19, 1.96  # above the layers
+BOTTOM, TOP = -0.11, 2.4  # TOP: above the layers
 SHADES = {  # for negative, zero and positive effects; the ends differ in lightness from the middle in both themes
     "light": ("#b85000", "#f3f5f8", "#0b5394"),
     "dark": ("#f08a3c", "#222933", "#62b6f0"),
@@ -96,6 +103,35 @@ class LayerDiagram:
     def max_effect(self) -> float:
         """End of the color scale: the largest absolute effect per layer."""
         return max(abs(box.per_layer) for column in self.columns for box in column.boxes) or 1.0
+
+    @property
+    def end(self) -> int:
+        """Height of the upper edge of the last layer."""
+        return self.depth + 1
+
+    @property
+    def row_labels(self) -> list[tuple[float, str, bool]]:
+        """Labels to the left of the columns: height, text, and whether it is a layer."""
+        scores = {
+            NONE_HEIGHT: "none kept",
+            self.end + ALL_HEIGHT: "all kept",
+            self.end + SIZE_HEIGHT: "examples",
+        }
+        layers = {n + 0.5: f"layer {n}" if n in (1, self.depth) else str(n) for n in range(1, self.end)}
+        return [(y, text, False) for y, text in scores.items()] + [(y, t, True) for y, t in layers.items()]
+
+    def column_labels(self, column: LayerColumn) -> list[tuple[float, str, str]]:
+        """Height, text and font weight of the training size and of the scores with all and no layers pretrained."""
+        size = (self.end + SIZE_HEIGHT, size_name(column.size), "normal")
+        scores = (self.end + ALL_HEIGHT, format_score(column.all), "bold")
+        return [
+            label for label in (size, scores, (NONE_HEIGHT, format_score(column.none), "normal")) if label[1]
+        ]
+
+    def colors(self, box: Box, theme: Theme) -> tuple[str, str]:
+        """Fill and text color of a box."""
+        fill = shade(box.per_layer / self.max_effect, theme)
+        return fill, text_color_on(fill)
 
     @property
     def kind(self) -> str:
@@ -188,8 +224,11 @@ def diagram_data(diagrams: Sequence[LayerDiagram]) -> list[dict[str, Any]]:
             "source": TITLES[d.kind] + (d.source.removeprefix(d.kind)),
             "model": models[d.model],
             "variant": d.variant,
-            "depth": d.depth,
-            "maxEffect": 100 * d.max_effect,
+            "height": [BOTTOM, d.end + TOP],
+            "labels": d.row_labels,
+            "taskHeight": d.end + TASK_HEIGHT,
+            "gap": TASK_GAP,
+            "inset": INSET,
             "caption": d.caption,
             "alt": d.alt_text,
             "columns": [
@@ -197,8 +236,7 @@ def diagram_data(diagrams: Sequence[LayerDiagram]) -> list[dict[str, Any]]:
                     "task": tasks[c.task],
                     "size": size_name(c.size),
                     "metric": metric_name(c.metric),
-                    "none": format_score(c.none),
-                    "all": format_score(c.all),
+                    "labels": d.column_labels(c),
                     "boxes": [
                         [b.first, b.last, _points(b.mean), _points(b.half), b.n, b.significant]
                         for b in c.boxes
@@ -211,6 +249,7 @@ def diagram_data(diagrams: Sequence[LayerDiagram]) -> list[dict[str, Any]]:
                         ]
                         for b in c.boxes
                     ],
+                    "colors": [[d.colors(b, theme) for theme in (LIGHT, DARK)] for b in c.boxes],
                 }
                 for c in d.columns
             ],
@@ -222,8 +261,8 @@ def diagram_data(diagrams: Sequence[LayerDiagram]) -> list[dict[str, Any]]:
 def draw_layers(diagram: LayerDiagram, theme: Theme = LIGHT) -> Figure:
     """Draw the columns side by side, grouped by task and wrapped into rows; layer 1 is at the bottom."""
     rows = _wrap(diagram.columns)
-    widest = max(len(row) + 0.35 * len({column.task for column in row}) for row in rows)
-    width, height = max(4.6, 0.72 * widest + 1.0), 0.27 * (diagram.depth + 4.2)
+    widest = max(len(row) + TASK_GAP * len({column.task for column in row}) for row in rows)
+    width, height = max(4.6, 0.72 * widest + 1.0), 0.27 * (diagram.end + TOP - BOTTOM)
     spare = width - (0.72 * widest + 1.0)  # with few columns, the note below them is wider than they are
     total_height = height * len(rows) + 0.3
     with theme.applied():
@@ -232,7 +271,7 @@ def draw_layers(diagram: LayerDiagram, theme: Theme = LIGHT) -> Figure:
             bottom = (0.3 + height * (len(rows) - 1 - index)) / total_height
             left = 0.86 + spare / 2
             axes = figure.add_axes((left / width, bottom, 1 - (left + 0.04) / width, height / total_height))
-            axes.set_xlim(-0.06, max(widest, (width - left - 0.04) / 0.72) - 0.3)
+            axes.set_xlim(-0.06, max(widest, (width - left - 0.04) / 0.72) - TASK_GAP)
             _draw_row(axes, row, diagram, theme)
         note = f"{TITLES[diagram.kind]}: points ± half of the 95% interval; hatched: not significant"
         note = note if width > 6.6 else note.replace(": ", ":\n", 1)
@@ -253,60 +292,51 @@ def _wrap(columns: Sequence[LayerColumn]) -> list[list[LayerColumn]]:
 
 def _draw_row(axes: Axes, columns: Sequence[LayerColumn], diagram: LayerDiagram, theme: Theme) -> None:
     tasks = list(dict.fromkeys(column.task for column in columns))
-    short, depth = short_names([column.task for column in diagram.columns]), diagram.depth
-    lefts = [i + 0.35 * tasks.index(column.task) for i, column in enumerate(columns)]
-    axes.set_ylim(-0.3, depth + 3.9)
+    short = short_names([column.task for column in diagram.columns])
+    lefts = [i + TASK_GAP * tasks.index(column.task) for i, column in enumerate(columns)]
+    axes.set_ylim(BOTTOM, diagram.end + TOP)
     axes.set_axis_off()
     for left, column in zip(lefts, columns, strict=True):
         _draw_column(axes, left, column, diagram, theme)
     for task in tasks:
         of_task = [left for left, column in zip(lefts, columns, strict=True) if column.task == task]
-        middle = (of_task[0] + of_task[-1] + 0.94) / 2
-        axes.text(middle, depth + 3.2, short[task], ha="center", va="center", weight="bold", size=9)
-    scores = {0.35: "none kept", depth + 1.65: "all kept", depth + 2.4: "examples"}
-    layers = {
-        layer + 0.5: f"layer {layer}" if layer in (1, depth) else str(layer) for layer in range(1, depth + 1)
-    }
-    for labels, color in ((scores, theme.muted), (layers, theme.ink)):
-        for height, text in labels.items():
-            axes.text(-0.12, height, text, ha="right", va="center", size=7.5, color=color)
+        middle = (of_task[0] + of_task[-1] + 1) / 2
+        style: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "size": 9}
+        axes.text(middle, diagram.end + TASK_HEIGHT, short[task], **style)
+    for height, text, is_layer in diagram.row_labels:
+        color = theme.ink if is_layer else theme.muted
+        axes.text(-0.12, height, text, ha="right", va="center", size=7.5, color=color)
 
 
 def _draw_column(axes: Axes, left: float, column: LayerColumn, diagram: LayerDiagram, theme: Theme) -> None:
-    middle = left + 0.47
-    axes.text(middle, diagram.depth + 2.4, size_name(column.size), ha="center", va="center", size=7.5)
-    for height, score in ((0.35, column.none), (diagram.depth + 1.65, column.all)):
-        if not math.isnan(score):
-            axes.text(
-                middle, height, format_score(score), ha="center", va="center", size=7.5, color=theme.ink
-            )
+    for height, text, weight in diagram.column_labels(column):
+        axes.text(
+            left + 0.5, height, text, ha="center", va="center", size=7.5, weight=weight, color=theme.ink
+        )
     for box in column.boxes:
-        color = shade(box.per_layer / diagram.max_effect, theme)
+        color, text_color = diagram.colors(box, theme)
         axes.add_patch(
             FancyBboxPatch(
-                (left + 0.03, box.first + 0.06),
-                0.88,
-                box.last - box.first + 0.88,
+                (left + INSET[0], box.first + INSET[1]),
+                1 - 2 * INSET[0],
+                box.last - box.first + 1 - 2 * INSET[1],
                 boxstyle="round,pad=0,rounding_size=0.06",
                 facecolor=color,
-                edgecolor=theme.muted if box.significant else (*to_rgb(text_color_on(color)), 0.35),
+                edgecolor=theme.muted if box.significant else (*to_rgb(text_color), 0.35),
                 linewidth=0.5 if box.significant else 0.0,
                 hatch=None if box.significant else "/////",
                 hatch_linewidth=0.4,
             )
         )
-        text = format_score(box.mean, signed=True) + (
-            "" if math.isnan(box.half) else f" {format_half_width(box.half)}"
-        )
         axes.text(
-            middle,
+            left + 0.5,
             (box.first + box.last + 1) / 2,
-            text,
+            f"{format_score(box.mean, signed=True)} {format_half_width(box.half)}".rstrip(),
             ha="center",
             va="center",
             size=6.2,
             weight="bold" if box.significant else "normal",
-            color=text_color_on(color),
+            color=text_color,
             bbox=None if box.significant else {"facecolor": color, "edgecolor": "none", "pad": 0.8},
         )
 

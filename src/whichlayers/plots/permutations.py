@@ -14,7 +14,13 @@ from scipy import stats
 from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.intervals import Interval, t_interval
 from whichlayers.experiments import display_of
-from whichlayers.plots.artists import DrawnValues, add_baseline_legend, draw_baselines, shared_attributes
+from whichlayers.plots.artists import (
+    DrawnValues,
+    add_baseline_legend,
+    draw_baselines,
+    shared_attributes,
+    trial_offsets,
+)
 from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import Mark, add_legend_below, label_x_axis, make_panels, set_y_limits
 from whichlayers.plots.style import CAP_SIZE, MARKER_SIZE, Theme
@@ -39,12 +45,14 @@ def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme, overl
             each = means.to_numpy()
             if each.size:
                 interval = t_interval(each)
-                outline = _strip(panel.axes, position, each, interval, color)
+                offsets = trial_offsets(means.index, -0.18, 0.16)
+                outline = _strip(panel.axes, position, means, offsets, interval, color)
                 table = pd.DataFrame([{"x": position, **vars(interval)}])
                 single = pd.DataFrame({"x": position, "seed": means.index, "value": each})
                 drawn = MEAN_STYLE | {"color": color}
+                attributes = shared_attributes(permuted)
                 panel.marks.append(
-                    Mark("strip", drawn, shared_attributes(permuted), table, single, outline=outline)
+                    Mark("strip", drawn, attributes, table, single, offsets=offsets, outline=outline)
                 )
                 drawn_values[panel.task] += [(interval.mean, interval.low, interval.high)]
                 drawn_values[panel.task] += [(value, *_density_range(each)) for value in each]
@@ -61,26 +69,24 @@ def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme, overl
 
 
 def _strip(
-    axes: Axes, position: int, values: np.ndarray, mean: Interval, color: str
+    axes: Axes, position: int, means: pd.Series, offsets: dict[int, float], mean: Interval, color: str
 ) -> list[tuple[float, float]]:
     """Draw circles on the left, the mean with its interval in the middle, the density on the right.
 
     Returns:
-        Outline of the density as (height, width from 0 to 1); empty if none is drawn.
+        Outline of the density as (x, y); empty if none is drawn.
     """
     outline: list[tuple[float, float]] = []
-    jitter = np.random.default_rng(0).uniform(-0.26, -0.1, values.size)
-    axes.plot(
-        position + jitter, values, "o", mfc="none", color=color, markersize=5, mew=1.0, alpha=0.85, zorder=3
-    )
+    x, values = position + means.index.map(offsets).to_numpy(), means.to_numpy()
+    axes.plot(x, values, "o", mfc="none", color=color, markersize=5, mew=1.0, alpha=0.85, zorder=3)
     if _has_density(values):
         density = stats.gaussian_kde(values)
         heights = np.linspace(*_density_range(values), 60)
-        shape = density(heights) / density(heights).max()
-        outline = list(zip(heights.tolist(), shape.tolist(), strict=True))
-        axes.fill_betweenx(
-            heights, position + 0.08, position + 0.08 + 0.28 * shape, color=color, alpha=0.22, lw=0
-        )
+        left = position + 0.08
+        widths = 0.28 * density(heights) / density(heights).max()
+        curve = zip((left + widths).tolist(), heights.tolist(), strict=True)
+        outline = [(left, float(heights[0])), *curve, (left, float(heights[-1]))]
+        axes.fill(*zip(*outline, strict=True), color=color, alpha=0.22, lw=0)
     bar = None if np.isnan(mean.half_width) else mean.half_width
     axes.errorbar(
         position,

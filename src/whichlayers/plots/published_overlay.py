@@ -110,9 +110,10 @@ def draw_published_points(
 
     With `place` (index of the curve and number of curves) they are shifted sideways like their curve.
     """
-    panel.marks.append(Mark("published", style, shared_attributes(rows), table, name=f"published: {source}"))
+    shift, zorder = (0.0, 2.5) if place is None else (dodge(*place, panel)[0], 5)
+    name = f"published: {source}"
+    panel.marks.append(Mark("published", style, shared_attributes(rows), table, name=name, shift=shift))
     if visible:
-        shift, zorder = (0.0, 2.5) if place is None else (dodge(*place, panel)[0], 5)
         panel.axes.plot(table["x"] + shift, table["mean"], zorder=zorder, **style)
         drawn_values[panel.task] += [(value, value, value) for value in table["mean"]]
 

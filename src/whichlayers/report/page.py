@@ -21,7 +21,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from whichlayers.plots.layer_diagram import SHADES
 from whichlayers.plots.style import DARK, LIGHT
 from whichlayers.version import __version__
 
@@ -47,10 +46,7 @@ def render(template: str, data: dict[str, Any], live: str | None = None, **conte
         style=_hash(style), script=_hash(script), connect="'none'" if live is None else "'self'"
     )
     themes = {
-        theme.name: {
-            **{name: getattr(theme, name) for name in ("ink", "muted", "grid", "background")},
-            "shades": SHADES[theme.name],
-        }
+        theme.name: {name: getattr(theme, name) for name in ("ink", "muted", "grid", "background")}
         for theme in (LIGHT, DARK)
     }
     return (

@@ -1,32 +1,25 @@
 // One panel of a chart: axes, marks, and tooltips by pointer or arrow keys.
 "use strict";
 
-// Lines are moved sideways so that their error bars do not overlap.
-const DODGE_WIDTH = 0.3; // total width, as a fraction of one step of the x axis
-const MAX_DODGE_GAP = 14; // largest gap between two lines, in pixels
-
 class Drawing {
-  constructor(chart, { panel, marks, bars }, { range, ticks }, theme) {
+  constructor(chart, { panel, marks, bars, scale }, theme) {
     Object.assign(this, { chart, panel, marks, bars, theme });
     this.top = panel.sub ? 42 : 28;
     this.width = chart.cell;
     this.left = chart.left;
-    const [left, right] = panel.xlim, [low, high] = range;
+    const [left, right] = panel.xlim, [low, high] = scale.range;
     this.x = (value) => this.left + ((value - left) / (right - left)) * (this.width - this.left - RIGHT);
     this.y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - this.top);
-    this.maxGap = MAX_DODGE_GAP / (this.x(1) - this.x(0)); // in units of the x axis
     this.inside = (value) => Math.max(low, Math.min(high, value));
     this.rotatedDepth = this.rotatedTickDepth(); // extra height for rotated tick labels; 0: they are horizontal
     const height = HEIGHT + this.rotatedDepth;
     this.node = svg("svg", { viewBox: `0 0 ${this.width} ${height}`, width: this.width, height, role: "img", tabindex: 0, "aria-label": panel.alt, "font-family": FONT, "font-size": TICK_SIZE });
-    this.axes(ticks);
+    this.axes(scale.ticks);
     this.hits = [];
-    const lines = marks.filter((mark) => mark.kind === "line");
     for (const mark of marks) if (mark.kind === "level") this.level(mark);
     for (const mark of marks) {
       if (mark.kind === "strip") this.strip(mark);
-      else if (mark.kind === "published" && !mark.dash) this.line(mark, dodge(lines.indexOf(chart.data.marks[mark.of]), lines.length, this.maxGap));
-      else if (mark.kind !== "level") this.line(mark, dodge(lines.indexOf(mark), lines.length, this.maxGap));
+      else if (mark.kind !== "level") this.line(mark);
     }
     this.ring = svg("circle", { r: 8, fill: "none", stroke: theme.ink, "stroke-width": 1.5, visibility: "hidden" }, this.node);
     this.at = -1;
@@ -68,14 +61,14 @@ class Drawing {
     text(11, middle, panel.y, { "text-anchor": "middle", "font-size": wide > tall ? (TICK_SIZE * tall) / wide : null, transform: `rotate(-90 11 ${middle})` });
   }
 
-  line(mark, [shift, trialShift]) {
+  line(mark) {
     const color = mark.color[this.theme.colorIndex], rows = mark.rows.filter((row) => row[1] !== null);
     const isPublished = mark.kind === "published";
-    if (this.chart.state.trials) this.trials(mark, (trial) => this.x(trial[0] + shift + trialShift + Math.min(1, 4 * this.maxGap) * jitter(trial[1])));
-    const at = rows.map((row) => [this.x(row[0] + shift), this.y(row[1])]);
+    if (this.chart.state.trials) this.trials(mark);
+    const at = rows.map((row) => [this.x(row[0] + mark.shift), this.y(row[1])]);
     if (mark.bars || this.bars) for (const [i, row] of rows.entries()) this.bar(at[i][0], row, color, 3);
     if (mark.dash) {
-      svg("path", { d: at.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join(""), fill: "none", stroke: color, "stroke-width": isPublished ? 1.3 : 2, "stroke-dasharray": mark.dash.map((part) => 1.3 * part).join(" ") || null, opacity: isPublished ? 0.8 : null }, this.node);
+      svg("path", { d: polyline(at), fill: "none", stroke: color, "stroke-width": isPublished ? 1.3 : 2, "stroke-dasharray": mark.dash.map((part) => 1.3 * part).join(" ") || null, opacity: isPublished ? 0.8 : null }, this.node);
     }
     at.forEach(([x, y], i) => {
       symbol(this.node, mark, x, y, 3.4, color, this.theme.background);
@@ -89,17 +82,17 @@ class Drawing {
     svg("path", { d: `M${x} ${low}V${high}M${x - cap} ${low}h${2 * cap}M${x - cap} ${high}h${2 * cap}`, stroke: color, "stroke-width": 1.2, fill: "none" }, this.node);
   }
 
-  trials(mark, xOf) {
+  trials(mark) {
     const color = mark.single[this.theme.colorIndex], many = mark.trials.length > 400;
     for (const trial of mark.trials) {
       if (trial[2] === null) continue;
-      svg("circle", { cx: xOf(trial).toFixed(1), cy: this.y(this.inside(trial[2])).toFixed(1), r: many ? 1.6 : 2, fill: color, opacity: many ? 0.3 : 0.5, class: "trial" }, this.node);
+      svg("circle", { cx: this.x(trial[0] + mark.offsets[trial[1]]).toFixed(1), cy: this.y(this.inside(trial[2])).toFixed(1), r: many ? 1.6 : 2, fill: color, opacity: many ? 0.3 : 0.5, class: "trial" }, this.node);
     }
   }
 
   level(mark) {
-    const [x, mean, low, high] = mark.rows[0], color = mark.color[this.theme.colorIndex];
-    const left = x === null ? this.left : this.x(x - 0.42), right = x === null ? this.width - RIGHT : this.x(x + 0.42);
+    const [, mean, low, high] = mark.rows[0], color = mark.color[this.theme.colorIndex];
+    const [left, right] = mark.span ? mark.span.map(this.x) : [this.left, this.width - RIGHT];
     if (low !== null) {
       const top = this.y(this.inside(high));
       svg("rect", { x: left, width: right - left, y: top, height: this.y(this.inside(low)) - top, fill: this.theme.muted, opacity: 0.16 }, this.node);
@@ -111,13 +104,11 @@ class Drawing {
   strip(mark) {
     const row = mark.rows[0], color = mark.color[this.theme.colorIndex];
     if (mark.outline.length) {
-      const path = mark.outline.map(([height, width], i) => `${i ? "L" : "M"}${this.x(row[0] + 0.08 + 0.28 * width).toFixed(1)} ${this.y(height).toFixed(1)}`).join("");
-      const foot = this.x(row[0] + 0.08), ends = [mark.outline[0], mark.outline.at(-1)].map((one) => this.y(one[0]));
-      svg("path", { d: `${path}L${foot} ${ends[1]}L${foot} ${ends[0]}Z`, fill: color, opacity: 0.22 }, this.node);
+      svg("path", { d: `${polyline(mark.outline.map(([x, y]) => [this.x(x), this.y(y)]))}Z`, fill: color, opacity: 0.22 }, this.node);
     }
     if (this.chart.state.trials) {
       for (const trial of mark.trials) {
-        const x = this.x(row[0] - 0.18 + 1.3 * jitter(trial[1])), y = this.y(trial[2]);
+        const x = this.x(trial[0] + mark.offsets[trial[1]]), y = this.y(trial[2]);
         svg("circle", { cx: x, cy: y, r: 4, fill: "none", stroke: color, "stroke-width": 1.2, class: "trial" }, this.node);
         this.hits.push({ x, y, mark, row, trial });
       }
@@ -191,13 +182,7 @@ class Drawing {
   }
 }
 
-const jitter = (seed) => ((((seed + 1) * 0.618034) % 1) - 0.5) * 0.12;
-
-function dodge(index, count, maxGap) {
-  if (index < 0 || count === 1) return [0, Math.min(0.12, maxGap)];
-  const gap = Math.min((DODGE_WIDTH * Math.min(1, count / 4)) / (count - 1), maxGap);
-  return [gap * (index - (count - 1) / 2), gap / 2];
-}
+const polyline = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 function symbol(parent, mark, x, y, r, color, background) {
   const shapes = {

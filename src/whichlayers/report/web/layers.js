@@ -1,7 +1,7 @@
 // Layer diagrams: one column per task and training size, each layer colored by the effect of its pretrained weights.
 "use strict";
 
-const ROW_HEIGHT = 27, LABEL_WIDTH = 72, TOP = 62, FOOT = 30;
+const ROW_HEIGHT = 27, LABEL_WIDTH = 72; // pixels per layer, and of the labels on the left
 
 class LayerDiagrams {
   constructor(figure, diagrams, themes, savedState) {
@@ -66,7 +66,7 @@ class LayerDiagrams {
 
   // Columns of a task stay together if possible; a box is never narrower than its number.
   wrap(width) {
-    const columns = this.columns(), gap = 12, least = 46, rows = [];
+    const columns = this.columns(), least = 46, gap = this.diagram().gap * least, rows = [];
     let used = Infinity;
     for (const [index, column] of columns.entries()) {
       const first = index === 0 || columns[index - 1].task !== column.task;
@@ -82,9 +82,9 @@ class LayerDiagrams {
   }
 
   drawRow(columns, diagram, width) {
-    const theme = this.themes[isDark() ? "dark" : "light"], gap = 12, tasks = [...new Set(columns.map((column) => column.task))];
-    const cell = Math.max(42, Math.min(118, (width - LABEL_WIDTH - gap * tasks.length) / columns.length));
-    const total = LABEL_WIDTH + cell * columns.length + gap * tasks.length, height = TOP + diagram.depth * ROW_HEIGHT + FOOT;
+    const dark = isDark(), theme = this.themes[dark ? "dark" : "light"], tasks = [...new Set(columns.map((column) => column.task))];
+    const units = columns.length + diagram.gap * tasks.length, cell = Math.max(42, Math.min(118, (width - LABEL_WIDTH) / units));
+    const [low, high] = diagram.height, total = LABEL_WIDTH + cell * units, height = (high - low) * ROW_HEIGHT;
     const node = svg("svg", { viewBox: `0 0 ${total} ${height}`, width: total, height, role: "img", tabindex: 0, "aria-label": diagram.alt, "font-family": FONT, "font-size": 11.5 });
     node.style.maxWidth = `${total}px`;
     node.style.margin = "0 auto";
@@ -94,34 +94,29 @@ class LayerDiagrams {
       svg("line", { x1: 0, x2: 0, y1: 0, y2: 6, stroke: ink, "stroke-width": 1, opacity: 0.35 }, pattern);
     }
     const text = (x, y, content, more) => svg("text", { x, y, fill: theme.ink, "text-anchor": "middle", ...more }, node, content);
-    const y = (layer) => TOP + (diagram.depth - layer) * ROW_HEIGHT;
-    const quiet = { "text-anchor": "end", fill: theme.muted };
-    text(LABEL_WIDTH - 8, 34, "examples", quiet);
-    text(LABEL_WIDTH - 8, 52, "all kept", quiet);
-    text(LABEL_WIDTH - 8, y(0) + 18, "none kept", quiet);
-    for (let layer = 1; layer <= diagram.depth; layer += 1) text(LABEL_WIDTH - 8, y(layer) + 18, layer === 1 || layer === diagram.depth ? `layer ${layer}` : String(layer), { "text-anchor": "end" });
+    const y = (value) => (high - value) * ROW_HEIGHT;
+    for (const [at, label, isLayer] of diagram.labels) text(LABEL_WIDTH - 8, y(at) + 4, label, { "text-anchor": "end", fill: isLayer ? theme.ink : theme.muted });
     columns.forEach((column, index) => {
-      const x = LABEL_WIDTH + index * cell + gap * tasks.indexOf(column.task), middle = x + cell / 2;
+      const x = LABEL_WIDTH + (index + diagram.gap * tasks.indexOf(column.task)) * cell;
       if (index === 0 || columns[index - 1].task !== column.task) {
         const count = columns.filter((one) => one.task === column.task).length;
         const maxLength = Math.max(4, Math.floor((count * cell) / 7.5));
         const name = column.task.length > maxLength ? `${column.task.slice(0, maxLength - 1)}\u2026` : column.task;
-        text(x + (count * cell) / 2, 14, name, { "font-weight": 600, "font-size": 13.5 });
+        text(x + (count * cell) / 2, y(diagram.taskHeight) + 5, name, { "font-weight": 600, "font-size": 13.5 });
       }
-      text(middle, 34, column.size);
-      if (column.all) text(middle, 52, column.all, { "font-weight": 600 });
-      if (column.none) text(middle, y(0) + 18, column.none);
-      for (const [i, box] of column.boxes.entries()) this.box(node, box, column.texts[i], column, diagram, { x, cell, y, middle, id }, theme, text);
+      for (const [at, label, weight] of column.labels) text(x + cell / 2, y(at) + 4, label, { "font-weight": weight });
+      column.boxes.forEach((_, i) => this.box(node, column, i, diagram, { x, cell, y, id, dark }, theme, text));
     });
     return node;
   }
 
-  box(node, [first, last, mean, , n, significant], [effect, half, interval], column, diagram, { x, cell, y, middle, id }, theme, text) {
-    const color = shade(mean / (last - first + 1) / diagram.maxEffect, theme.shades), top = y(last) + 2, height = (last - first + 1) * ROW_HEIGHT - 4;
-    const shape = { x: x + 2, y: top, width: cell - 4, height, rx: 5 };
+  box(node, column, index, diagram, { x, cell, y, id, dark }, theme, text) {
+    const [first, last, , , n, significant] = column.boxes[index], [effect, half, interval] = column.texts[index];
+    const [color, ink] = column.colors[index][dark ? 1 : 0], [insetX, insetY] = diagram.inset;
+    const top = y(last + 1 - insetY), height = y(first + insetY) - top, middle = x + cell / 2;
+    const shape = { x: x + insetX * cell, y: top, width: (1 - 2 * insetX) * cell, height, rx: 5 };
     const group = svg("g", {}, node);
     svg("rect", { ...shape, fill: color, stroke: significant ? theme.muted : "none" }, group);
-    const ink = textColorOn(color);
     if (!significant) svg("rect", { ...shape, fill: `url(#${id}${ink.slice(1)})`, "pointer-events": "none" }, group);
     const label = cell >= 84 && half ? `${effect} ${half}` : effect;
     const textNode = text(middle, top + height / 2 + 4, label, { fill: ink, "font-weight": significant ? 700 : 400, "pointer-events": "none" });
@@ -162,14 +157,4 @@ class LayerDiagrams {
     const of = (diagram, column) => [diagram.source, diagram.model, diagram.variant, column.task, column.size, column.metric];
     return [head, ...this.diagrams.flatMap((diagram) => diagram.columns.flatMap((column) => column.boxes.map((box) => [...of(diagram, column), ...box.slice(0, 5), box[5] ? "yes" : "no"])))];
   }
-}
-
-const rgb = (hex) => [1, 3, 5].map((index) => parseInt(hex.slice(index, index + 2), 16));
-function shade(relativeEffect, [negative, zero, positive]) {
-  const end = rgb(relativeEffect < 0 ? negative : positive), start = rgb(zero), part = Math.min(1, Math.abs(relativeEffect));
-  return `#${start.map((value, i) => Math.round(value + part * (end[i] - value)).toString(16).padStart(2, "0")).join("")}`;
-}
-function textColorOn(color) {
-  const [r, g, b] = rgb(color).map((value) => value / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b < 0.179 ? "#ffffff" : "#000000";
 }
