@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import get_args
 
 from whichlayers.engine.cost import MemoryCost
-from whichlayers.results.records import ModelRow, RunRow, TaskRow
+from whichlayers.results.records import DataStatistics, ModelRow, RunRow, TaskRow
 from whichlayers.runs.handlers import Handlers, TrialHandler
 from whichlayers.runs.handlers.finetune import FinetuneHandler
 from whichlayers.runs.plan import trial_steps
@@ -181,6 +181,9 @@ class FakeAssets:
             TaskRow(f"data of {s.name}", s.name, "classification", "accuracy", ("accuracy",), 100)
             for s in specs
         ]
+
+    def data_statistics(self, tasks, corpora):
+        return {f"data of {spec.name}": DataStatistics(2, 100, 20) for spec in tasks}
 
     def check(self, trials):
         self.checked = [trial.id for trial in trials]

@@ -1,1 +1,5 @@
-"""Published results of the reproduced papers (curves.csv, tables.csv), read by `analysis.published`."""
+"""Published results of the reproduced papers, as CSV files.
+
+curves.csv and tables.csv are read by `analysis.published`, settings.csv (data statistics, run times, penalties) by
+`analysis.published_settings`.
+"""

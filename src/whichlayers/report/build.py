@@ -29,11 +29,13 @@ from whichlayers.plots.style import LIGHT
 from whichlayers.report import metadata
 from whichlayers.report.findings import headlines
 from whichlayers.report.page import render
-from whichlayers.report.sections import ReportFigure, ReportSection, build_section, claims_for_page
+from whichlayers.report.sections import ReportFigure, ReportSection, TextTable, build_section, claims_for_page
+from whichlayers.report.study_tables import corpus_table, penalty_table, run_time_table, task_table
 from whichlayers.report.tables import summary
 from whichlayers.results.frames import (
     finished,
     load_baseline_weight_change,
+    load_data_statistics,
     load_epochs,
     load_points,
     load_runs,
@@ -52,6 +54,7 @@ class ReportContent:
     sections: list[ReportSection]
     claims: list[Claim]
     diagrams: list[LayerDiagram]
+    penalties: TextTable | None = None
 
 
 def write_report(folder: Path, overlay: bool = False, description: str = "") -> Path:
@@ -117,10 +120,12 @@ def page(folder: Path, live: str | None = None, description: str = "", overlay: 
 def _build_content(folder: Path, done: pd.DataFrame, overlay: bool, files: bool) -> ReportContent:
     """Build sections, claims and layer diagrams from the finished points `done`."""
     weights = load_baseline_weight_change(folder)
-    further = extra_figures(done, load_epochs(folder), weights, overlay)
+    epochs = load_epochs(folder)
+    further = extra_figures(done, epochs, weights, overlay)
     experiments = sort_experiments(done["experiment"])
     sections = [build_section(done, experiment, further, overlay, files) for experiment in experiments]
-    return ReportContent(done, sections, evaluate_claims(done, weights), layer_diagrams(done))
+    penalties = penalty_table(done, epochs)
+    return ReportContent(done, sections, evaluate_claims(done, weights), layer_diagrams(done), penalties)
 
 
 def _render_page(
@@ -128,6 +133,8 @@ def _render_page(
 ) -> str:
     """The HTML page; `points` are all points of the study, finished or not."""
     study, runs = load_study_summary(folder), load_runs(folder)
+    data = load_data_statistics(folder)
+    data_tables = [task_table(data), corpus_table(data), content.penalties]
     figures = [figure for section in content.sections for figure in section.figures]
     charts = {figure.key: figure.chart for figure in figures if figure.chart is not None}
     return render(
@@ -139,6 +146,7 @@ def _render_page(
         description=metadata.shorten_names(description, points),
         author_description=metadata.author_description(folder),
         setup=metadata.study_setup(points, content.points),
+        data_tables=[table for table in data_tables if table is not None],
         study_file=metadata.study_file(folder),
         headlines=headlines(content.points, content.claims) if content.sections else [],
         layer_figure=_layer_figure(content.diagrams, files=live is None),
@@ -146,6 +154,7 @@ def _render_page(
         claims=claims_for_page(content.claims),
         runs=metadata.run_details(runs),
         run_time=metadata.total_run_time(runs),
+        run_times=run_time_table(content.points, runs),
         notes=metadata.notes(folder),
         failures=metadata.failures(load_trials(folder)),
         without_value=metadata.count_without_value(points),

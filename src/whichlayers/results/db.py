@@ -10,11 +10,12 @@ last commits; the file stays valid, and the affected trials run again.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,7 @@ from whichlayers.results.connection import (
 from whichlayers.results.migrations import migrate
 from whichlayers.results.records import (
     Counts,
+    DataStatistics,
     EpochLike,
     Failure,
     ModelRow,
@@ -213,6 +215,11 @@ class ResultsDB:
     def set_notes(self, notes: Sequence[str]) -> None:
         """Store notes about the data, such as skipped rows; `status` and the report show them."""
         self._set_meta("notes", json.dumps(list(notes)))
+
+    def set_data_statistics(self, statistics: Mapping[str, DataStatistics]) -> None:
+        """Store the sizes of the study's tasks and corpora, by fingerprint; the report shows them."""
+        values = {name: dataclasses.asdict(sizes) for name, sizes in statistics.items()}
+        self._set_meta("data_statistics", json.dumps(values))
 
     def notes(self) -> list[str]:
         """The stored notes about the data."""

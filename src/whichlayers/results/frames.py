@@ -6,6 +6,7 @@ curves = finished(points)         # the points that have a value
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.results.connection import DATABASE, read_snapshot
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.frame_utils import each_row
+from whichlayers.results.records import DataStatistics
 
 # One row per point, in the order of the study file. `epochs` is a setting, `last_epoch` the last one of a done trial.
 POINTS = """
@@ -201,6 +203,26 @@ def load_notes(folder: Path) -> list[str]:
     """Notes about the data, such as missing rows, or tags that do not occur in the training data."""
     with ResultsDB.open_readonly(Path(folder) / DATABASE) as db:
         return db.notes()
+
+
+def load_data_statistics(folder: Path) -> pd.DataFrame:
+    """One row per task and corpus of the study: name, kind, metric, and the fields of `DataStatistics`.
+
+    Files that whichlayers wrote before it stored them have train alone, and NaN in the other columns.
+    """
+    used = "SELECT task_fingerprint FROM trials WHERE id IN" + STUDY_TRIALS
+    with read_snapshot(Path(folder) / DATABASE) as db:
+        found = db.execute("SELECT value FROM meta WHERE key = 'data_statistics'").fetchone()
+        stored: dict[str, dict[str, Any]] = json.loads(found[0]) if found else {}
+        query = "SELECT fingerprint, name, kind, metric, train_rows AS train FROM tasks ORDER BY name"
+        tasks = pd.read_sql_query(query, db)
+        in_study = set(stored) or {row[0] for row in db.execute(used)}
+    tasks = tasks[tasks["fingerprint"].isin(in_study)]
+    names = [field.name for field in dataclasses.fields(DataStatistics)]
+    sizes = pd.DataFrame([stored.get(key, {}) for key in tasks["fingerprint"]], index=tasks.index)
+    sizes = sizes.reindex(columns=names).apply(pd.to_numeric)
+    sizes["train"] = sizes["train"].fillna(tasks["train"])
+    return tasks[["name", "kind", "metric"]].join(sizes).reset_index(drop=True)
 
 
 def load_study_summary(folder: Path) -> StudySummary:

@@ -70,6 +70,19 @@ class TaskRow:
 
 
 @dataclass(frozen=True)
+class DataStatistics:
+    """Sizes of a task (in examples) or a corpus (in words, and in sentences); None: no such split, or not counted."""
+
+    classes: int  # or tags of a corpus; 0: regression
+    train: int
+    dev: int | None = None
+    test: int | None = None
+    train_sentences: int | None = None
+    dev_sentences: int | None = None
+    test_sentences: int | None = None
+
+
+@dataclass(frozen=True)
 class ModelRow:
     """One row of the table `models`."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.records import ModelRow, TaskRow
+from whichlayers.results.records import DataStatistics, ModelRow, TaskRow
 from whichlayers.trial import Trial, WordProbe
 
 if TYPE_CHECKING:
@@ -189,6 +189,20 @@ class Assets:
             TaskRow(c.fingerprint, c.name, "tagging", "accuracy", ("accuracy",), c.train_words)
             for c in corpora
         ]
+
+    def data_statistics(
+        self, tasks: Iterable[TaskSpec], corpora: Iterable[CorpusSpec]
+    ) -> dict[str, DataStatistics]:
+        """Numbers of examples, words, sentences, classes and tags of the study's data, by fingerprint."""
+        infos = map(self.task_info, tasks)
+        found = {t.fingerprint: DataStatistics(t.classes, t.train_rows, t.dev_rows) for t in infos}
+        for spec in corpora:
+            corpus = self._load_corpus(DataSource.from_spec(spec, CORPUS_KEYS))
+            words = {name: split.n_words for name, split in corpus.splits.items()}
+            sentences = {f"{name}_sentences": len(split.sentences) for name, split in corpus.splits.items()}
+            tags = {tag for sentence in corpus.train.sentences for tag in sentence.tags}
+            found[corpus.fingerprint] = DataStatistics(len(tags), **words, **sentences)
+        return found
 
     # --- by trial ---
 

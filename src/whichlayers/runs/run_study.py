@@ -137,6 +137,7 @@ def run(
         tasks, models = assets.task_rows(study.tasks), assets.model_rows(study.models)
         if study.corpora:
             tasks = [*tasks, *assets.corpus_rows(study.corpora)]
+        statistics = assets.data_statistics(study.tasks, study.corpora)
         ended = _ended_ids(study_folder, retry_failed)
         trials = [point.trial for point in points if point.trial.id not in ended]
         assets.check(trials)
@@ -162,6 +163,7 @@ def run(
         study_folder.write_study(study.to_toml())
         db.set_points(points, tasks, models)
         db.set_notes(notes)
+        db.set_data_statistics(statistics)
         if retry_failed:
             db.retry_failed()
         ran = _train(settings, resources, ray_executor, db)

@@ -1,0 +1,161 @@
+"""Data statistics, penalties and run times: from results.db to the page, beside the published values."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pandas as pd
+import pytest
+from synthetic_results import incremental, lifelike, localized, write_results
+from synthetic_words import forgetting, word_points
+
+from whichlayers.analysis.published_settings import (
+    published_data,
+    published_penalty,
+    published_settings,
+    published_times,
+)
+from whichlayers.config.corpus import CorpusSpec
+from whichlayers.config.sections import TaskSpec
+from whichlayers.experiments import display_of
+from whichlayers.report.build import write_report
+from whichlayers.report.study_tables import corpus_table, penalty_table, run_time_table, task_table
+from whichlayers.results.db import ResultsDB
+from whichlayers.results.frames import (
+    finished,
+    load_data_statistics,
+    load_epochs,
+    load_points,
+    load_runs,
+)
+from whichlayers.results.records import DataStatistics
+from whichlayers.runs.assets import Assets
+
+SST2, COLA = DataStatistics(2, 67349, 872), DataStatistics(2, 8551, 1043)
+
+
+def as_dicts(table) -> list[dict[str, str]]:
+    return [dict(zip(table.headers, row, strict=True)) for row in table.rows]
+
+
+def test_published_settings_are_those_of_the_papers():
+    assert published_settings()[["source", "about", "name", "quantity", "value"]].notna().all(axis=None)
+    assert not published_settings().duplicated(["about", "name", "quantity"]).any()
+    assert published_data("QNLI") == {"train": 105000, "dev": 5400}
+    assert published_data("PMB:sem") == {"train": 36928, "dev": 5301, "test": 10600, "classes": 73}
+    assert published_data("UD-EWT:upos") == published_data("builtin:pos") == published_data("sem") == {}
+    assert published_penalty("bert", "CoNLL-2000:chunk") == (1e-4, 1e-5)
+    assert published_penalty("xlnet", "UD-EWT:xpos") == (1e-3, 1e-3)
+    assert published_penalty("mpnet", "PMB:sem") is None
+
+
+@pytest.mark.parametrize(
+    ("experiment", "task", "size", "rows", "minutes"),
+    [
+        ("incremental", "SST-2", 500, 67349, [0.3 * 5]),
+        ("incremental", "SST-2", 5000, 67349, [3 * 3]),
+        ("localized", "anything", 5000, 6000, [3 * 3]),
+        ("probing", "CoLA", 8551, 8551, [2.8 * 40]),
+        ("probing", "mine", 8551, 8551, []),
+        ("incremental", "QNLI", 104743, 104743, [160]),
+        ("incremental", "QNLI", 10474, 104743, []),
+        ("neurons", "UD-EWT:xpos", 0, 200000, [12 * 60]),
+        ("word_probing", "UD-EWT:xpos", 0, 200000, []),
+        ("permutation", "SST-2", 5000, 67349, []),
+    ],
+)
+def test_published_times_match_experiment_and_size(experiment, task, size, rows, minutes):
+    assert [t.minutes for t in published_times(experiment, task, size, rows)] == pytest.approx(minutes)
+
+
+def test_statistics_of_loaded_data(tmp_path):
+    specs = [TaskSpec(name="builtin:sentiment")], [CorpusSpec(name="builtin:pos")]
+    assets = Assets(tmp_path)
+    task, corpus = assets.data_statistics(*specs).values()
+    loaded = assets._load_corpus(next(iter(assets.index.corpora.values())))
+    assert (task.classes, task.test, task.train_sentences) == (2, None, None)
+    assert (task.train, task.dev) == (
+        assets.task_info(specs[0][0]).train_rows,
+        assets.task_info(specs[0][0]).dev_rows,
+    )
+    words = [word for sentence in loaded.test.sentences for word in sentence.words]
+    tags = {tag for sentence in loaded.train.sentences for tag in sentence.tags}
+    assert (corpus.test, corpus.classes) == (len(words), len(tags))
+    assert corpus.train_sentences == len(loaded.train.sentences)
+
+
+def test_data_of_a_study_and_of_one_without_stored_statistics(tmp_path):
+    folder = write_results(tmp_path, incremental(("SST-2", "CoLA"), (500,)), lifelike(6), train_rows=9000)
+    old = load_data_statistics(folder)
+    assert list(old["name"]) == ["CoLA", "SST-2"]
+    assert list(old["train"]) == [9000, 9000]
+    assert old["dev"].isna().all()
+    with ResultsDB.open(folder / "results.db", "a study") as db:
+        db.set_data_statistics({"SST-2-fp": SST2, "CoLA-fp": COLA})
+    first, second = as_dicts(task_table(load_data_statistics(folder)))
+    assert first == {
+        "task": "CoLA", "metric": "Matthews correlation", "classes": "2", "train": "8,551", "dev": "1,043",
+        "published train": "8,500", "published dev": "1,000",
+    }  # fmt: skip
+    assert (second["dev"], second["published dev"]) == ("872", "872")
+
+
+def test_words_sentences_and_tags_of_corpora():
+    sizes = {"train": 50408, "dev": None, "test": 9000, "train_sentences": 7745, "dev_sentences": None}
+    sizes |= {"test_sentences": 1000, "classes": 71}
+    data = pd.DataFrame([{"name": "PMB:sem", "kind": "tagging", "metric": "accuracy"} | sizes])
+    (row,) = as_dicts(corpus_table(data))
+    assert row == {
+        "corpus": "PMB:sem", "tags": "71", "train: words": "50,408", "train: sentences": "7,745",
+        "test: words": "9,000", "test: sentences": "1,000", "published tags": "73",
+        "published train": "36,928", "published dev": "5,301", "published test": "10,600",
+    }  # fmt: skip
+    assert task_table(data) is None
+
+
+def test_penalties_found_by_the_search(tmp_path):
+    folder = write_results(tmp_path, word_points(), forgetting())
+    points = finished(load_points(folder))
+    assert penalty_table(points, load_epochs(folder)) is None
+    with sqlite3.connect(folder / "results.db") as db:
+        searched = points[points["experiment"] == "neurons"].drop_duplicates("trial_id")
+        for trial in searched["trial_id"]:
+            rows = [(trial, 2, "l1", 1e-4), (trial, 2, "l2", 0.01)]
+            db.executemany("INSERT INTO epochs VALUES (?, ?, ?, ?)", rows)
+    rows = as_dicts(penalty_table(points, load_epochs(folder)))
+    assert len(rows) == len(searched.drop_duplicates(["task", "model"]))
+    assert {(row["L1"], row["L2"]) for row in rows} == {("0.0001", "0.01")}
+    known = [
+        row for row in rows if row["corpus"] == "UD-EWT:xpos" and "bert-base" in row.get("model", "bert-base")
+    ]
+    assert known
+    assert {(row["published L1"], row["published L2"]) for row in known} == {("0.001", "0.01")}
+
+
+def test_run_times_add_up_over_distinct_trials(tmp_path):
+    study_points = incremental(("SST-2",), (500, 5000), 3) + localized(size=5000)
+    folder = write_results(tmp_path, study_points, lifelike(6))  # every trial took 60 s
+    points = finished(load_points(folder))
+    table = run_time_table(points, load_runs(folder))
+    rows = {(row["experiment"], row["examples"]): row for row in as_dicts(table)}
+    expected = {("incremental", 500): "1 min 30 s", ("localized", 5000): "9 min 00 s"}
+    for (experiment, size), published in expected.items():
+        chosen = points[(points["experiment"] == experiment) & (points["train_size"] == size)]
+        row, count = rows[display_of(experiment).title, f"{size:,}"], chosen["trial_id"].nunique()
+        assert (row["trials"], row["per trial"]) == (str(count), "1 min 00 s")
+        assert (row["in all"], row["published per trial"]) == (f"{count} min 00 s", published)
+    assert "On cpu." in table.note
+    assert "Tamkin et al. 2020 (0.3 min / epoch, 5 epochs; Titan XP)" in table.note
+
+
+def test_the_page_has_the_tables(tmp_path):
+    folder = write_results(tmp_path, incremental(("SST-2",), (500,)), lifelike(6))
+    with sqlite3.connect(folder / "results.db") as db:
+        stored = {"SST-2-fp": {"classes": 2, "train": 67349, "dev": 872}}
+        db.execute("INSERT INTO meta VALUES ('data_statistics', ?)", (json.dumps(stored),))
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert "<h3>Tasks</h3>" in page
+    assert "872" in page
+    assert "<h3>Run time</h3>" in page
+    assert "<h3>Corpora</h3>" not in page
