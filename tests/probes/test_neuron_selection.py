@@ -6,6 +6,7 @@ import pytest
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.evaluation import accuracies
 from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.lambda_search import keep_neurons, search_lambdas
 from whichlayers.probes.neuron_ranking import (
     MinimalSetSearch,
     bottom_neurons,
@@ -17,7 +18,6 @@ from whichlayers.probes.neuron_ranking import (
 )
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.regularization import keep_neurons, search_lambdas
 
 LAYERS, HIDDEN, TAGS = 3, 10, 4
 SALIENT = np.array([11, 13, 15, 17])  # in layer 1, one neuron per tag

@@ -16,7 +16,7 @@ from scipy import stats
 
 from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.interaction import greenhouse_geisser
-from whichlayers.analysis.intervals import ROUNDING
+from whichlayers.analysis.intervals import LEVEL, ROUNDING
 from whichlayers.results.frame_utils import each_group
 
 N_RESAMPLES = 9_999
@@ -107,7 +107,7 @@ def task_correlations(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def curve_correlation(
-    probing: pd.DataFrame, curve: pd.DataFrame, level: float = 0.95
+    probing: pd.DataFrame, curve: pd.DataFrame, level: float = LEVEL
 ) -> CurveCorrelation | None:
     """Pearson's r of two mean curves over the layers that both have, with a bootstrap over the seeds of each.
 
@@ -172,7 +172,7 @@ def _reliability_and_misfit(a: np.ndarray, b: np.ndarray) -> tuple[float, Misfit
 
 
 def expanded_percentile_interval(
-    resampled: np.ndarray, n: int, level: float = 0.95, is_correlation: bool = False
+    resampled: np.ndarray, n: int, level: float = LEVEL, is_correlation: bool = False
 ) -> tuple[float, float]:
     """Bootstrap percentile interval, expanded for small samples (Hesterberg 2015).
 

@@ -4,7 +4,7 @@
     load_glue("CoLA", Path("glue_data"))                   # glue_data/CoLA/train.tsv, dev.tsv
     load_glue("QNLI", Path("glue_data"), train="train_subset.tsv")   # another file in the task's folder
 
-The test sets have no public labels and are not loaded.
+The test sets have no public labels and are not loaded. The tasks and their metrics are listed in `catalog.GLUE`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from whichlayers.engine.dropout import HEAD_STRIDE, MIN_POSITION_STRIDE
+from whichlayers.engine.dropout import HEAD_STRIDE, ID_STRIDE, MIN_POSITION_STRIDE
 
 MAX_LENGTH = 128  # longest sequence whose scores fit into one block
 HEAD_SIZES = (16, 32, 64, 128)
@@ -55,10 +55,10 @@ def _probabilities(
 @triton.jit
 def _kept(
     keys_ptr, dropout_id_ptr, row, head, threshold,
-    BLOCK: tl.constexpr, HEAD: tl.constexpr, STRIDE: tl.constexpr,
+    BLOCK: tl.constexpr, HEAD: tl.constexpr, ID: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
     """Which probabilities dropout keeps: (BLOCK, BLOCK) bool."""
-    key = _scramble(tl.load(keys_ptr + row) + tl.load(dropout_id_ptr) * 65537)
+    key = _scramble(tl.load(keys_ptr + row) + tl.load(dropout_id_ptr) * ID)
     key = _scramble(key + head * HEAD)
     i = tl.arange(0, BLOCK)[:, None]
     j = tl.arange(0, BLOCK)[None, :]
@@ -80,7 +80,7 @@ def _forward(
     q_ptr, k_ptr, v_ptr, starts_ptr, lengths_ptr, keys_ptr, dropout_id_ptr, bias_ptr, buckets_ptr, out_ptr,
     heads, batch, tokens, scale, threshold, keep_scale, window,
     CAUSAL: tl.constexpr, BUCKETS: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr, DROP: tl.constexpr,
-    HEAD: tl.constexpr, STRIDE: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
+    HEAD: tl.constexpr, ID: tl.constexpr, STRIDE: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per (sequence, head), for sequences of more than SHORTER and at most BLOCK tokens."""
     row = tl.program_id(0) // heads
@@ -115,7 +115,7 @@ def _forward(
         )
         if DROP:
             p = tl.where(
-                _kept(keys_ptr, dropout_id_ptr, row, head, threshold, BLOCK, HEAD, STRIDE),
+                _kept(keys_ptr, dropout_id_ptr, row, head, threshold, BLOCK, HEAD, ID, STRIDE),
                 p * keep_scale,
                 0.0,
             )
@@ -129,7 +129,7 @@ def _backward(
     grad_ptr, dq_ptr, dk_ptr, dv_ptr, dbias_ptr,
     heads, batch, tokens, scale, threshold, keep_scale, window,
     CAUSAL: tl.constexpr, BUCKETS: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr, DROP: tl.constexpr,
-    HEAD: tl.constexpr, STRIDE: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
+    HEAD: tl.constexpr, ID: tl.constexpr, STRIDE: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per (sequence, head), as in `_forward`, with recomputed scores and dropout mask."""
     row = tl.program_id(0) // heads
@@ -169,7 +169,7 @@ def _backward(
         dp = tl.dot(grad, tl.trans(v), input_precision="ieee")
         dropped = p
         if DROP:
-            kept = _kept(keys_ptr, dropout_id_ptr, row, head, threshold, BLOCK, HEAD, STRIDE)
+            kept = _kept(keys_ptr, dropout_id_ptr, row, head, threshold, BLOCK, HEAD, ID, STRIDE)
             dropped = tl.where(kept, p * keep_scale, 0.0)
             dp = tl.where(kept, dp * keep_scale, 0.0)
         dv = tl.dot(tl.trans(dropped.to(grad.dtype)), grad, input_precision="ieee")
@@ -209,7 +209,7 @@ def _launch(kernel, tensors, q: Tensor, bias: Tensor | None, buckets: Tensor | N
             window if window else MAX_LENGTH,
             CAUSAL=causal, BUCKETS=0 if bias is None else bias.shape[1],
             ZERO=0 if buckets is None else len(buckets) // 2, D=width, DROP=dropout_p > 0,
-            HEAD=HEAD_STRIDE, STRIDE=MIN_POSITION_STRIDE, SHORTER=shorter, BLOCK=block, num_warps=warps,
+            HEAD=HEAD_STRIDE, ID=ID_STRIDE, STRIDE=MIN_POSITION_STRIDE, SHORTER=shorter, BLOCK=block, num_warps=warps,
         )  # fmt: skip
         if max_length <= block:
             break

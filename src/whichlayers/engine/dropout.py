@@ -1,7 +1,7 @@
 """Dropout for stacked models: masks are a hash of (trial, step, row, dropout module, position).
 
 A trial gets the same masks in any stack and on any device. On the CPU the same hash is computed in place, with fewer
-passes over memory.
+passes over memory. The masks of attention probabilities are computed again in attention_kernels.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from whichlayers.engine.stacked_modules import StackContext
 from whichlayers.rng import scramble
 
 MIN_POSITION_STRIDE = 4096  # positions are token * stride + channel; the stride grows with the channels
-HEAD_STRIDE = 40503
+HEAD_STRIDE, ID_STRIDE = 40503, 65537
 
 
 class StackedDropout(nn.Module):
@@ -86,7 +86,7 @@ class StackedDropout(nn.Module):
         assert keys is not None, "dropout needs the row keys of this step"
         # the numbers of axes and of channels distinguish several uses of one dropout module in a layer
         use = 0 if axes == 4 else axes * 8192 + channels
-        return scramble(keys + (self.dropout_id * 65537 + use))
+        return scramble(keys + (self.dropout_id * ID_STRIDE + use))
 
     def _scale(self, position: Tensor, keys: Tensor) -> Tensor:
         """0 or 1 / (1 - p) by the hash of position and key, which are broadcast."""

@@ -130,12 +130,13 @@ class TokenPacking:
         window: int,
     ) -> Tensor:
         """`attention` as `plain_attention` of the padded batch."""
-        hidden = ~self._is_cell.view(-1, 1, 1, self.max_length)  # keys that are padding
+        masked = ~self._is_cell.view(-1, 1, 1, self.max_length)  # keys that are padding
         if window:
-            token = torch.arange(self.max_length, device=hidden.device)
-            hidden = hidden | ((token[None] - token[:, None]).abs() > window)
+            token = torch.arange(self.max_length, device=masked.device)
+            masked = masked | ((token[None] - token[:, None]).abs() > window)
+        # probabilities are computed in float32, where the lowest float64 would be -inf
         lowest = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
-        mask = torch.zeros(hidden.shape, dtype=query.dtype, device=hidden.device).masked_fill(hidden, lowest)
+        mask = torch.zeros(masked.shape, dtype=query.dtype, device=masked.device).masked_fill(masked, lowest)
         if position_bias is not None:
             mask = mask + position_bias.between(self.max_length).repeat_interleave(self.batch, 0)
         q, k, v = (self._unpack_heads(x) for x in (query, key, value))
@@ -167,6 +168,7 @@ def packed_attention(
             module, query, key, value, attention_mask, scaling, position_bias=position_bias, **kwargs
         )
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    # the attribute of the module is that of its config + 1, for another attention function
     config: Any = module.config if getattr(module, "sliding_window", None) else None
     window = 0 if config is None else config.sliding_window
     return packing.attention(query, key, value, scaling, dropout, position_bias, window), None
@@ -179,7 +181,8 @@ AttentionMaskInterface.register(PACKED_ATTENTION, AttentionMaskInterface()[ATTEN
 def pack_layers(model: StackedModel) -> bool:
     """Make the layers of a stacked model compute on packed tokens, in place.
 
-    On the CPU every batch is packed. On a GPU a batch is packed if `context.packed_tokens` is set.
+    On the CPU every batch that is padded on the right is packed. On a GPU, batches are packed while
+    `context.packed_tokens` is set.
 
     Returns:
         Whether the model's family can be packed; if not, the model is unchanged.
@@ -201,7 +204,7 @@ def pack_layers(model: StackedModel) -> bool:
 
 
 def _prepare_hook(context: StackContext) -> Any:
-    """Forward pre-hook of the model: compute the packing of the batch."""
+    """Forward pre-hook of the model: compute the packing, which is used from the first layer on."""
 
     def hook(_: nn.Module, args: Any, inputs: dict[str, Any]) -> None:
         mask = inputs.get("attention_mask")

@@ -20,6 +20,7 @@ from whichlayers.data.corpora import Corpus
 from whichlayers.engine.results import EpochRecord, OnStep, TrialResult
 from whichlayers.probes.activations import ActivationStore
 from whichlayers.probes.labels import majority_accuracy, tag_ids, training_tags, word_majority_accuracy
+from whichlayers.probes.lambda_search import LambdaSearch, OnFraction
 from whichlayers.probes.probing_dataset import (
     Metrics,
     ProbingDataset,
@@ -27,7 +28,6 @@ from whichlayers.probes.probing_dataset import (
     get_word_probe,
     training_settings,
 )
-from whichlayers.probes.regularization import LambdaSearch, OnFraction
 from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.trial import Measure, Trial
 

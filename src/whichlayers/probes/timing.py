@@ -28,9 +28,9 @@ from whichlayers.probes.extract import (
 )
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.labels import tag_ids, training_tags
+from whichlayers.probes.lambda_search import PROBES, SEEDS
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.regularization import PROBES, SEEDS
 from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
 from whichlayers.trial import Trial, WordProbe
 

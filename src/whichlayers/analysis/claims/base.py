@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 
 from whichlayers.analysis.intervals import (
+    LEVEL,
     WelchDifference,
     holm,
     mean_p_above,
@@ -101,7 +102,7 @@ class ClaimTest:
     # trials or permutations in total with 80% power to decide it after Holm's adjustment; set by `evaluate_claim`
     needed: int | None = None
     note: str = ""
-    level: float = 0.95  # of the interval; 0.9 for equivalence tests at 5%
+    level: float = LEVEL  # of the interval; 0.9 for equivalence tests at 5%
     needs: str = "trials"  # what `needed` counts: trials or permutations
     p_adjusted: float = math.nan  # `p`, Holm-adjusted within the claim
     verdict: Verdict = UNDECIDED
@@ -128,7 +129,7 @@ class Claim:
     needed: int | None  # trials or permutations with 80% power for all its tests to hold, if undecided
     details: str
     unit: str = ""
-    level: float = 0.95
+    level: float = LEVEL
     about: str = ""  # of the decisive test
     needs: str = "trials"
     tests: tuple[ClaimTest, ...] = ()

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from whichlayers.probes.activations import ActivationStore
+    from whichlayers.probes.lambda_search import LambdaSearch
     from whichlayers.probes.probing_dataset import ProbingDataset
-    from whichlayers.probes.regularization import LambdaSearch
 
 MODEL_FORMAT = "1"  # of the files of finetuned models
 SAMPLE_ERROR = 0.3  # relative error of a time that is extrapolated from a few sentences
@@ -109,7 +109,7 @@ class WordProbeHandler(TrialHandler):
 
         Further probes then use the same penalties, even if the cache was lost or the study moved to another machine.
         """
-        from whichlayers.probes.regularization import save_lambdas, search_key
+        from whichlayers.probes.lambda_search import save_lambdas, search_key
 
         folder = penalties_folder(cache)
         if folder is None:
@@ -308,8 +308,8 @@ def _load_encoder(model: ProbedModel, trial: Trial, worker: WorkerContext) -> Pr
 def _lambda_search(model: ProbedModel, store: ActivationStore, worker: WorkerContext) -> LambdaSearch:
     """The search for L1 and L2; for a finetuned model it uses the hidden states of the pretrained one."""
     from whichlayers.probes.activations import ActivationStore
+    from whichlayers.probes.lambda_search import LambdaSearch
     from whichlayers.probes.probing_dataset import ProbingDataset, get_word_probe
-    from whichlayers.probes.regularization import LambdaSearch
 
     assets = worker.assets
 

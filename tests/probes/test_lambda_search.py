@@ -11,15 +11,15 @@ from word_models import random_words
 
 from whichlayers.data.conll import TaggedCorpus
 from whichlayers.data.corpora import Corpus
-from whichlayers.probes import regularization
-from whichlayers.probes.probe_specs import ProbeTraining
-from whichlayers.probes.regularization import (
+from whichlayers.probes import lambda_search
+from whichlayers.probes.lambda_search import (
     GridPoint,
     LambdaSearch,
     save_lambdas,
     search_key,
     search_lambdas,
 )
+from whichlayers.probes.probe_specs import ProbeTraining
 
 
 def searched(**settings):
@@ -51,7 +51,7 @@ def searches(monkeypatch):
         seeds_of_searches.append(options["seeds"])
         return search_lambdas(*args, **options)
 
-    monkeypatch.setattr(regularization, "search_lambdas", counted)
+    monkeypatch.setattr(lambda_search, "search_lambdas", counted)
     return seeds_of_searches
 
 
@@ -91,7 +91,7 @@ def test_a_pair_that_diverged_for_one_seed_is_not_selected(dataset, monkeypatch)
         points = {s: [GridPoint(0.1, i, 0.5, score) for i, score in enumerate(scores[s])] for s in seeds}
         return [SimpleNamespace(points=points[seed]) for seed in seeds]
 
-    monkeypatch.setattr(regularization, "search_lambdas", synthetic_data)
+    monkeypatch.setattr(lambda_search, "search_lambdas", synthetic_data)
     assert LambdaSearch().lambdas(searched(), dataset) == (0.1, 2)
 
 
