@@ -78,11 +78,11 @@ def expand(trials: int):
 def plan(trials: int, folder: Path) -> str:
     from whichlayers.engine.cost import StackTiming
     from whichlayers.runs.estimate import estimate_time
-    from whichlayers.runs.plan import make_stacks, plan_rows, time_key
+    from whichlayers.runs.plan import make_stacks, plan_rows
 
     all_trials = [point.trial for point in expand(trials)]
     stacks = make_stacks(all_trials, Assets().stack_key, 64, workers=8, fill=True)
-    timings = {time_key(stack.trials[0]): StackTiming(64, 1, 20, 1, 0.065, 0.05, 1, 1) for stack in stacks}
+    timings = {stack.time_key: StackTiming(64, 1, 20, 1, 0.065, 0.05, 1, 1) for stack in stacks}
     estimate_time(stacks, [timings] * 8, 10)
     return f"{len(stacks):,} stacks, {len(plan_rows(stacks))} rows"
 

@@ -27,7 +27,7 @@ from whichlayers.runs.estimate import (
     time_stacks,
 )
 from whichlayers.runs.handlers import HANDLERS
-from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, time_key
+from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn
 from whichlayers.runs.resources import choose_resources, fit_memory
 from whichlayers.runs.scheduler import StackQueue
 from whichlayers.study.expand import expand
@@ -48,7 +48,7 @@ def test_the_makespan_is_that_of_a_simulation_of_the_queue():
     stacks = [
         Stack(i, tuple(make_trial(seed, size=rng.randint(8, 800)) for seed in range(3))) for i in range(20)
     ]
-    timings = {time_key(stacks[0].trials[0]): TIMING}
+    timings = {stacks[0].time_key: TIMING}
     fast = scale_speed(timings, 2.0)
     workers = [timings, fast, timings]
     busy = [5.0, 5.0, 5.0]
@@ -67,7 +67,7 @@ def test_the_makespan_is_that_of_a_simulation_of_the_queue():
 
 def test_more_and_faster_gpus_take_less_time():
     stacks = make_stacks([make_trial(seed, size=400) for seed in range(64)], stack_key, 4)
-    timings = {time_key(stacks[0].trials[0]): TIMING}
+    timings = {stacks[0].time_key: TIMING}
     times = [makespan(stacks, [timings] * n, 0) for n in (1, 2, 4, 8)]
     assert all(slow / fast == pytest.approx(2, rel=0.05) for slow, fast in itertools.pairwise(times))
     assert makespan(stacks, [scale_speed(timings, 2.0)], 0) == pytest.approx(times[0] / 2)
@@ -76,7 +76,7 @@ def test_more_and_faster_gpus_take_less_time():
 def test_probes_stop_between_their_patience_and_their_last_epoch():
     probe = make_trial(probe=Probe(1, max_epochs=40, patience=5))
     stack = Stack(0, (probe,) * 4)
-    timings = {time_key(probe): TIMING}
+    timings = {stack.time_key: TIMING}
     low, middle, high = (stack_seconds(stack, timings, first=False, bound=b) for b in (-1, 0, 1))
     assert (high - low) / 0.5 == pytest.approx(40 - 6)
     assert low < middle < high
@@ -85,7 +85,7 @@ def test_probes_stop_between_their_patience_and_their_last_epoch():
 def test_kinds_that_were_not_timed_are_separated():
     known, other = make_trial(), make_trial(probe=Probe(1))
     stacks = [Stack(0, (known,)), Stack(1, (other,))]
-    assert split_by_timed(stacks, [{time_key(known): TIMING}]) == (stacks[:1], stacks[1:])
+    assert split_by_timed(stacks, [{stacks[0].time_key: TIMING}]) == (stacks[:1], stacks[1:])
 
 
 def test_differences_between_workers_increase_the_error():
@@ -129,7 +129,7 @@ def test_the_estimate_is_close_to_a_real_run(study, tmp_path, monkeypatch):
     resources = fit_memory(resources, trials, HANDLERS, assets, tmp_path / "logs", fewer_workers=False)
     stacks = make_stacks(trials, stack_key_fn(HANDLERS, assets), resources.stack_size)
     timing = time_stacks(stacks, resources, HANDLERS, assets, tmp_path / "logs", seconds=10)
-    assert {time_key(stack.trials[0]) for stack in stacks} <= set(timing.timings[0])
+    assert {stack.time_key for stack in stacks} <= set(timing.timings[0])
     time_range = estimate_time(stacks, timing.timings, timing.start)
     results = whichlayers.run(study, tmp_path / "study", device="cpu", workers=0, max_stack=4, progress=False)
     assert results.last_run.done == len(trials)

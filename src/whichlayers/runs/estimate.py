@@ -24,7 +24,7 @@ from whichlayers.runs.disk import DiskUsage, disk_use, estimate_disk
 from whichlayers.runs.executors.local import run_in_subprocesses
 from whichlayers.runs.executors.worker import MeasureTime, TimeReport, TrialRunner
 from whichlayers.runs.handlers import HANDLERS, Handlers
-from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, time_key, total_steps, trial_steps
+from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, total_steps, trial_steps
 from whichlayers.runs.resources import Resources, fit_memory
 from whichlayers.runs.scheduler import StackQueue
 from whichlayers.text import counted
@@ -33,7 +33,7 @@ from whichlayers.trial import Trial
 if TYPE_CHECKING:
     from whichlayers.study.study_file import Study
 
-Timings = Mapping[Hashable, StackTiming]  # by time_key
+Timings = Mapping[Hashable, StackTiming]  # by Stack.time_key
 ShowActivity = Callable[[str], AbstractContextManager[None]]  # displays a text while the context is active
 
 TIMING_SECONDS = 30.0
@@ -133,7 +133,7 @@ def estimate_study(
         resources = resources.for_stacks(len(stacks))
         timing = StudyTiming((), 0.0)
         if measure:
-            kinds = len({time_key(stack.trials[0]) for stack in stacks})
+            kinds = len({stack.time_key for stack in stacks})
             with show_activity(f"timing a few steps of {counted(kinds, 'kind')} of stack"):
                 timing = time_stacks(stacks, resources, handlers, assets, logs)
         here = on_gpus = None
@@ -183,7 +183,7 @@ def split_by_timed(stacks: Iterable[Stack], workers: Sequence[Timings]) -> tuple
     timed: list[Stack] = []
     untimed: list[Stack] = []
     for stack in stacks:
-        key = time_key(stack.trials[0])
+        key = stack.time_key
         (timed if all(key in timings for timings in workers) else untimed).append(stack)
     return timed, untimed
 
@@ -215,7 +215,7 @@ def makespan(stacks: Sequence[Stack], workers: Sequence[Timings], start: float, 
     end, queue = 0.0, StackQueue(stacks, len(workers))
     while (stack := queue.pop()) is not None:
         now, worker = heapq.heappop(free)
-        shape = (time_key(stack.trials[0]), stack.size)
+        shape = (stack.time_key, stack.size)
         done = now + stack_seconds(stack, workers[worker], shape not in seen[worker], bound)
         seen[worker].add(shape)
         heapq.heappush(free, (done, worker))
@@ -233,7 +233,7 @@ def stack_seconds(stack: Stack, timings: Timings, first: bool, bound: int = 0) -
         bound: As in `makespan`.
     """
     trial = stack.trials[0]
-    return stack.handler.seconds(trial, stack.size, timings[time_key(trial)], first, bound)
+    return stack.handler.seconds(trial, stack.size, timings[stack.time_key], first, bound)
 
 
 def scale_speed(timings: Timings, speed: float) -> Timings:
@@ -252,7 +252,7 @@ def scale_speed(timings: Timings, speed: float) -> Timings:
 class StudyTiming:
     """Timings of the stacks of a study on each worker."""
 
-    timings: tuple[dict[Hashable, StackTiming], ...]  # by worker, then by time_key
+    timings: tuple[dict[Hashable, StackTiming], ...]  # by worker, then by Stack.time_key
     start: float  # seconds until a worker has loaded its model and data
 
     @property
@@ -296,10 +296,10 @@ def time_stacks(
 
 
 def _longest_of_each_kind(stacks: Sequence[Stack]) -> list[Stack]:
-    """The longest stack of each `time_key`; first the longest of each model and kind of trial."""
+    """The longest stack of each `Stack.time_key`; first the longest of each model and kind of trial."""
     longest: dict[Hashable, Stack] = {}
     for stack in sorted(stacks, key=_work, reverse=True):
-        longest.setdefault(time_key(stack.trials[0]), stack)
+        longest.setdefault(stack.time_key, stack)
     first: dict[Hashable, Stack] = {}
     for stack in longest.values():
         first.setdefault(_model_and_kind(stack), stack)
@@ -328,37 +328,20 @@ def _mean(timings: Sequence[StackTiming | None]) -> StackTiming | None:
 def _fill_in(
     stacks: Sequence[Stack], timings: Sequence[StackTiming | None], assets: Any
 ) -> dict[Hashable, StackTiming]:
-    """Timings by `time_key`; a stack without one gets that of another with the same model, scaled by its tokens."""
+    """Timings by `Stack.time_key`; a stack without one gets that of another with the same model, scaled."""
     filled: dict[Hashable, StackTiming] = {}
     similar: dict[Hashable, tuple[StackTiming, Stack]] = {}  # the first timing of each model and kind
     for stack, timing in zip(stacks, timings, strict=True):
         if timing is not None:
-            filled[time_key(stack.trials[0])] = timing
+            filled[stack.time_key] = timing
             similar.setdefault(_model_and_kind(stack), (timing, stack))
     for stack in stacks:
         known = similar.get(_model_and_kind(stack))
-        if time_key(stack.trials[0]) not in filled and known is not None and stack.handler.timing_scales:
-            filled[time_key(stack.trials[0])] = _scale_by_tokens(*known, stack, assets)
+        if stack.time_key not in filled and known is not None and stack.handler.timing_scales:
+            timing, timed = known
+            scaled = stack.handler.scale_timing(timing, timed.trials[0], stack.trials[0], assets)
+            filled[stack.time_key] = replace(scaled, error=max(timing.error, UNTIMED_ERROR))
     return filled
-
-
-def _scale_by_tokens(timing: StackTiming, timed: Stack, other: Stack, assets: Any) -> StackTiming:
-    """The timing of `timed`, scaled to the tokens per step and per evaluation of `other`."""
-    timed_data, other_data = (assets.data(stack.trials[0]) for stack in (timed, other))
-
-    def tokens_per_example(split: Any) -> float:
-        return float(split.offsets[-1]) / max(1, len(split))
-
-    batch_ratio = other.trials[0].training.batch_size / timed.trials[0].training.batch_size
-    step_ratio = tokens_per_example(other_data.train) / tokens_per_example(timed_data.train) * batch_ratio
-    eval_ratio = sum(float(s.offsets[-1]) for s in other_data.evals.values())
-    eval_ratio /= max(1.0, sum(float(s.offsets[-1]) for s in timed_data.evals.values()))
-    return replace(
-        timing,
-        step=timing.step * step_ratio,
-        evaluation=timing.evaluation * eval_ratio,
-        error=max(timing.error, UNTIMED_ERROR),
-    )
 
 
 # --- during a run ---

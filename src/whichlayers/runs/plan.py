@@ -18,7 +18,7 @@ from whichlayers.trial import Trial
 
 Item = TypeVar("Item")
 StackKey = Callable[[Trial], Hashable]  # trials with equal keys may share a stack
-StackSizeFn = Callable[[Trial], int]  # the maximum number of trials in a stack of such trials
+StackSizeFn = Callable[[Trial], int]  # the maximum number of models in a stack of such trials
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ class Stack:
     @functools.cached_property
     def steps(self) -> int:
         return total_steps(self.trials)
+
+    @functools.cached_property
+    def time_key(self) -> Hashable:
+        """Stacks with equal keys have the same timing."""
+        return self.handler.time_key(self.trials)
 
     @property
     def models(self) -> int:
@@ -114,24 +119,12 @@ def split_trials(trials: Sequence[Trial], max_models: int) -> list[Sequence[Tria
     return [list(itertools.chain(*chunk)) for chunk in even_chunks(models, max_models)]
 
 
-def time_key(trial: Trial) -> Hashable:
-    """Everything that determines the time of a step."""
-    return memory_key(trial), trial.kind
-
-
 # --- how large a stack may be ---
 
 
 def memory_key(trial: Trial) -> Hashable:
     """Everything that determines the memory of a trial, except its training size."""
-    order, training = trial.surgery.order, trial.training
-    return (
-        trial.model_fingerprint,
-        trial.task_fingerprint,
-        None if order is None else len(order),
-        (training.batch_size, training.max_length, training.dropout),
-        HANDLERS[trial.kind].finetunes(trial),
-    )
+    return HANDLERS[trial.kind].memory_key(trial)
 
 
 def representative_trials(trials: Iterable[Trial]) -> list[Trial]:

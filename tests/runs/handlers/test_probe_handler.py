@@ -1,11 +1,13 @@
 """Probes in a run: which share a stack, how many steps they count for, and how they are run."""
 
 import dataclasses
+from collections.abc import Hashable
 from types import SimpleNamespace
 
 import pytest
 from tiny import tiny_encoder, tiny_task
 
+from whichlayers.engine.cost import StackTiming
 from whichlayers.runs import events
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import EpochDone, StackDone, StepsDone, TrialsDone
@@ -62,6 +64,31 @@ def test_memory_is_measured_only_for_finetuning(tmp_path):
     probes, finetuned = runner_of(tmp_path).measure_memory(request).costs
     assert probes is None
     assert finetuned is not None
+
+
+def test_probes_on_training_subsets_of_different_sizes_are_timed_separately():
+    def key_of(size: int, **settings) -> Hashable:
+        probe = Probe(1, **settings)
+        return Stack(0, (dataclasses.replace(FINETUNED, train_size=size, probe=probe),)).time_key
+
+    assert key_of(500) == key_of(500, lr=0.1, patience=2)
+    keys = [key_of(500), key_of(50_000), key_of(500, batch_size=64), key_of(500, pooling="summary")]
+    assert len(set(keys)) == 4
+    finetuned = [Stack(0, (dataclasses.replace(FINETUNED, train_size=size),)) for size in (500, 50_000)]
+    assert finetuned[0].time_key == finetuned[1].time_key
+
+
+def test_the_timing_of_probes_is_scaled_to_another_training_size():
+    handler, data = HANDLERS["probe"], tiny_task()
+    assets = SimpleNamespace(data=lambda trial: data)
+    timing = StackTiming(trials=4, setup=10, compile=0, capture=0, step=2, error=0.1, evaluation=0, finish=0)
+    small, large = (dataclasses.replace(PROBES[0], train_size=size) for size in (100, 10_000_000))
+    scaled = handler.scale_timing(timing, small, large, assets)
+    assert scaled.step == 2 * 100_000
+    assert 0 < scaled.setup <= 10 * 100_000  # the examples for evaluation stay the same
+    larger_batches = dataclasses.replace(small, probe=Probe(1, batch_size=16))
+    assert handler.scale_timing(timing, small, larger_batches, assets).step == 1
+    assert handler.scale_timing(timing, small, small, assets) == timing
 
 
 def test_a_stack_of_probes(tmp_path, monkeypatch):

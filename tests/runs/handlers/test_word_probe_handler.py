@@ -40,6 +40,7 @@ from whichlayers.runs.plan import (
     Stack,
     count_models,
     make_stacks,
+    memory_key,
     models_to_keep,
     split_trials,
     stack_key_fn,
@@ -356,6 +357,16 @@ def test_all_probes_of_a_model_stay_together():
     assert [len(part) for part in split_trials(after, 1)] == [6, 6, 6]
     assert total_steps(after) == sum(stack.steps for stack in stacks) - total_steps(before)
     assert total_steps(after) - 18 * 20 == 3 * after[0].steps
+
+
+def test_word_probes_share_the_memory_measurement_of_their_finetuning_but_not_its_timing():
+    after, before = trials_of(), trials_of(size=0)
+    finetuning = after[0].finetuning
+    assert memory_key(after[0]) == memory_key(finetuning) != memory_key(before[0])
+    assert memory_key(before[0]) != memory_key(dataclasses.replace(before[0], word_probe=None))
+    keys = [Stack(0, tuple(trials)).time_key for trials in ([finetuning], before, after, after[:5])]
+    assert len(set(keys)) == 4  # the last has fewer probes per model
+    assert Stack(0, tuple(after[6:])).time_key == keys[2]  # other seeds
 
 
 def test_models_finetuned_with_other_seeds_of_components_are_other_models():

@@ -6,11 +6,13 @@ A handler is a small object without state, which is pickled and sent to workers.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whichlayers.engine.cost import MemoryCost, StackTiming
 from whichlayers.engine.results import EngineSettings
@@ -18,6 +20,9 @@ from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
 from whichlayers.trial import Trial, TrialKind
+
+if TYPE_CHECKING:
+    from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 
 MAX_TIMING_ERROR = 0.4
 # bytes in results.db, indices included: a metric of an epoch
@@ -53,15 +58,12 @@ class WorkerContext:
 class TrialHandler(ABC):
     """Plans, measures and runs trials of one kind."""
 
-    fixed_stack_size: int | None = (
-        None  # maximum number of trials in a stack, whatever the memory and the workers
-    )
-    needs_model_folder: bool = (
-        False  # whether finetuned models are kept on disk until their trials are finished
-    )
-    timing_scales: bool = (
-        True  # whether the timing of one task can be scaled to another by the number of tokens
-    )
+    # maximum number of models in a stack, whatever the memory and the workers
+    fixed_stack_size: int | None = None
+    # whether finetuned models are kept on disk until their trials are finished
+    needs_model_folder: bool = False
+    # whether `scale_timing` can replace a measurement
+    timing_scales: bool = True
 
     # --- plan ---
 
@@ -98,6 +100,31 @@ class TrialHandler(ABC):
         return trial.task
 
     # --- estimates ---
+
+    def memory_key(self, trial: Trial) -> Hashable:
+        """Everything that determines the memory of a stack of such trials, except its size and the training size."""
+        order, training = trial.surgery.order, trial.training
+        return (
+            trial.kind,
+            trial.model_fingerprint,
+            trial.task_fingerprint,
+            None if order is None else len(order),
+            (training.batch_size, training.max_length, training.dropout),
+        )
+
+    def time_key(self, trials: Sequence[Trial]) -> Hashable:
+        """Everything that determines the timing of a stack of these trials, except its size and its steps."""
+        return self.memory_key(trials[0])
+
+    def scale_timing(self, timing: StackTiming, timed: Trial, other: Trial, assets: Assets) -> StackTiming:
+        """The timing of stacks of trials like `timed`, scaled to those like `other` with the same model."""
+        timed_data, other_data = assets.data(timed), assets.data(other)
+        step_ratio = mean_length(other_data.train) / mean_length(timed_data.train)
+        step_ratio *= other.training.batch_size / timed.training.batch_size
+        eval_ratio = count_eval_tokens(other_data) / max(1, count_eval_tokens(timed_data))
+        return dataclasses.replace(
+            timing, step=timing.step * step_ratio, evaluation=timing.evaluation * eval_ratio
+        )
 
     def evaluations(self, trial: Trial) -> int:
         """How often a trial is evaluated."""
@@ -168,3 +195,13 @@ class TrialHandler(ABC):
 
 
 Handlers = Mapping[TrialKind, TrialHandler]
+
+
+def mean_length(split: TokenizedSplit) -> float:
+    """Mean number of tokens of an example."""
+    return int(split.offsets[-1]) / max(1, len(split))
+
+
+def count_eval_tokens(data: TokenizedTask) -> int:
+    """Number of tokens of all splits on which trials are evaluated."""
+    return sum(int(split.offsets[-1]) for split in data.evals.values())

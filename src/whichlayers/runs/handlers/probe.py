@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Sequence
 
 from whichlayers.engine.cost import MemoryCost, StackTiming
@@ -9,7 +10,7 @@ from whichlayers.engine.results import EngineSettings
 from whichlayers.probes.steps import probe_steps
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
-from whichlayers.runs.handlers.base import TrialHandler, WorkerContext
+from whichlayers.runs.handlers.base import TrialHandler, WorkerContext, count_eval_tokens, mean_length
 from whichlayers.trial import Probe, Trial
 
 
@@ -34,6 +35,23 @@ class ProbeHandler(TrialHandler):
 
     def evaluations(self, trial: Trial) -> int:
         return 1
+
+    def time_key(self, trials: Sequence[Trial]) -> Hashable:
+        """Includes the training size: a step of a timing is an epoch, and its setup is the forward pass."""
+        trial = trials[0]
+        probe = _probe(trial)
+        settings = (trial.train_size, probe.pooling, probe.batch_size, probe.held_out)
+        return self.memory_key(trial), settings
+
+    def scale_timing(self, timing: StackTiming, timed: Trial, other: Trial, assets: Assets) -> StackTiming:
+        """Scales an epoch by its number of batches, and the forward pass by its number of tokens."""
+        batches = [trial.train_size / _probe(trial).batch_size for trial in (timed, other)]
+        tokens = [
+            trial.train_size * mean_length(assets.data(trial).train) + count_eval_tokens(assets.data(trial))
+            for trial in (timed, other)
+        ]
+        step, setup = timing.step * batches[1] / batches[0], timing.setup * tokens[1] / tokens[0]
+        return dataclasses.replace(timing, step=step, setup=setup)
 
     def seconds(self, trial: Trial, stack_size: int, timing: StackTiming, first: bool, bound: int) -> float:
         """Bounds from early stopping: the number of epochs is between the patience and the maximum."""

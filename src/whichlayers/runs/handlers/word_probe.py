@@ -95,6 +95,16 @@ class WordProbeHandler(TrialHandler):
     def task_name(self, trial: Trial) -> str:
         return f"{trial.task}, then word probes" if trial.task else "word probes (pretrained)"
 
+    def memory_key(self, trial: Trial) -> Hashable:
+        """That of the finetuning, whose memory is measured: both kinds of trial share the measurement."""
+        finetuning = trial.finetuning
+        return super().memory_key(trial) if finetuning is None else FinetuneHandler().memory_key(finetuning)
+
+    def time_key(self, trials: Sequence[Trial]) -> Hashable:
+        """Includes the probes of the first model, which are part of the timing."""
+        probes = frozenset(_word_probe(trial) for trial in self.group_by_model(trials)[0])
+        return "word_probe", self.memory_key(trials[0]), probes
+
     def activation_bytes(self, trial: Trial, assets: Assets) -> int:
         """Size of the hidden states (float16) of all words of its corpus.
 
