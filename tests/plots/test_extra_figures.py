@@ -84,7 +84,9 @@ def test_all_figures_render_for_one_to_five_tasks_with_holes(tmp_path, tasks, tr
     for experiment in sort_experiments(points["experiment"]):
         figure = draw(points, experiment, overlay=True)
         assert len(figure.axes) >= points.loc[points.experiment == experiment, "task"].nunique()
-    assert {figure_spec.key for figure_spec in further} == {"epochs", "weight_change"}
+    several = {"tasks"} if len(set(names) - {"CoLA"}) > 1 else set()  # CoLA has a metric of its own
+    spread = {"permutation_two_sd"} if trials > 1 else set()
+    assert {one.key for one in further} == {"epochs", "weight_change"} | several | spread
     for figure_spec in further:
         assert figure_spec.draw().axes
 
@@ -247,3 +249,44 @@ def test_weight_change_is_in_the_section_of_the_measured_models(tmp_path):
     assert {figure_spec.experiment for figure_spec in further if figure_spec.key == "weight_change"} == {
         "prune"
     }
+
+
+def test_tasks_of_about_the_same_size_share_a_panel(tmp_path):
+    study_points = incremental(("SST-2", "CoLA"), (673, 6735)) + incremental(("QNLI",), (628, 5000))
+    points, further = everything(tmp_path, study_points)
+    one = next(one for one in further if one.key == "tasks")
+    figure = one.draw()
+    (panel,) = figure.panels  # 6,735 and 5,000 are too far apart, and CoLA has another metric
+    assert panel.task == "673 examples"
+    for mark in panel.marks:
+        task, size = mark.attributes["task"], mark.attributes["train_size"]
+        rows = points[(points["task"] == task) & (points["train_size"] == size)]
+        assert mark.table["mean"].tolist() == pytest.approx(rows.groupby("x")["value"].mean().tolist())
+    assert [m.attributes["task"] for m in panel.marks] == ["SST-2", "QNLI"]
+    chart = chart_of(figure, "tasks", "", "")
+    assert [entry["label"] for entry in chart["legend"]][:2] == [
+        "SST-2, 673 examples",
+        "QNLI, 628 examples",
+    ]
+    assert "Figure 1c" in one.caption
+
+
+def test_bands_of_two_standard_deviations_around_the_baselines(tmp_path):
+    points, further = everything(
+        tmp_path, permutation(trials=4), lambda p: lifelike(6)(p) + 0.01 * p.trial.seed
+    )
+    one = next(one for one in further if one.key == "permutation_two_sd")
+    figure = one.draw()
+    assert chart_of(figure, one.key, "", "") is None  # the page would call the bands intervals
+    bands = [c.get_paths()[0].get_extents() for c in figure.axes[0].collections if c.get_alpha() == 0.16]
+    expected = []
+    for condition in ("all pretrained", "none pretrained"):
+        values = points.loc[points["condition"] == condition, "value"].to_numpy()
+        expected.append((values.mean() - 2 * values.std(ddof=1), values.mean() + 2 * values.std(ddof=1)))
+    assert [(b.y0, b.y1) for b in bands] == [pytest.approx(pair) for pair in expected]
+    assert "two standard deviations" in one.caption
+
+
+def test_no_bands_for_baselines_with_one_trial(tmp_path):
+    _, further = everything(tmp_path, permutation(trials=1))
+    assert "permutation_two_sd" not in {one.key for one in further}

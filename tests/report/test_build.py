@@ -65,7 +65,7 @@ def full(tmp_path_factory):
 
 def test_everything_is_written_and_nothing_is_left_over(full):
     folder, _ = full
-    names = ["incremental", "localized", "permutation", "layers"]
+    names = ["incremental", "localized", "permutation", "permutation_two_sd", "layers"]
     names += ["layers_block_reinitialized", "layers_block_preserved"]
     files = {f"{name}.{ending}" for name in names for ending in ("png", "svg", "pdf")}
     assert {path.name for path in (folder / "figures").iterdir()} == files | {".written"}
@@ -90,7 +90,7 @@ def test_figures_of_an_earlier_report_are_deleted(tmp_path):
 def test_the_page_is_self_contained(full):
     folder, page = full
     assert page.tags.count("script") == 2  # its data and its own
-    allowed = ("figures/", "summary.csv", "claims.csv", "#")
+    allowed = ("figures/", "summary.csv", "claims.csv", "#", "data:image/svg+xml;base64,")
     assert [address for address in page.addresses if not address.startswith(allowed)] == []
     assert (folder / "report.html").stat().st_size < 500_000
 

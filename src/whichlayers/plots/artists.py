@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -110,12 +111,14 @@ def draw_baselines(
     drawn_values: DrawnValues,
     rows: pd.DataFrame | None = None,
     span: tuple[float, float] | None = None,
+    band: Literal["interval", "two_sd"] = "interval",
 ) -> None:
-    """Draw "all pretrained" and "none pretrained" as dashed lines with their 95% t intervals as bands.
+    """Draw "all pretrained" and "none pretrained" as dashed lines with bands.
 
     Args:
         rows: Rows to search for baselines; the points of the panel by default.
         span: Start and end of the lines on the x axis; the whole width by default.
+        band: The 95% t interval of the mean, or two standard deviations of the trials on either side of it.
     """
     rows = panel.points if rows is None else rows
     for condition in BASELINES:
@@ -123,6 +126,8 @@ def draw_baselines(
         if baseline.empty:
             continue
         i: Interval = t_interval(baseline["value"])
+        if band == "two_sd":
+            i = dataclasses.replace(i, low=i.mean - 2 * i.sd, high=i.mean + 2 * i.sd)
         ends: Any = span or (0, 1)
         transform = panel.axes.transData if span else panel.axes.get_yaxis_transform()
         style = baseline_style(condition, theme)

@@ -19,7 +19,7 @@ from whichlayers.plots.artists import (
     line_style,
     probe_style,
 )
-from whichlayers.plots.display_names import size_name
+from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.facets import (
     add_legend_below,
     label_x_axis,
@@ -32,6 +32,7 @@ from whichlayers.plots.style import MARKERS, Theme
 from whichlayers.results.frame_utils import each_group
 
 MAX_VARIANTS = 2  # variants in one figure
+SIZE_RATIO = 1.1  # training sizes of different tasks that count as about the same
 PROBE_LABEL = "linear probe of layer k, frozen model"
 
 
@@ -137,6 +138,59 @@ def draw_size_curves(
         labels.append(PROBE_LABEL)
     add_trial_legend(handles, labels, has_trials, theme)
     add_published_legend(handles, labels, sources, theme)
+    add_legend_below(figure, handles, labels)
+    return figure
+
+
+def comparable_tasks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Curves of several tasks that can share a panel: same metric, and about the same training size.
+
+    Returns:
+        Rows of the first variant of each such task, with a column `group`, the largest of the sizes; sizes belong to
+        one group if each is at most `SIZE_RATIO` times the one below. Empty if no two tasks can share a panel.
+    """
+    first = rows[rows["variant"] == rows["variant"].iloc[0]]
+    sizes = sorted(set(first["train_size"]))
+    groups, top = {}, 0
+    for size in reversed(sizes):
+        larger = sizes[sizes.index(size) + 1] if size != sizes[-1] else None
+        top = top if larger is not None and larger <= SIZE_RATIO * size else size
+        groups[size] = top
+    first = first.assign(group=first["train_size"].map(groups))
+    together = first.groupby(["model", "metric", "group"])["task"].transform("nunique") > 1
+    return first[together]
+
+
+def draw_tasks_together(rows: pd.DataFrame, theme: Theme) -> Figure:
+    """Draw the curves of all tasks with the same metric and about the same training size in one panel.
+
+    Args:
+        rows: Rows from `comparable_tasks`.
+        theme: Colors, one per task.
+    """
+    tasks, names = list(dict.fromkeys(rows["task"])), short_names(rows["task"])
+    titles = rows["group"].map(lambda size: f"{size_name(size)} examples")
+    figure, panels = make_panels(
+        rows.assign(own_task=rows["task"], task=titles).sort_values("group", kind="stable"),
+        ["model", "metric"],
+    )
+    styles = {
+        task: line_style(theme, theme.conditions[i % len(theme.conditions)], 0, MARKERS[i % len(MARKERS)])
+        for i, task in enumerate(tasks)
+    }
+    drawn_values: DrawnValues = {panel.task: [] for panel in panels}
+    has_trials = False
+    for panel in panels:
+        present = list(each_group(panel.points, ["own_task"]))
+        for index, ((task,), curve) in enumerate(present):
+            place = (index, len(present))
+            has_trials |= draw_line(panel, curve, place, styles[task], drawn_values)
+            panel.marks[-1].attributes["task"] = task  # the controls of the page show and hide tasks
+        set_layer_ticks(panel.axes, 0, panel.depth)
+    set_y_limits(panels, drawn_values)
+    label_x_axis(panels, display_of("incremental").x_label)
+    handles, labels = [Line2D([], [], **styles[task]) for task in tasks], [names[t] for t in tasks]
+    add_trial_legend(handles, labels, has_trials, theme)
     add_legend_below(figure, handles, labels)
     return figure
 

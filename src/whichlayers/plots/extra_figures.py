@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.claims.singh2020 import movement, scaled_movement
 from whichlayers.analysis.intervals import summarize
 from whichlayers.experiments import display_of
@@ -29,7 +30,12 @@ from whichlayers.plots.artists import (
     trial_offsets,
 )
 from whichlayers.plots.captions import CLIPPED_NOTE
-from whichlayers.plots.curves import compares_two_variants, draw_size_curves
+from whichlayers.plots.curves import (
+    comparable_tasks,
+    compares_two_variants,
+    draw_size_curves,
+    draw_tasks_together,
+)
 from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.facets import (
     Mark,
@@ -44,10 +50,11 @@ from whichlayers.plots.facets import (
     set_layer_ticks,
     set_y_limits,
 )
+from whichlayers.plots.permutations import draw_with_two_sd
 from whichlayers.plots.published_overlay import add_published_legend, draw_published
 from whichlayers.plots.style import LIGHT, MARKER_SIZE, MARKERS, MAX_SINGLE_TRIALS, Theme
 from whichlayers.results.frame_utils import each_group
-from whichlayers.results.frames import setting_label, variant_labels
+from whichlayers.results.frames import CURVE, setting_label, variant_labels
 from whichlayers.text import join_list
 
 NORMS = ("frobenius", "spectral")
@@ -107,6 +114,7 @@ def extra_figures(
         overlay: Whether to draw published curves.
     """
     found = list(_incremental(points[points["experiment"] == "incremental"], overlay))
+    found += _permutations(points[points["experiment"] == "permutation"])
     for experiment in ("incremental", "epochs"):
         found += _epochs(points[points["experiment"] == experiment], experiment, epochs)
     if weights is not None and not weights.empty:
@@ -135,6 +143,29 @@ def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[ExtraFigure]:
         caption = "The same curves, with training sizes in percent of each task's training set."
         draw = partial(_draw_fractions, rows, overlay)
         yield ExtraFigure("fractions", "incremental", "By fraction of the training set", caption, draw)
+
+    together = comparable_tasks(rows)
+    if not together.empty:
+        caption = (
+            "Tasks with the same metric and about the same number of training examples in one panel, as in Figure 1c "
+            f"of Singh & Giovanardi 2020. {INTERVALS}"
+        )
+        draw = partial(draw_tasks_together, together)
+        yield ExtraFigure("tasks", "incremental", "Tasks in one panel", caption, draw)
+
+
+def _permutations(rows: pd.DataFrame) -> Iterator[ExtraFigure]:
+    """Figure 4 of Tamkin et al. 2020, if the baselines have several trials."""
+    baselines = rows[rows["condition"].isin(BASELINES)]
+    if baselines.empty or baselines.groupby([*CURVE, "condition"])["seed"].nunique().max() < 2:
+        return
+    caption = (
+        "The same, with bands of two standard deviations of the baselines' trials on either side of their mean, as in "
+        "Figure 4 of Tamkin et al. 2020. They show the spread of single trials, with which a single trial of a "
+        "permutation compares; they are not intervals of the mean."
+    )
+    title, draw = "Permutations and the spread of the baselines", partial(draw_with_two_sd, rows)
+    yield ExtraFigure("permutation_two_sd", "permutation", title, caption, draw)
 
 
 def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) -> Iterator[ExtraFigure]:

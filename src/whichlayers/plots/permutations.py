@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -22,15 +22,38 @@ from whichlayers.plots.artists import (
     trial_offsets,
 )
 from whichlayers.plots.display_names import size_name
-from whichlayers.plots.facets import Mark, add_legend_below, label_x_axis, make_panels, set_y_limits
+from whichlayers.plots.facets import (
+    Mark,
+    PanelFigure,
+    add_legend_below,
+    label_x_axis,
+    make_panels,
+    set_y_limits,
+)
 from whichlayers.plots.style import CAP_SIZE, MARKER_SIZE, Theme
 
 MIN_FOR_DENSITY = 5  # permutations needed to draw a density
 MEAN_STYLE: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": MARKER_SIZE}
 
 
+def draw_with_two_sd(points: pd.DataFrame, theme: Theme) -> Figure:
+    """Draw the figure with bands of two standard deviations around the baselines, as Tamkin et al. 2020 do.
+
+    It has no panels for the page, which labels bands as 95% intervals: the page shows it as an image.
+    """
+    figure = _draw(points, "permutation", theme, "two_sd")
+    figure.panels = ()
+    return figure
+
+
 def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False) -> Figure:
     """Draw one circle per permutation, their density, mean and 95% interval, side by side for each training size."""
+    return _draw(points, experiment, theme, "interval")
+
+
+def _draw(
+    points: pd.DataFrame, experiment: str, theme: Theme, band: Literal["interval", "two_sd"]
+) -> PanelFigure:
     points = points[points["experiment"] == experiment]
     figure, panels = make_panels(points, ["model", "variant"])
     color = theme.conditions[0]
@@ -39,7 +62,7 @@ def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme, overl
         sizes = sorted(set(panel.points["train_size"]))
         for position, size in enumerate(sizes):
             rows = panel.points[panel.points["train_size"] == size]
-            draw_baselines(panel, theme, drawn_values, rows, (position - 0.42, position + 0.42))
+            draw_baselines(panel, theme, drawn_values, rows, (position - 0.42, position + 0.42), band)
             permuted = rows[~rows["condition"].isin(BASELINES)]
             means = permuted.groupby("x")["value"].mean()
             each = means.to_numpy()
