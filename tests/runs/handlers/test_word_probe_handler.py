@@ -17,7 +17,7 @@ import pytest
 from small_study import write_model
 
 from whichlayers.data.corpora import load_corpus
-from whichlayers.probes import regularization
+from whichlayers.probes import lambda_search
 from whichlayers.probes import run_word_probes as word_probe_module
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.export import points_frame
@@ -150,13 +150,13 @@ def test_the_exported_table_has_the_task_of_the_finetuned_model(ran):
 
 def test_penalties_are_searched_once_per_corpus_with_the_pretrained_model(model, tmp_path, monkeypatch):
     searches = []
-    real = regularization.search_lambdas
+    real = lambda_search.search_lambdas
 
     def counted(train, *args, **options):
         searches.append(train)
         return real(train, *args, **options)
 
-    monkeypatch.setattr(regularization, "search_lambdas", counted)
+    monkeypatch.setattr(lambda_search, "search_lambdas", counted)
     neurons = {"kind": "neurons", "shares": [0.25], "smallest": False, "probe_epochs": 1}
     for experiments in ([neurons | {"pretrained": False}], [neurons]):  # finetuned models first
         run_study.run(study_of(model, experiments=experiments), tmp_path / "study", device="cpu", workers=0)
