@@ -19,8 +19,7 @@ from whichlayers.plots.figures import draw
 from whichlayers.plots.published_overlay import crosses_caption
 from whichlayers.plots.word_figures import PUBLISHED
 from whichlayers.report.build import write_report
-from whichlayers.report.tables import summary_grid
-from whichlayers.report.word_tables import paper_tables
+from whichlayers.report.tables import paper_tables, summary_grid
 from whichlayers.results.frames import finished, load_points
 
 DEPTH = 6

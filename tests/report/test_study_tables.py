@@ -36,7 +36,7 @@ SST2, COLA = DataStatistics(2, 67349, 872), DataStatistics(2, 8551, 1043)
 
 
 def as_dicts(table) -> list[dict[str, str]]:
-    return [dict(zip(table.headers, row, strict=True)) for row in table.rows]
+    return [{header: row[name] for name, header in table.headers.items()} for row in table.rows]
 
 
 def test_published_settings_are_those_of_the_papers():

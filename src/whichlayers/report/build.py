@@ -7,17 +7,23 @@ the trials finished so far and states its progress. `page` returns only the HTML
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import base64
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
-from whichlayers.analysis.claims import Claim, as_table, evaluate_claims
-from whichlayers.experiments import sort_experiments
+from whichlayers.analysis.claims import NOT_TESTED, Claim, as_table, evaluate_claims
+from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
-from whichlayers.plots.extra_figures import extra_figures
+from whichlayers.plots.captions import caption
+from whichlayers.plots.chart_data import chart_of
+from whichlayers.plots.extra_figures import ExtraFigure, extra_figures
 from whichlayers.plots.facets import fix_layout
-from whichlayers.plots.figures import save
+from whichlayers.plots.figures import draw_without_layout, save
 from whichlayers.plots.layer_diagram import (
     LayerDiagram,
     diagram_data,
@@ -25,13 +31,22 @@ from whichlayers.plots.layer_diagram import (
     draw_layers,
     layer_diagrams,
 )
-from whichlayers.plots.style import LIGHT
+from whichlayers.plots.published_overlay import crosses_caption, overlay_caption
+from whichlayers.plots.style import DARK, LIGHT, Theme
 from whichlayers.report import metadata
-from whichlayers.report.findings import headlines
-from whichlayers.report.page import render
-from whichlayers.report.sections import ReportFigure, ReportSection, TextTable, build_section, claims_for_page
+from whichlayers.report.claim_table import ClaimRow, claim_rows
+from whichlayers.report.findings import Finding, findings, headlines
+from whichlayers.report.page import ReportFigure, render
 from whichlayers.report.study_tables import corpus_table, penalty_table, run_time_table, task_table
-from whichlayers.report.tables import summary
+from whichlayers.report.tables import (
+    SummaryGrid,
+    TextTable,
+    correlation_table,
+    gain_table,
+    paper_tables,
+    summary,
+    summary_grid,
+)
 from whichlayers.results.frames import (
     finished,
     load_baseline_weight_change,
@@ -44,6 +59,25 @@ from whichlayers.results.frames import (
 )
 
 FIGURE_LIST = ".written"  # in figures/: names of the files that the last report wrote
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """Results of one experiment on the page."""
+
+    key: str
+    title: str
+    figure: ReportFigure
+    grid: SummaryGrid
+    findings: list[Finding] = field(default_factory=list)
+    further: list[ReportFigure] = field(default_factory=list)
+    gains: TextTable | None = None
+    correlations: TextTable | None = None
+    tables: list[TextTable] = field(default_factory=list)
+
+    @property
+    def figures(self) -> list[ReportFigure]:
+        return [self.figure, *self.further]
 
 
 @dataclass(frozen=True)
@@ -123,9 +157,79 @@ def _build_content(folder: Path, done: pd.DataFrame, overlay: bool, files: bool)
     epochs = load_epochs(folder)
     further = extra_figures(done, epochs, weights, overlay)
     experiments = sort_experiments(done["experiment"])
-    sections = [build_section(done, experiment, further, overlay, files) for experiment in experiments]
+    sections = [_build_section(done, experiment, further, overlay, files) for experiment in experiments]
     penalties = penalty_table(done, epochs)
     return ReportContent(done, sections, evaluate_claims(done, weights), layer_diagrams(done), penalties)
+
+
+def _build_section(
+    points: pd.DataFrame, experiment: str, further: Sequence[ExtraFigure], overlay: bool, files: bool
+) -> ReportSection:
+    """Build the section of an experiment.
+
+    Args:
+        points: Finished points of the whole study.
+        experiment: Name of the experiment.
+        further: Further figures of the study; those of this experiment are included.
+        overlay: Whether published results are initially visible.
+        files: Whether the figures are also written next to the page.
+    """
+
+    def caption_of(figure: Figure) -> str:
+        crosses = crosses_caption(figure, points, experiment)
+        published = overlay_caption(points, experiment) or crosses
+        if published and not overlay:
+            published = f"Published {'values' if crosses else 'curves'} can be switched on."
+        return f"{caption(points, experiment)} {published}".strip()
+
+    def draw(theme: Theme) -> Figure:
+        return draw_without_layout(points, experiment, theme, overlay)
+
+    title = display_of(experiment).title
+    return ReportSection(
+        key=experiment,
+        title=title,
+        figure=_report_figure(experiment, title, caption_of, draw, overlay, files),
+        grid=summary_grid(points, experiment),
+        findings=findings(points, experiment),
+        further=[
+            _report_figure(one.key, one.title, one.caption, one.draw_without_layout, overlay, files)
+            for one in further
+            if one.experiment == experiment
+        ],
+        gains=gain_table(points) if experiment == "incremental" else None,
+        correlations=correlation_table(points) if experiment == "permutation" else None,
+        tables=paper_tables(points, experiment),
+    )
+
+
+def _report_figure(
+    key: str,
+    title: str,
+    caption: str | Callable[[Figure], str],
+    draw: Callable[[Theme], Figure],
+    overlay: bool,
+    files: bool,
+) -> ReportFigure:
+    with LIGHT.applied():
+        figure = draw(LIGHT)
+    text = caption if isinstance(caption, str) else caption(figure)
+    chart = chart_of(figure, key, title, text, overlay)
+    if chart is not None:
+        return ReportFigure(key, title, chart["caption"], figure, chart, files=files)
+    with DARK.applied():
+        dark = draw(DARK)
+    return ReportFigure(
+        key, title, text, figure, None, _data_url(figure, LIGHT), _data_url(dark, DARK), files
+    )
+
+
+def _data_url(figure: Figure, theme: Theme) -> str:
+    """The figure as an SVG image in a data URL."""
+    buffer = io.BytesIO()
+    with theme.applied():
+        fix_layout(figure).savefig(buffer, format="svg", metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def _render_page(
@@ -151,7 +255,7 @@ def _render_page(
         headlines=headlines(content.points, content.claims) if content.sections else [],
         layer_figure=_layer_figure(content.diagrams, files=live is None),
         sections=content.sections,
-        claims=claims_for_page(content.claims),
+        claims=_claims_for_page(content.claims),
         runs=metadata.run_details(runs),
         run_time=metadata.total_run_time(runs),
         run_times=run_time_table(content.points, runs),
@@ -168,3 +272,10 @@ def _layer_figure(diagrams: list[LayerDiagram], files: bool) -> ReportFigure | N
         return None
     title = "Effect of each layer's pretrained weights"
     return ReportFigure("layers", title, diagrams[0].caption, draw_layers(diagrams[0]), {}, files=files)
+
+
+def _claims_for_page(claims: Sequence[Claim]) -> dict[str, list[ClaimRow]]:
+    """The claims that the study tests, and the others."""
+    rows = claim_rows(claims)
+    tested = [row for row in rows if row.verdict != NOT_TESTED]
+    return {"tested": tested, "others": [row for row in rows if row.verdict == NOT_TESTED]}

@@ -23,26 +23,15 @@ from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.facets import Mark, Panel, label_x_axis, make_panels, set_layer_ticks, set_y_limits
 from whichlayers.plots.style import LIGHT, MARKERS, Theme
 from whichlayers.plots.word_figures import LCA, MAX_CURVES_WITH_BARS, PRETRAINED, set_model_ticks
-from whichlayers.report.page import render
-from whichlayers.report.sections import ReportFigure, TextTable
+from whichlayers.report.page import ReportFigure, render
+from whichlayers.report.tables import TextTable
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.text import DIFFERENCE, counted, format_p, format_range, format_score
 
 SIGNIFICANT = 0.05
-HEADERS = (
-    "experiment",
-    "task",
-    "examples",
-    "curve",
-    "points",
-    "difference",
-    "95% interval",
-    "seeds",
-    "p",
-    "p (Holm)",
-)
-
-TERMINAL_COLUMNS = (1, 2, 3, 5, 6, 7, 9)  # indices into HEADERS
+LABELS = ("experiment", "task", "examples", "curve", "points")
+NUMBERS = ("difference", "95% interval", "seeds", "p", "p (Holm)")
+TERMINAL_COLUMNS = ("task", "examples", "curve", "difference", "95% interval", "seeds", "p (Holm)")
 
 
 def write_comparison(comparison: Comparison, target: Path) -> Path:
@@ -107,17 +96,17 @@ def comparison_table(comparison: Comparison) -> Group:
     """Tables for the terminal: one per experiment, one row per curve."""
     whole = _curves_table(comparison)
     parts: list[RenderableType] = []
-    for experiment in dict.fromkeys(row[0] for row in whole.rows):
-        rows = [row for row in whole.rows if row[0] == experiment]
-        included = [i for i in TERMINAL_COLUMNS if HEADERS[i] != "curve" or any(row[i] for row in rows)]
+    for experiment in dict.fromkeys(row["experiment"] for row in whole.rows):
+        rows = [row for row in whole.rows if row["experiment"] == experiment]
+        included = [name for name in TERMINAL_COLUMNS if name != "curve" or any(row[name] for row in rows)]
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
-        for i in included:
-            is_text = HEADERS[i] in ("task", "curve")
+        for name in included:
+            is_text = name in ("task", "curve")
             table.add_column(
-                HEADERS[i], justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold"
+                name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold"
             )
         for row in rows:
-            table.add_row(*(escape(row[i]) for i in included))
+            table.add_row(*(escape(row[name]) for name in included))
         parts += [Text(experiment, style="bold"), table]
     return Group(*parts)
 
@@ -241,43 +230,33 @@ def _curve_name(row: Any) -> str:
 
 
 def _curves_table(comparison: Comparison) -> TextTable:
-    tasks = short_names(comparison.curves["task"])
-    rows = tuple(
-        (
-            display_of(row.experiment).title,
-            tasks[row.task],
-            size_name(row.train_size),
-            _curve_name(row),
-            str(row.points),
-            *_numbers(row),
-        )
-        for row in each_row(comparison.curves)
-    )
+    tasks, rows = short_names(comparison.curves["task"]), []
+    for row in each_row(comparison.curves):
+        title, size = display_of(row.experiment).title, size_name(row.train_size)
+        labels = (title, tasks[row.task], size, _curve_name(row), str(row.points))
+        rows.append(dict(zip(LABELS, labels, strict=True)) | _numbers(row))
     nouns = dict.fromkeys(display_of(experiment).task_noun for experiment in comparison.curves["experiment"])
-    headers = (HEADERS[0], " or ".join(nouns), *HEADERS[2:])
-    return TextTable("Curves", headers, rows, (0, 1, 3))
+    headers = {name: name for name in (*LABELS, *NUMBERS)} | {"task": " or ".join(nouns)}
+    return TextTable("Curves", headers, rows, frozenset({"experiment", "task", "curve"}))
 
 
 def _points_table(points: pd.DataFrame, title: str) -> TextTable:
-    tasks = short_names(points["task"])
+    tasks, rows = short_names(points["task"]), []
     display = display_of(str(points["experiment"].iloc[0]))
-    headers = (display.task_noun, "examples", "curve", display.x_header, "A", "B", *HEADERS[5:])
-    rows = []
     for _, curve in each_group(points, ["condition", "task", "train_size", "setting"]):
         for row in each_row(curve):
-            scores = (
-                display.x_name(row.x),
-                format_score(row.mean_a, row.metric),
-                format_score(row.mean_b, row.metric),
-            )
-            rows.append(
-                (tasks[row.task], size_name(row.train_size), _curve_name(row), *scores, *_numbers(row))
-            )
-    return TextTable(f"All points: {title}", headers, tuple(rows), (0, 2))
+            labels = {"task": tasks[row.task], "examples": size_name(row.train_size)}
+            labels |= {"curve": _curve_name(row), "x": display.x_name(row.x)}
+            scores = {"A": format_score(row.mean_a, row.metric), "B": format_score(row.mean_b, row.metric)}
+            rows.append(labels | scores | _numbers(row))
+    names = ("task", "examples", "curve", "x", "A", "B", *NUMBERS)
+    headers = {name: name for name in names} | {"task": display.task_noun, "x": display.x_header}
+    return TextTable(f"All points: {title}", headers, rows, frozenset({"task", "curve"}))
 
 
-def _numbers(row: Any) -> tuple[str, ...]:
-    """Difference, interval, n, p and adjusted p of a row, formatted."""
+def _numbers(row: Any) -> dict[str, str]:
+    """Cells of the columns `NUMBERS`."""
     difference = format_score(row.mean, row.metric, signed=True)
     interval = format_range(row.low, row.high, row.metric)
-    return (difference, interval, str(row.n), format_p(row.p), format_p(row.p_adjusted))
+    cells = (difference, interval, str(row.n), format_p(row.p), format_p(row.p_adjusted))
+    return dict(zip(NUMBERS, cells, strict=True))

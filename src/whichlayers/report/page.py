@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,9 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
+from whichlayers.plots.chart_data import Chart
 from whichlayers.plots.style import DARK, LIGHT
 from whichlayers.version import __version__
 
@@ -30,6 +33,28 @@ POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data: blob:; "
     "style-src {style}; script-src {script}; connect-src {connect}"
 )
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure on the page: a chart if it has panels, else an image for each theme."""
+
+    key: str
+    title: str
+    caption: str
+    figure: Figure  # in the light theme, for the files
+    chart: Chart | None = None
+    light: str = ""  # image as a data URL, if there is no chart
+    dark: str = ""
+    files: bool = True  # whether the figure is also written to figures/
+
+    @property
+    def has_chart(self) -> bool:
+        return self.chart is not None
+
+    @property
+    def alt(self) -> str:
+        return f"{self.title}. {self.caption}"
 
 
 def render(template: str, data: dict[str, Any], live: str | None = None, **context: Any) -> str:

@@ -14,7 +14,7 @@ from whichlayers.analysis.published_settings import (
 )
 from whichlayers.experiments import display_of
 from whichlayers.plots.display_names import metric_name, short_names, size_name
-from whichlayers.report.sections import TextTable
+from whichlayers.report.tables import TextTable
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.text import format_duration, join_list
 
@@ -140,8 +140,5 @@ def _table(label: str, rows: list[dict[str, str]], text: set[str], note: str) ->
     """A table of the columns that have a value in any row; None without rows."""
     if not rows:
         return None
-    headers = [name for name in rows[0] if any(row[name] for row in rows)]
-    cells = tuple(tuple(row[name] for name in headers) for row in rows)
-    text_columns = tuple(i for i, name in enumerate(headers) if name in text)
-    wide = tuple(i for i, name in enumerate(headers) if name == "experiments")
-    return TextTable(label, tuple(headers), cells, text_columns, note, wide)
+    headers = {name: name for name in rows[0] if any(row[name] for row in rows)}
+    return TextTable(label, headers, rows, frozenset(text), note, wide_columns=frozenset({"experiments"}))

@@ -1,4 +1,4 @@
-"""Findings of word-level probing state what the statistics show."""
+"""Findings of pruning and word-level probing state what the statistics show."""
 
 from __future__ import annotations
 
