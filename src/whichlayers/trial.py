@@ -203,7 +203,7 @@ class Trial:
             self,
             surgery=self.surgery.canonical(),
             training=self.training.canonical(),
-            seeds=self._used_seeds(),
+            seeds=self.used_seeds(),
         )
         if self.probe is not None:  # a probe has its own hyperparameters; only max_length is the model's
             training = Training(max_length=self.training.max_length)
@@ -236,7 +236,7 @@ class Trial:
         """The seed that determines a component of the trial."""
         return dict(self.seeds).get(component, self.seed)
 
-    def _used_seeds(self) -> tuple[tuple[Component, int], ...]:
+    def used_seeds(self) -> tuple[tuple[Component, int], ...]:
         """`seeds` in its normal form: sorted, without those equal to `seed` and those that have no effect."""
         unused = set[Component]()
         if not self.surgery.reinit:

@@ -75,6 +75,20 @@ def test_unpaired_trials_are_counted_and_differing_settings_listed(folders):
     assert len(found.pairs) == 7 * 4 * 4
 
 
+def test_pairs_agree_in_the_seeds_of_all_components(tmp_path):
+    def on_one_subset(points):
+        return [
+            dataclasses.replace(p, trial=dataclasses.replace(p.trial, seeds=(("subset", 0),))) for p in points
+        ]
+
+    points = incremental(trials=4)
+    plain = write_results(tmp_path / "plain", points, BASE)
+    fixed = write_results(tmp_path / "fixed", on_one_subset(points), BASE)
+    again = write_results(tmp_path / "again", on_one_subset(points), BASE)
+    assert set(compare_studies(plain, fixed).pairs["seed"]) == {0}  # the trial on the same subset in both
+    assert set(compare_studies(fixed, again).pairs["seed"]) == {0, 1, 2, 3}
+
+
 def test_recipes_that_both_studies_have_are_paired(tmp_path):
     both = incremental(recipes=("as_described", "bert_init"))
     a = write_results(tmp_path / "a", both, BASE)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from whichlayers.trial import Point, Surgery, Training, Trial
+from whichlayers.trial import COMPONENTS, Point, Surgery, Training, Trial
 
 SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT);
@@ -21,7 +21,8 @@ CREATE TABLE trials(id TEXT PRIMARY KEY, model, model_fingerprint, task, task_fi
     head, recipe, keep_layer_norm, reinit_lr_factor REAL, trial_json,
     status TEXT CHECK (status IN ('pending', 'running', 'done', 'failed')), error TEXT,
     started REAL, finished REAL, seconds REAL, run_id INTEGER,
-    kind, primary_metric, finetuned_on, neurons, share REAL, ranking, reinit, layer_order, epochs, lr REAL, training);
+    kind, primary_metric, finetuned_on, neurons, share REAL, ranking, reinit, layer_order, epochs, lr REAL, training,
+    seed_subset, seed_order, seed_init, seed_head, seed_dropout);
 CREATE TABLE points(experiment, condition, x REAL, trial_id, PRIMARY KEY(experiment, condition, x, trial_id));
 CREATE TABLE epochs(trial_id, epoch INTEGER, metric TEXT, value REAL, PRIMARY KEY(trial_id, epoch, metric));
 CREATE TABLE runs(run_id INTEGER PRIMARY KEY, started REAL, finished REAL, outcome TEXT, host TEXT,
@@ -40,7 +41,7 @@ def write_results(
     *,
     depth: int = 6,
     name: str = "a study",
-    version: int = 2,
+    version: int = 3,
     epochs: int = 2,
     moved: Callable[[Point, int], float] | None = None,
     train_rows: int = 67349,
@@ -126,6 +127,7 @@ def write_results(
         training = {key: value for key, value in asdict(t.training).items() if key != "lr_factors"}
         row += (t.kind, metric, *word_probe, _layers(surgery.reinit), _layers(surgery.order or ()))
         row += (t.training.epochs, t.training.lr, json.dumps(training, sort_keys=True, separators=(",", ":")))
+        row += tuple(dict(t.seeds).get(component) for component in COMPONENTS)
         db.execute(f"INSERT INTO trials VALUES ({','.join('?' * len(row))})", row)
         if status == "done":
             for epoch in range(1, epochs + 1):

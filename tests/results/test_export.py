@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sqlite3
 from contextlib import closing
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from synthetic_results import incremental, lifelike, write_results
 
 from whichlayers.results.export import epochs_frame, export, points_frame
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.frames import load_points
-from whichlayers.trial import Trial
+from whichlayers.trial import COMPONENTS, Trial
 
 # a study of version 0.1 with finetuned models, probes and word probes, 76 of its 102 trials done
 KILLED = Path(__file__).parents[1] / "golden" / "study" / "killed" / "results.db"
@@ -152,3 +154,21 @@ def test_a_study_without_word_probes_has_no_column_for_them(folder):
     header = export(folder).read_text().splitlines()[0].split(",")
     assert header[:22] == [*list(points_frame(folder))[:22]]
     assert header[20] == "lr"
+
+
+def test_seeds_of_components_are_columns_where_they_are_used(tmp_path):
+    def table_of(name: str, **settings) -> pd.DataFrame:
+        points = [
+            dataclasses.replace(p, trial=dataclasses.replace(p.trial, **settings))
+            for p in incremental(trials=2, sizes=(500,))
+        ]
+        return points_frame(StudyFolder(write_results(tmp_path / name, points, lifelike(6))))
+
+    plain, own = table_of("plain"), table_of("own", seeds=(("subset", 0), ("head", 9)))
+    added = [f"seed_{component}" for component in COMPONENTS]
+    assert not set(added) & set(plain.columns)
+    assert [c for c in own.columns if c not in plain.columns] == added
+    assert (own["seed_subset"] == 0).all()
+    assert (own["seed_head"] == 9).all()
+    for column in ("seed_order", "seed_init", "seed_dropout"):
+        assert (own[column] == own["seed"]).all()

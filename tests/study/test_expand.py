@@ -1,12 +1,13 @@
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 from fake_facts import FakeFacts, a_study
 
 from whichlayers.config.errors import StudyError
+from whichlayers.study.describe import describe_study
 from whichlayers.study.expand import example_count, expand
 from whichlayers.study.study_file import Study
-from whichlayers.trial import Point, Probe, Surgery, Training
+from whichlayers.trial import COMPONENTS, Point, Probe, Surgery, Training
 
 KINDS = [
     "incremental",
@@ -79,6 +80,88 @@ def test_numbers_of_points(depth):
     variants = (depth + 1) + (2 + 2 * (depth - 2)) + (2 + depth) + (2 + 10) + (1 + 3) + 2
     assert len(points) == variants * sizes * trials * models * tasks
     assert len({(p.experiment, p.condition, p.x, p.trial.id) for p in points}) == len(points)
+
+
+def seeds_of(points: list[Point]) -> list[list[int]]:
+    """The seeds of the components, in the order of COMPONENTS, of each trial of the first condition."""
+    first = [p.trial for p in points if (p.condition, p.x) == (points[0].condition, points[0].x)]
+    return [[trial.seed_of(component) for component in COMPONENTS] for trial in first]
+
+
+def test_without_vary_all_components_have_the_seed_of_the_trial():
+    points = points_of(trials=3, seed=7)
+    assert seeds_of(points) == [[s] * 5 for s in (7, 8, 9)]
+    assert all(p.trial.seeds == () for p in points)
+    assert [p.trial.id for p in points_of(trials=3, seed=7, vary=COMPONENTS[::-1])] == [
+        p.trial.id for p in points
+    ]
+
+
+def test_vary_leaves_the_other_components_at_the_first_seed():
+    points = points_of(trials=3, seed=7, vary=["order", "init"])
+    assert seeds_of(points) == [[7, s, s, 7, 7] for s in (7, 8, 9)]
+    assert [p.trial.seed for p in points[:3]] == [7, 8, 9]
+    assert points[0].trial.id == points_of(trials=3, seed=7)[0].trial.id
+
+
+def test_every_condition_has_the_same_seeds_in_trial_i():
+    points = points_of(trials=12, vary_apart=True, vary=["subset", "init", "head"], experiments=KINDS[:3])
+    by_seed: dict[int, set] = {}
+    for point in points:
+        by_seed.setdefault(point.trial.seed, set()).add(point.trial.seeds)
+    assert len(by_seed) == 12
+    assert all(len(seeds) == 1 for seeds in by_seed.values())
+
+
+@pytest.mark.parametrize("trials", [10, 25, 32, 50])
+def test_components_that_vary_apart_are_balanced_and_two_trials_share_one_at_most(trials):
+    found = seeds_of(points_of(trials=trials, vary_apart=True, seed=3))
+    assert len(found) == trials
+    for level in zip(*found, strict=True):
+        counts = [level.count(seed) for seed in sorted(set(level))]
+        assert min(level) == 3
+        assert max(counts[:5]) - min(counts[:5]) <= 1
+        if trials % 25 == 0:
+            assert counts == [5] * (trials // 5)
+    for i, j in combinations(range(trials), 2):
+        shared = sum(a == b for a, b in zip(found[i], found[j], strict=True))
+        same_row = i // 5 == j // 5
+        other_round = i // 25 != j // 25
+        assert shared == (0 if same_row or other_round else 1)
+
+
+def test_trial_i_does_not_depend_on_the_number_of_trials():
+    few, many = (seeds_of(points_of(trials=n, vary_apart=True)) for n in (12, 60))
+    assert many[:12] == few
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"vary": ["subset", "seed"]}, "subset.*order.*init.*head.*dropout"),
+        ({"vary": []}, "vary"),
+        ({"vary": ["head", "head"]}, "head is listed twice"),
+        ({"vary": ["head"], "vary_apart": True}, "needs at least two components in vary"),
+    ],
+)
+def test_what_vary_cannot_be(settings, message):
+    with pytest.raises(StudyError, match=message):
+        a_study(**settings)
+
+
+def test_vary_in_a_study_file(tmp_path):
+    study = a_study(vary=["init", "subset"], vary_apart=True)
+    again = Study.from_toml(study.to_toml(), tmp_path)
+    assert (again.vary, again.vary_apart) == (("init", "subset"), True)
+    assert "with separate seeds for init and subset" in describe_study(study)
+    assert "which differ in head only" in describe_study(a_study(vary="head"))
+
+
+def test_word_probes_of_the_pretrained_model_have_no_seeds_of_components():
+    points = points_of(trials=2, vary=["init"], experiments=["word_probing"], corpora=["builtin:pos"])
+    found = {p.trial.seeds for p in points if p.condition == "pretrained"}
+    assert found == {()}
+    assert any(p.trial.seeds for p in points if p.condition != "pretrained")
 
 
 def test_incremental_against_the_obvious_loop():

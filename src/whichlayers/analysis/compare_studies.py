@@ -20,6 +20,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import (
     REINIT_COLUMNS,
+    SEED_COLUMNS,
     finished,
     load_points,
     load_runs,
@@ -73,7 +74,7 @@ def compare_studies(first: Path, second: Path) -> Comparison:
         rows = [frame[frame["experiment"] == experiment] for frame in frames]
         matched, differing = _split_settings(*rows)
         differs |= dict.fromkeys(differing)
-        merged = _merge_pairs(rows, [*CELL, "seed", *matched], (a, b))
+        merged = _merge_pairs(rows, [*CELL, "seed", *SEED_COLUMNS, *matched], (a, b))
         paired = merged[merged["found"] == "both"]
         found.append(paired.assign(setting=_setting_labels(paired, matched)))
         for study, side in ((a, "left_only"), (b, "right_only")):

@@ -45,7 +45,7 @@ COLUMNS = [
     "reinit",
     "epochs",
     "lr",
-    "finetuned_on",
+    "finetuned_on",  # only in studies with word probes
 ]
 EPOCHS = (
     "SELECT trial_id, epoch, metric, value FROM epochs JOIN trials ON id = trial_id WHERE status = 'done'"
@@ -75,13 +75,15 @@ def epochs_frame(folder: StudyFolder) -> pd.DataFrame:
 
 def _read(folder: StudyFolder, epochs_query: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The points of finished trials, and the rows of `epochs_query`."""
-    from whichlayers.results.frames import read_in_chunks, read_points
+    from whichlayers.results.frames import SEED_COLUMNS, read_in_chunks, read_points
 
     with read_snapshot(folder.database) as db:
         points, epochs = read_points(db), read_in_chunks(epochs_query, db)
     done = points[points["status"] == "done"].rename(columns={"layer_order": "order"})
-    is_empty = done["finetuned_on"].isna().all()  # the study has no word probes
-    return done[COLUMNS[:-1] if is_empty else COLUMNS].reset_index(drop=True), epochs
+    columns = COLUMNS[:-1] if done["finetuned_on"].isna().all() else COLUMNS
+    if done[SEED_COLUMNS].ne(done["seed"], axis=0).any(axis=None):  # components have seeds of their own
+        columns = [*columns, *SEED_COLUMNS]
+    return done[columns].reset_index(drop=True), epochs
 
 
 def export(

@@ -21,6 +21,7 @@ from whichlayers.results.connection import DATABASE, read_snapshot
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.frame_utils import each_row
 from whichlayers.results.records import DataStatistics
+from whichlayers.trial import COMPONENTS
 
 # One row per point, in the order of the study file. `epochs` is a setting, `last_epoch` the last one of a done trial.
 POINTS = """
@@ -29,7 +30,10 @@ SELECT p.experiment, p.condition, p.x, t.id AS trial_id, t.kind, t.model, t.mode
        t.task, t.task_fingerprint, k.train_rows, t.train_size, t.seed, t.head, t.recipe, t.keep_layer_norm,
        t.reinit_lr_factor, t.primary_metric, t.status, t.error, t.seconds, t.layer_order, t.reinit, t.epochs, t.lr,
        t.training, t.finetuned_on, t.neurons, t.share, t.ranking, last.epoch AS last_epoch, score.value AS value,
-       dev.value AS dev_loss, train.value AS train_loss, control.value AS control
+       dev.value AS dev_loss, train.value AS train_loss, control.value AS control,
+       COALESCE(t.seed_subset, t.seed) AS seed_subset, COALESCE(t.seed_order, t.seed) AS seed_order,
+       COALESCE(t.seed_init, t.seed) AS seed_init, COALESCE(t.seed_head, t.seed) AS seed_head,
+       COALESCE(t.seed_dropout, t.seed) AS seed_dropout
 FROM points p JOIN trials t ON t.id = p.trial_id
 LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
 LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
@@ -46,6 +50,8 @@ ORDER BY p.rowid
 STUDY_TRIALS = "(SELECT trial_id FROM points)"
 # Settings that only have an effect on re-initialized layers.
 REINIT_COLUMNS = ["recipe", "keep_layer_norm", "reinit_lr_factor"]
+# The seed of each component of a trial. All trials of a study with one `seed` agree in them, so `seed` pairs trials.
+SEED_COLUMNS = [f"seed_{component}" for component in COMPONENTS]
 # The columns that identify a curve.
 CURVE = ["experiment", "model", "model_fingerprint", "task", "train_size", "variant"]
 CHUNK_ROWS = 50_000  # rows as Python objects take ten times the memory of the data frame
@@ -106,8 +112,8 @@ def load_points(folder: Path) -> pd.DataFrame:
     """One row per point. Value and losses are those of the last epoch, and NaN unless the trial is done.
 
     `epochs` is the last epoch of a done trial; `reinit` and `order` are tuples of layers; `training` is the JSON of the
-    training settings (see `training_settings`); `finetuned_on`, `neurons` and `ranking` are empty and `share` is NaN
-    unless the trial is a word probe.
+    training settings (see `training_settings`); `seed_subset` and the like are the seeds of components;
+    `finetuned_on`, `neurons` and `ranking` are empty and `share` is NaN unless the trial is a word probe.
     """
     with read_snapshot(Path(folder) / DATABASE) as db:
         points = read_points(db)

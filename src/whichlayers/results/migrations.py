@@ -48,6 +48,10 @@ ADDED_COLUMNS: dict[int, dict[str, tuple[str, str]]] = {
         "lr": ("REAL", _stored("training.lr")),
         "training": ("TEXT", f"json_remove({_stored('training')}, '$.lr_factors')"),
     },
+    3: {
+        f"seed_{component}": ("INTEGER", "NULL")  # one seed determined all
+        for component in ("subset", "order", "init", "head", "dropout")
+    },
 }
 
 

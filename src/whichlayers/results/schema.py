@@ -10,9 +10,9 @@ import json
 from typing import Any
 
 from whichlayers.results.records import RunRow, WeightChangeLike
-from whichlayers.trial import Training, Trial
+from whichlayers.trial import COMPONENTS, Training, Trial
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 REQUIRED_TABLES = {"meta", "trials", "points", "epochs", "runs"}  # of any version
 
 WEIGHT_CHANGES = """
@@ -37,7 +37,8 @@ CREATE TABLE trials(
     status TEXT NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'running', 'done', 'failed')),
     error TEXT, started REAL, finished REAL, seconds REAL, run_id INTEGER,
     kind TEXT, primary_metric TEXT, finetuned_on TEXT, neurons TEXT, share REAL, ranking TEXT, reinit TEXT,
-    layer_order TEXT, epochs INTEGER, lr REAL, training TEXT);
+    layer_order TEXT, epochs INTEGER, lr REAL, training TEXT,
+    seed_subset INTEGER, seed_order INTEGER, seed_init INTEGER, seed_head INTEGER, seed_dropout INTEGER);
 CREATE TABLE points(experiment TEXT, condition TEXT, x REAL, trial_id TEXT REFERENCES trials(id),
     PRIMARY KEY (experiment, condition, x, trial_id));
 CREATE INDEX points_trial ON points(trial_id);
@@ -94,7 +95,14 @@ def trial_row(trial_id: str, trial: Trial, task_metric: str | None) -> dict[str,
         "epochs": trial.training.epochs,
         "lr": trial.training.lr,
         "training": training_json(trial.training),
+        **seed_columns(trial),
     }
+
+
+def seed_columns(trial: Trial) -> dict[str, int | None]:
+    """The seed of each component that has its own; None: `seed`, or it has no effect."""
+    own = dict(trial.used_seeds())
+    return {f"seed_{component}": own.get(component) for component in COMPONENTS}
 
 
 def training_json(training: Training) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from whichlayers.config.sections import PerSize, Size
@@ -13,6 +13,7 @@ from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.word_base import WordExperiment
 from whichlayers.study.study_file import Study, load_study
 from whichlayers.text import counted, join_list
+from whichlayers.trial import COMPONENTS
 
 
 def describe_file(path: Path) -> str:
@@ -43,7 +44,7 @@ def describe_study(study: Study) -> str:
     training = f"finetuned on {sizes} for {epochs}, with learning rate {study.training.lr:g}"
     if not any(isinstance(e, FinetuningExperiment | WordExperiment) for e in study.experiments):
         training = f"probed with {sizes}"
-    sentences.append(f"Each model is {training}, in {trials}, {_trial_differences(study.train_sizes)}.")
+    sentences.append(f"Each model is {training}, in {trials}, {_trial_differences(study)}.")
     sentences += [f"{t.name} uses {_format_sizes(t.train_sizes)}." for t in study.tasks if t.train_sizes]
     return " ".join(sentences)
 
@@ -106,8 +107,13 @@ def _model_names(study: Study) -> list[str]:
     ]
 
 
-def _trial_differences(sizes: Sequence[Size]) -> str:
+def _trial_differences(study: Study) -> str:
     """How trials differ: by their seed if all examples are used, otherwise by their random subset."""
+    if study.vary_apart:
+        return f"with separate seeds for {join_list(study.vary)}"
+    if set(study.vary) != set(COMPONENTS):
+        return f"which differ in {join_list(study.vary)} only"
+    sizes = study.train_sizes
     subsets = [size for size in sizes if size != "all"]
     if not subsets:
         return "each with its own seed"

@@ -21,7 +21,20 @@ from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.word_base import WordExperiment
 from whichlayers.study.study_file import Study
 from whichlayers.text import counted
-from whichlayers.trial import PRETRAINED, Point, Probe, Recipe, Surgery, Training, Trial, WordProbe
+from whichlayers.trial import (
+    COMPONENTS,
+    PRETRAINED,
+    Component,
+    Point,
+    Probe,
+    Recipe,
+    Surgery,
+    Training,
+    Trial,
+    WordProbe,
+)
+
+LEVELS = 5  # seeds of a component in a round of `vary_apart`; a prime, at least the number of components
 
 
 class InfoLike(Protocol):
@@ -145,6 +158,24 @@ def example_count(size: Size, rows: int) -> int:
     return max(1, round(size * rows)) if isinstance(size, float) else int(size)
 
 
+def component_seeds(study: Study, i: int) -> tuple[tuple[Component, int], ...]:
+    """The seeds of components in trial number `i` that differ from the trial's seed, `study.seed + i`.
+
+    Components that the study does not vary have the seed of trial 0. With `vary_apart`, the others follow an orthogonal
+    array: in each round of LEVELS**2 trials, every component takes LEVELS new seeds, each in LEVELS trials, and any two
+    trials have at most one of these seeds in common. Trial i is the same for any number of trials.
+    """
+    round_, place = divmod(i, LEVELS**2)
+    row, column = divmod(place, LEVELS)
+    seeds: dict[Component, int] = {}
+    for number, component in enumerate(COMPONENTS):
+        if component not in study.vary:
+            seeds[component] = study.seed
+        elif study.vary_apart:
+            seeds[component] = study.seed + LEVELS * round_ + (column + number * row) % LEVELS
+    return tuple(sorted((c, seed) for c, seed in seeds.items() if seed != study.seed + i))
+
+
 def _points(
     study: Study, experiment: TaskExperiment, base: Trial, depth: int, sizes: Iterable[int]
 ) -> Iterator[Point]:
@@ -169,6 +200,7 @@ def _points(
                 base,
                 train_size=size,
                 seed=study.seed + i,
+                seeds=component_seeds(study, i),
                 surgery=surgery,
                 training=training,
                 probe=variant.probe,
@@ -207,6 +239,7 @@ def _word_points(
                 base,
                 train_size=size,
                 seed=study.seed + i,
+                seeds=component_seeds(study, i) if size else (),
                 head=study.head if size else "mean",
                 training=training,
                 word_probe=word_probe,

@@ -45,9 +45,10 @@ from whichlayers.experiments import KINDS, AnyExperiment
 from whichlayers.experiments.base import Flags, Recipes
 from whichlayers.experiments.incremental import Incremental
 from whichlayers.experiments.word_base import WordExperiment
-from whichlayers.trial import Head
+from whichlayers.trial import COMPONENTS, Component, Head
 
 TABLES = ("models", "tasks", "corpora", "experiments")
+Components = Annotated[tuple[Component, ...], BeforeValidator(at_least_one)]
 ONE_OR_LIST = ("recipe", "keep_layer_norm", "reinit_lr_factor")  # a list of one value is written as the value
 
 
@@ -67,6 +68,16 @@ class Study(Section):
         default=PerSize(3),
         description="Number of trials per point, each with its own seed and random subset. It may depend on the "
         "training size: { 500 = 50, default = 3 } means 50 up to 500 examples and 3 above.",
+    )
+    vary: Components = Field(
+        default=COMPONENTS,
+        description="What differs between trials: subset (the training examples), order (of the examples), init "
+        "(re-initialized weights), head (its initial weights), dropout. The others have the first trial's seed.",
+    )
+    vary_apart: Annotated[bool, Field(strict=True)] = Field(
+        default=False,
+        description="Whether the seeds in vary are combined in a balanced design in place of one seed per trial, so "
+        "that the variance of each can be estimated. Use multiples of 25 trials.",
     )
     train_sizes: Sizes = Field(
         default=("all",),
@@ -118,6 +129,10 @@ class Study(Section):
         """Reject duplicate names, missing tasks, and experiments with unknown tasks or corpora."""
         models = [m.name if m.revision is None else f"{m.name} at {m.revision}" for m in self.models]
         problems: list[tuple[str | toml.KeyPath, str]] = []
+        repeated_seeds = [c for c in COMPONENTS if self.vary.count(c) > 1]
+        problems += [("vary", f"{component} is listed twice") for component in repeated_seeds]
+        if self.vary_apart and len(self.vary) < 2:
+            problems.append(("vary_apart", "needs at least two components in vary"))
         names_of = {
             "models": models,
             "tasks": [t.name for t in self.tasks],
