@@ -145,6 +145,27 @@ def test_plan_reports_the_errors_of_run_also_without_measuring(monkeypatch):
     assert "no tokenizer here" in call("plan", "mine.toml", "--no-measure", code=2).stderr
 
 
+def test_plan_counts_only_trials_that_run_would_run(monkeypatch):
+    monkeypatch.setattr(estimate, "fit_memory", lambda resources, *rest: resources)
+    timed: list[str] = []
+
+    def time_stacks(stacks, *rest):
+        timed.extend(trial_id for stack in stacks for trial_id in stack.trial_ids)
+        return StudyTiming((), 0.0)
+
+    monkeypatch.setattr(estimate, "time_stacks", time_stacks)
+    with monkeypatch.context() as failing:
+        failing.setenv("FAKE_FAIL_SEED", "1")
+        call("run", "mine.toml", "--trials", "2", code=1)
+    output = call("plan", "mine.toml").output  # 3 trials
+    assert "5 of 15 trials are done in mine\n" in output
+    assert "5 trials failed there and will not run again without --retry-failed" in output
+    with ResultsDB.open_readonly(Path("mine/results.db")) as db:
+        ended = db.trial_ids("done", "failed")
+    assert len(timed) == len(set(timed)) == 5
+    assert not ended & set(timed)
+
+
 def test_plan_shows_its_current_activity(monkeypatch):
     monkeypatch.setattr(estimate, "fit_memory", lambda resources, *rest: resources)
     monkeypatch.setattr(estimate, "time_stacks", lambda *arguments: StudyTiming((), 0.0))

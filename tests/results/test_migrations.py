@@ -22,7 +22,8 @@ from synthetic_results import downgrade, incremental, lifelike, write_results
 
 import whichlayers
 from whichlayers.cli.status import read_status
-from whichlayers.results import connection
+from whichlayers.results import connection, migrations
+from whichlayers.results import db as db_module
 from whichlayers.results.connection import ResultsDBError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.export import epochs_frame, points_frame
@@ -36,7 +37,7 @@ from whichlayers.results.frames import (
     load_study_summary,
     load_trials,
 )
-from whichlayers.results.schema import trial_row
+from whichlayers.results.schema import SCHEMA_VERSION, trial_row
 from whichlayers.trial import Point, Trial
 
 TESTS = Path(__file__).parents[1]
@@ -140,6 +141,24 @@ def test_version_2_has_no_seeds_of_components(old, tmp_path):
     assert (version_of(old), version_of(old.with_name("results.db.v2"))) == ("3", "2")
     assert_same_frames(frames(old.parent), expected)
     assert load_points(old.parent)[SEED_COLUMNS].eq(load_points(old.parent)["seed"], axis=0).all(axis=None)
+
+
+@pytest.mark.parametrize("columns", [None, {}], ids=["no entry", "no columns"])
+def test_a_version_may_add_no_columns(old, monkeypatch, columns):
+    expected, current = load_points(old.parent), SCHEMA_VERSION
+    if columns is not None:
+        monkeypatch.setitem(migrations.ADDED_COLUMNS, current + 1, columns)
+    for module in (connection, db_module, migrations):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", current + 1)
+    for version in (1, current):
+        assert version_of(old) == str(version)
+        pd.testing.assert_frame_equal(load_points(old.parent), expected)
+        migrate(old)
+        assert version_of(old) == str(current + 1)
+        pd.testing.assert_frame_equal(load_points(old.parent), expected)
+        with closing(sqlite3.connect(old)) as db:
+            db.execute(f"UPDATE meta SET value = '{current}' WHERE key = 'schema_version'")
+            db.commit()
 
 
 # --- reading ---

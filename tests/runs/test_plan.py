@@ -70,6 +70,10 @@ def test_interrupted_stacks_are_formed_again_with_the_same_trials():
     assert [stack.trial_ids for stack in again[:2]] == interrupted
     assert sorted(t for s in again for t in s.trial_ids) == sorted(t.id for t in left)
     assert len({stack.number for stack in again}) == len(again)
+    # padded like the others: they then use the same compiled code
+    small = [make_trial(seed).id for seed in (0, 1)]
+    padded = make_stacks_to_resume([make_trial(seed) for seed in range(8)], [small], stack_key, 3, fill=True)
+    assert [(len(s.trials), s.slots, s.similar_stacks) for s in padded] == [(2, 3, 3), (3, 3, 3), (3, 3, 3)]
     # not if they are too large now, or one of their trials is no longer in the study
     smaller = make_stacks_to_resume(left, interrupted, stack_key, max_stack=3)
     assert max(len(stack.trials) for stack in smaller) == 3

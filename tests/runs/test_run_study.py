@@ -43,6 +43,27 @@ def test_a_study_runs_once_and_only_once(folder, workers, max_stack):
     assert [e.text for e in events if isinstance(e, Note)] == ["builtin:sentiment: nothing left out"]
 
 
+def test_a_trial_that_several_points_share_is_checked_once(folder):
+    study, assets = make_study(), FakeAssets()
+    study = study.model_copy(update={"experiments": study.experiments * 2})
+    run_fake_study(folder, study, assets=assets)
+    assert len(assets.checked) == len(set(assets.checked)) == 15
+
+
+def test_without_checkpoint_minutes_the_folder_for_checkpoints_is_not_used(folder, tmp_path):
+    class Recording(fakes.FakeHandler):
+        def run(self, trials, worker, settings, report):
+            folders.append(settings.checkpoint_folder)
+            super().run(trials, worker, settings, report)
+
+    handlers, checkpoints = fakes.handlers_of(Recording()), tmp_path / "checkpoints"
+    for minutes, expected in ((0, None), (1, checkpoints)):
+        folders: list[Path | None] = []
+        options = {"checkpoint_minutes": minutes, "checkpoints": checkpoints, "handlers": handlers}
+        run_fake_study(folder / str(minutes), **options)
+        assert set(folders) == {expected}
+
+
 def test_the_run_records_its_software_and_hardware(folder):
     run_fake_study(folder)
     with ResultsDB.open_readonly(folder / "results.db") as db:

@@ -7,8 +7,9 @@ import random
 import pytest
 from fakes import make_trial
 
+from whichlayers.results.db import ResultsDB
 from whichlayers.runs.plan import Stack
-from whichlayers.runs.scheduler import StackQueue
+from whichlayers.runs.scheduler import Scheduler, StackQueue
 
 
 def stack(number: int, seed: int, steps: int) -> Stack:
@@ -51,6 +52,15 @@ def test_retried_stacks_come_first_and_stacks_that_do_not_fit_wait():
     assert queue.pop(lambda found: False) is None
     assert pop_all(queue) == [10, 0, 1, 3]
     assert not queue
+
+
+def test_the_parts_of_a_stack_keep_its_other_properties(tmp_path):
+    with ResultsDB.create(tmp_path / "results.db", "s") as db:
+        scheduler = Scheduler(db, 1, [], lambda event: None)
+    whole = Stack(5, tuple(make_trial(seed) for seed in range(4)), 6, lost_workers=1, similar_stacks=9)
+    parts = scheduler._split(whole, 2)
+    assert [part.trials for part in parts] == [whole.trials[:2], whole.trials[2:]]
+    assert {(part.slots, part.lost_workers, part.similar_stacks) for part in parts} == {(2, 1, 9)}
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])

@@ -71,10 +71,13 @@ def plan(
     if estimate.done:
         total, verb = counted(len(estimate.trials), "trial"), "is" if len(estimate.trials) == 1 else "are"
         show("done", f"{estimate.done:,} of {total} {verb} done in {folder}")
+    if estimate.failed:
+        failed = counted(estimate.failed, "trial")
+        show("", f"{failed} failed there and will not run again without --retry-failed")
     if estimate.here is not None:
         workers_text = _format_workers(estimate.resources.workers, estimate.resources.devices)
         show("time", f"{format_time_range(estimate.here)} on {workers_text}")
-    elif estimate.done < len(estimate.trials):
+    elif estimate.done + estimate.failed < len(estimate.trials):
         reason = "not measured" if no_measure else "no stack could be timed"
         show("time", f"unknown: {reason}")
     if estimate.on_gpus is not None:

@@ -47,6 +47,14 @@ class StudyFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    def ended_trials(self, retry_failed: bool = False) -> dict[str, str]:
+        """By id: the status, done or failed, of the trials that a run skips; `retry_failed` skips only done ones."""
+        if not self.has_results:
+            return {}
+        statuses = ("done",) if retry_failed else ("done", "failed")
+        with ResultsDB.open_readonly(self.database) as db:
+            return {trial_id: status for status in statuses for trial_id in db.trial_ids(status)}
+
     def check_available(self, study_name: str) -> None:
         """Raise WhichlayersError unless the study may run here: in a new or empty folder, or in its own."""
         if self.path.exists() and not self.path.is_dir():

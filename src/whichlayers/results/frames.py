@@ -174,11 +174,10 @@ def load_baseline_weight_change(folder: Path) -> pd.DataFrame:
 
 
 def _read_weight_change(folder: Path, condition: str) -> pd.DataFrame:
-    columns = ["trial_id", "name", "layer", "kind", "value"]
     with read_snapshot(Path(folder) / DATABASE) as db:
-        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
-            return pd.DataFrame(columns=columns)  # one of the first files of version 1
-        return read_in_chunks(f"SELECT {', '.join(columns)} FROM weight_change WHERE {condition}", db)
+        return read_in_chunks(
+            f"SELECT trial_id, name, layer, kind, value FROM weight_change WHERE {condition}", db
+        )
 
 
 def load_trials(folder: Path) -> pd.DataFrame:

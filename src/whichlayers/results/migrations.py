@@ -60,11 +60,12 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
     for statement in statements(WEIGHT_CHANGES):  # the first files of version 1 do not have it
         connection.execute(statement)
     for later in range(version + 1, SCHEMA_VERSION + 1):
-        columns = ADDED_COLUMNS[later]
-        for name, (kind, _) in columns.items():
-            connection.execute(f"ALTER TABLE trials ADD COLUMN {name} {kind}")
-        values = ", ".join(f"{name} = {expression}" for name, (_, expression) in columns.items())
-        connection.execute(f"UPDATE trials SET {values}")
+        columns = ADDED_COLUMNS.get(later, {})
+        for name, (sql_type, _) in columns.items():
+            connection.execute(f"ALTER TABLE trials ADD COLUMN {name} {sql_type}")
+        if columns:
+            values = ", ".join(f"{name} = {expression}" for name, (_, expression) in columns.items())
+            connection.execute(f"UPDATE trials SET {values}")
     meta = {"schema_version": str(SCHEMA_VERSION), "migrated_by": __version__}
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta.items())
 
@@ -74,11 +75,16 @@ def show_as_current(connection: sqlite3.Connection, version: int) -> None:
 
     A temporary view `trials`, which belongs to the connection, takes the place of the table. It computes the columns
     when they are read, so that it needs no memory or disk space, and shows what an older whichlayers still writes.
+    An empty view `weight_change` is added to the first files of version 1, which do not have it.
     """
     added = {
         name: expression
         for later in range(version + 1, SCHEMA_VERSION + 1)
-        for name, (_, expression) in ADDED_COLUMNS[later].items()
+        for name, (_, expression) in ADDED_COLUMNS.get(later, {}).items()
     }
-    columns = ", ".join(f"{expression} AS {name}" for name, expression in added.items())
-    connection.execute(f"CREATE TEMP VIEW trials AS SELECT rowid, *, {columns} FROM main.trials")
+    if added:
+        columns = ", ".join(f"{expression} AS {name}" for name, expression in added.items())
+        connection.execute(f"CREATE TEMP VIEW trials AS SELECT rowid, *, {columns} FROM main.trials")
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
+        columns = "NULL AS trial_id, NULL AS name, NULL AS layer, NULL AS kind, NULL AS value"
+        connection.execute(f"CREATE TEMP VIEW weight_change AS SELECT {columns} WHERE FALSE")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.engine.cost import StackTiming
-from whichlayers.results.connection import DATABASE
 from whichlayers.results.db import ResultsDB
+from whichlayers.results.folder import StudyFolder
 from whichlayers.runs.assets import CorpusInfo, TaskInfo, cache_folder
 from whichlayers.runs.disk import DiskUsage, disk_use, estimate_disk
 from whichlayers.runs.executors.local import run_in_subprocesses
 from whichlayers.runs.executors.worker import MeasureTime, TimeReport, TrialRunner
 from whichlayers.runs.handlers import HANDLERS, Handlers
-from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, total_steps, trial_steps
+from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, total_steps, trial_steps, unique_trials
 from whichlayers.runs.resources import Resources, fit_memory
 from whichlayers.runs.scheduler import StackQueue
 from whichlayers.text import counted
@@ -63,6 +63,7 @@ class Estimate:
 
     trials: list[Trial]  # of the study
     done: int  # number of trials that earlier runs finished
+    failed: int  # number of trials that failed in earlier runs; they run again only with --retry-failed
     stacks: list[Stack]  # of all trials
     resources: Resources  # with stack sizes that fit into memory, if memory was measured
     here: TimeRange | None  # for the remaining trials on this machine; None: nothing left, or not measured
@@ -106,9 +107,9 @@ def estimate_study(
             cache = Path(scratch) / "cache"
         assets = make_assets(cache)
         points = expand(study, assets)
-        trials = list({point.trial.id: point.trial for point in points}.values())
-        done = _done_ids(folder, trials)
-        left = [trial for trial in trials if trial.id not in done]
+        trials, ended = unique_trials(points), StudyFolder(folder).ended_trials()
+        left = [trial for trial in trials if trial.id not in ended]
+        statuses = Counter(ended[trial.id] for trial in trials if trial.id in ended)
         tasks = [assets.task_info(task) for task in study.tasks]
         corpora = [assets.corpus_info(corpus) for corpus in study.corpora]
         if not measure:
@@ -154,7 +155,8 @@ def estimate_study(
         all_stacks = stacks if len(left) == len(trials) else to_stacks(trials, workers)
     return Estimate(
         trials,
-        len(done),
+        statuses["done"],
+        statuses["failed"],
         all_stacks,
         resources,
         here,
@@ -165,14 +167,6 @@ def estimate_study(
         corpora,
         assets.notes(),
     )
-
-
-def _done_ids(folder: Path, trials: Sequence[Trial]) -> set[str]:
-    """Ids of the trials that are done in this folder."""
-    if not (database := folder / DATABASE).is_file():
-        return set()
-    with ResultsDB.open_readonly(database) as db:
-        return db.trial_ids("done") & {trial.id for trial in trials}
 
 
 # --- the time of stacks whose kinds were timed ---

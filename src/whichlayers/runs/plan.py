@@ -14,7 +14,7 @@ from typing import TypeVar
 from whichlayers.engine.cost import MemoryCost
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.handlers import HANDLERS, Handlers, TrialHandler
-from whichlayers.trial import Trial
+from whichlayers.trial import Point, Trial
 
 Item = TypeVar("Item")
 StackKey = Callable[[Trial], Hashable]  # trials with equal keys may share a stack
@@ -86,6 +86,11 @@ class PlanRow:
     trials: int
     steps: int
     stacks: int
+
+
+def unique_trials(points: Iterable[Point]) -> list[Trial]:
+    """The trials of these points; points may share a trial."""
+    return list({point.trial.id: point.trial for point in points}.values())
 
 
 def trial_steps(trial: Trial) -> int:
@@ -219,20 +224,21 @@ def make_stacks(
         chunk = chunks[place][0]
         return chunk[0].seed, -total_steps(chunk), place
 
-    def shape(place: int) -> Hashable:
-        chunk, slots = chunks[place]
-        return chunk[0].model_fingerprint, slots
-
-    n_of_shape = Counter(map(shape, range(len(chunks))))
-    return [
-        Stack(
-            number,
-            tuple(chunks[place][0]),
-            chunks[place][1] if fill else None,
-            similar_stacks=n_of_shape[shape(place)] if fill else 1,
-        )
+    stacks = [
+        Stack(number, tuple(chunks[place][0]), chunks[place][1] if fill else None)
         for number, place in enumerate(sorted(range(len(chunks)), key=order))
     ]
+    return _count_similar(stacks) if fill else stacks
+
+
+def _count_similar(stacks: Sequence[Stack]) -> list[Stack]:
+    """The stacks with their `similar_stacks`."""
+
+    def shape(stack: Stack) -> Hashable:
+        return stack.trials[0].model_fingerprint, stack.slots
+
+    n_of_shape = Counter(map(shape, stacks))
+    return [dataclasses.replace(stack, similar_stacks=n_of_shape[shape(stack)]) for stack in stacks]
 
 
 def make_stacks_to_resume(
@@ -268,7 +274,14 @@ def make_stacks_to_resume(
     restored = [stack for stack in restored if is_allowed(stack)]
     used = {trial.id for stack in restored for trial in stack.trials}
     rest = make_stacks([trial for trial in trials if trial.id not in used], key, max_stack, workers, fill)
-    return [dataclasses.replace(stack, number=number) for number, stack in enumerate([*restored, *rest])]
+    if fill:  # a checkpoint can be loaded with any number of slots
+        slots = {key(stack.trials[0]): stack.slots or 0 for stack in rest}
+        restored = [
+            dataclasses.replace(stack, slots=max(stack.models, slots.get(key(stack.trials[0]), 0)))
+            for stack in restored
+        ]
+    stacks = [dataclasses.replace(stack, number=n) for n, stack in enumerate([*restored, *rest])]
+    return _count_similar(stacks) if fill else stacks
 
 
 def even_chunks(items: Sequence[Item], max_size: int) -> list[Sequence[Item]]:

@@ -30,7 +30,13 @@ from whichlayers.runs.executors.ray import RayExecutor, is_single_machine, parse
 from whichlayers.runs.executors.worker import WorkerConfig
 from whichlayers.runs.handlers import HANDLERS, Handlers
 from whichlayers.runs.handlers.word_probe import delete_unused
-from whichlayers.runs.plan import Stack, make_stacks_to_resume, models_to_keep, stack_key_fn
+from whichlayers.runs.plan import (
+    Stack,
+    make_stacks_to_resume,
+    models_to_keep,
+    stack_key_fn,
+    unique_trials,
+)
 from whichlayers.runs.resources import Resources, check_counts, choose_resources, fit_memory
 from whichlayers.runs.scheduler import RETRIES, Scheduler
 from whichlayers.text import counted
@@ -58,7 +64,8 @@ class RunSettings:
     workers: int | None
     max_stack: int | None
     checkpoint_seconds: float  # 0: no checkpoints
-    checkpoints: Path | None  # None: in the study folder; on a cluster, on the local disk of each machine
+    # None: no checkpoints, or in the study folder; on a cluster, on the local disk of each machine
+    checkpoints: Path | None
     retries: int
 
 
@@ -85,7 +92,7 @@ def run(
         folder: Its folder, which is created if it does not exist.
         device: "cpu", "cuda", "cuda:1", "cuda:0,cuda:1"; None: all GPUs, else the CPU.
         workers: Number of worker processes; 0 trains in this process; None: one per GPU, or one per CPU core.
-        max_stack: Maximum number of trials that train together; None: a default for the device.
+        max_stack: Maximum number of models that train together; None: a default for the device.
         on: "this" machine, "ray" (a local Ray instance) or "ray://HOST:PORT" (a cluster).
         checkpoint_minutes: Time between two checkpoints of a running stack; 0: no checkpoints.
         checkpoints: Folder for checkpoints; None: in `folder`.
@@ -109,16 +116,16 @@ def run(
     devices = machine.choose_devices(device) if on == "this" else ["cpu"]
     assets = assets or Assets(cache_folder(study_folder.path))
     settings = RunSettings(
-        study_folder,
-        assets,
-        handlers,
-        on_event,
-        device,
-        workers,
-        max_stack,
-        60 * checkpoint_minutes,
-        None if checkpoints is None else Path(checkpoints),
-        retries,
+        folder=study_folder,
+        assets=assets,
+        handlers=handlers,
+        on_event=on_event,
+        device=device,
+        workers=workers,
+        max_stack=max_stack,
+        checkpoint_seconds=60 * checkpoint_minutes,
+        checkpoints=Path(checkpoints) if checkpoints is not None and checkpoint_minutes else None,
+        retries=retries,
     )
     points = expand(study, assets)
     if not points:
@@ -138,8 +145,8 @@ def run(
         if study.corpora:
             tasks = [*tasks, *assets.corpus_rows(study.corpora)]
         statistics = assets.data_statistics(study.tasks, study.corpora)
-        ended = _ended_ids(study_folder, retry_failed)
-        trials = [point.trial for point in points if point.trial.id not in ended]
+        ended = study_folder.ended_trials(retry_failed)
+        trials = [trial for trial in unique_trials(points) if trial.id not in ended]
         assets.check(trials)
         resources, ray_executor = choose_resources(devices, workers, max_stack), None
         if on == "this":
@@ -204,7 +211,7 @@ def _train(
     try:
         for kind in {stack.trials[0].kind for stack in stacks}:
             settings.handlers[kind].restore(db, assets.index and assets.index.cache)
-        executor = ray_executor or _local_executor(settings, resources, stacks)
+        executor = ray_executor or _local_executor(settings, resources, workers, stacks)
         scheduler = Scheduler(
             db,
             run_id,
@@ -231,10 +238,12 @@ def _train(
     return scheduler.ran
 
 
-def _local_executor(settings: RunSettings, resources: Resources, stacks: Sequence[Stack]) -> Executor:
-    """The executor on this machine: worker processes, or the main process."""
-    folder, assets, workers = settings.folder, settings.assets, min(resources.workers, len(stacks))
-    checkpoints, finetuned_models = settings.checkpoints, None
+def _local_executor(
+    settings: RunSettings, resources: Resources, workers: int, stacks: Sequence[Stack]
+) -> Executor:
+    """The executor on this machine: so many worker processes; 0: the main process."""
+    folder, assets = settings.folder, settings.assets
+    checkpoints = finetuned_models = None
     if settings.checkpoint_seconds:
         checkpoints = checkpoint_folder(
             settings.checkpoints or folder.checkpoints,
@@ -286,14 +295,6 @@ def _ray_executor(settings: RunSettings, address: str | None, trials: list[Trial
             yield executor
         finally:
             executor.close()
-
-
-def _ended_ids(study_folder: StudyFolder, retry_failed: bool) -> set[str]:
-    """Ids of the trials that earlier runs finished and that do not run again."""
-    if not study_folder.has_results:
-        return set()
-    with ResultsDB.open_readonly(study_folder.database) as db:
-        return db.trial_ids("done") if retry_failed else db.trial_ids("done", "failed")
 
 
 def _notes_on_dropped_trials(

@@ -257,7 +257,7 @@ class Scheduler:
         slots = None if stack.slots is None else min(stack.slots, max_trials)
         first, self.next_number = self.next_number, self.next_number + len(chunks)
         return [
-            Stack(first + place, tuple(chunk), slots, stack.lost_workers)
+            dataclasses.replace(stack, number=first + place, trials=tuple(chunk), slots=slots)
             for place, chunk in enumerate(chunks)
         ]
 
