@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from whichlayers.errors import WhichlayersError
+
 Recipe = Literal[
     "as_described", "as_described_v1", "as_released", "weights_only", "bert_init", "shuffled", "mean_var"
 ]
@@ -284,6 +286,20 @@ class Trial:
             word_probe=None if word_probe is None else WordProbe(**word_probe),
             seeds=seeds,
         )
+
+
+def get_probe(trial: Trial) -> Probe:
+    """The sentence-level probe of a trial; raises WhichlayersError if it has none."""
+    if trial.probe is None:
+        raise WhichlayersError(f"trial {trial.id} is not a probe: it has to be finetuned")
+    return trial.probe
+
+
+def get_word_probe(trial: Trial) -> WordProbe:
+    """The word-level probe of a trial; raises WhichlayersError if it has none."""
+    if trial.word_probe is None:
+        raise WhichlayersError(f"trial {trial.id} is not a word probe")
+    return trial.word_probe
 
 
 # Conditions of points that several packages refer to

@@ -56,6 +56,23 @@ def test_a_trial_is_done_with_all_its_epochs(db):
     assert trial not in db.unfinished_trials()
 
 
+def test_what_a_run_has_done_so_far_and_the_penalties_it_found(db):
+    points = make_points()
+    db.set_points(points, TASKS, MODELS)
+    ended, running = points[0].trial, points[1].trial
+    first = db.begin_run(RUN)
+    db.start([ended.id], first)
+    db.finish([FakeTrialResult(ended.id, [FakeEpoch(1, 1.0, 1.0, {"l1": 0.1, "l2": 0.01})])])
+    second = db.begin_run(RUN)
+    db.start([running.id], second)
+    for epoch in (1, 2):
+        db.record_epoch(running.id, FakeEpoch(epoch, 1.0, 1.0, {}))
+    assert db.epochs_of_running() == {running.id: 2}
+    assert db.trial_ids("done", "failed", run_id=first) == {ended.id}
+    assert db.trial_ids("done", "failed", run_id=second) == set()
+    assert db.penalties() == [(ended, (0.1, 0.01))]
+
+
 def test_what_an_interrupted_attempt_left_is_cleared_when_the_trial_starts_again(db):
     run_id = filled(db)
     trial = db.unfinished_trials()[0]

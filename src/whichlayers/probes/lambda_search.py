@@ -29,9 +29,9 @@ from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.neuron_ranking import NeuronRanking, neuron_count, rank_by_weight, top_neurons
 from whichlayers.probes.probe_specs import FittedProbe, ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.probing_dataset import ProbingDataset, get_word_probe, training_settings
+from whichlayers.probes.probing_dataset import ProbingDataset, training_settings
 from whichlayers.probes.steps import OnProgress
-from whichlayers.trial import Trial
+from whichlayers.trial import Trial, get_word_probe
 
 OnFraction = Callable[[float], None]  # called with the completed fraction of a search, 0 to 1
 

@@ -38,7 +38,7 @@ from whichlayers.probes.neuron_ranking import (
 )
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.trial import Trial, WordProbe
+from whichlayers.trial import Trial, WordProbe, get_word_probe
 
 HELD_OUT_FRACTION = 0.1  # of the training sentences, if a corpus has no dev sentences
 
@@ -249,13 +249,6 @@ def count_leading_words(corpus: TaggedCorpus, fraction: float) -> int:
         )
     first = min(max(1, round(fraction * len(sentences))), len(sentences) - 1)
     return sum(len(sentence.words) for sentence in sentences[:first])
-
-
-def get_word_probe(trial: Trial) -> WordProbe:
-    """The word probe of a trial; raises if it has none."""
-    if trial.word_probe is None:
-        raise WhichlayersError(f"trial {trial.id} is not a word probe")
-    return trial.word_probe
 
 
 def training_settings(trial: Trial) -> ProbeTraining:

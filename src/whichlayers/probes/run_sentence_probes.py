@@ -35,12 +35,12 @@ from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.probe_specs import FittedProbe, ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.steps import ENCODER_STEPS, OnProgress
-from whichlayers.trial import Probe, Surgery, Trial
+from whichlayers.trial import Probe, Surgery, Trial, get_probe
 
 
 def stack_key(trial: Trial) -> Hashable:
     """What the probes of one stack must share; layer, seed, lr and patience may differ."""
-    probe = _get_probe(trial)
+    probe = get_probe(trial)
     return (
         "probe",
         trial.model_fingerprint,
@@ -82,7 +82,7 @@ def run_probes(
     started = time.perf_counter()
     _check_trials(trials, encoder)
     torch_device, first = resolve_device(device), trials[0]
-    pooling = _get_probe(first).pooling
+    pooling = get_probe(first).pooling
     seeds = {trial.seed_of("subset") for trial in trials}
     rows = {seed: subset(len(data.train), first.train_size, seed) for seed in seeds}
     used = _used_rows(len(data.train), list(rows.values()))
@@ -109,7 +109,7 @@ def run_probes(
         return HiddenStates(states, torch_device)
 
     states = [extract_split(file_key, split) for file_key, split in splits.items()]
-    jobs = [ProbeJob.of_trial(trial, rows[trial.seed_of("subset")], _get_probe(trial)) for trial in trials]
+    jobs = [ProbeJob.of_trial(trial, rows[trial.seed_of("subset")], get_probe(trial)) for trial in trials]
     fitted = fit_sentence_probes(states[0], train.labels, jobs, data.n_outputs, data.kind, on_step)
     outputs = [predict(dev_states, fitted) for dev_states in states[1:]]
     seconds = time.perf_counter() - started
@@ -245,12 +245,6 @@ def _encoder_progress(on_step: OnStep | None, trials: int, total: int) -> Callab
     return on_rows
 
 
-def _get_probe(trial: Trial) -> Probe:
-    if trial.probe is None:
-        raise WhichlayersError(f"trial {trial.id} is not a probe: it has to be finetuned")
-    return trial.probe
-
-
 def _check_trials(trials: Sequence[Trial], encoder: PreTrainedModel) -> None:
     if not trials:
         raise WhichlayersError("a stack needs at least one trial, got none")
@@ -266,7 +260,7 @@ def _check_trials(trials: Sequence[Trial], encoder: PreTrainedModel) -> None:
                 f"trial {trial.id} probes a model whose layers are re-initialized, permuted or dropped: "
                 "only the pretrained model can be probed"
             )
-        layer = _get_probe(trial).layer
+        layer = get_probe(trial).layer
         if not 0 <= layer <= depth:
             raise WhichlayersError(
                 f"layer = {layer} cannot be probed: the layers are 1 to {depth}, and 0 is the embeddings"

@@ -25,11 +25,10 @@ from whichlayers.probes.probing_dataset import (
     Metrics,
     ProbingDataset,
     RankedNeurons,
-    get_word_probe,
     training_settings,
 )
 from whichlayers.probes.steps import WORD_PROBE_STEPS
-from whichlayers.trial import Measure, Trial
+from whichlayers.trial import Measure, Trial, get_word_probe
 
 ENCODER_FRACTION = 0.4  # of the progress, for the forward pass
 JOINT_SEED_DEVICES = {"cuda"}  # device types with enough memory to train the probes of all seeds together

@@ -32,7 +32,7 @@ from whichlayers.probes.lambda_search import PROBES, SEEDS
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
-from whichlayers.trial import Trial, WordProbe
+from whichlayers.trial import Trial, WordProbe, get_probe, get_word_probe
 
 SAMPLE_EXAMPLES = 96
 SAMPLE_SENTENCES = 64
@@ -47,19 +47,17 @@ def measure_probe_timing(
 ) -> StackTiming:
     """The timing of a stack: `setup` is the forward pass of the encoder, and a step is one epoch of all probes."""
     first = trials[0]
-    assert first.probe is not None
+    pooling = get_probe(first).pooling
     seeds = {trial.seed_of("subset") for trial in trials}
     used = np.unique(np.concatenate([subset(len(data.train), first.train_size, seed) for seed in seeds]))
     sample = select_rows(data.train, _sample_lengths(data.train, used))
-    extract_sentences(encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device)  # warm-up
+    extract_sentences(encoder, sample, data.pad_id, pooling=pooling, device=device)  # warm-up
     started = time.perf_counter()
-    hidden_states = extract_sentences(
-        encoder, sample, data.pad_id, pooling=first.probe.pooling, device=device
-    )
+    hidden_states = extract_sentences(encoder, sample, data.pad_id, pooling=pooling, device=device)
     encoder_seconds = time.perf_counter() - started
     states = HiddenStates(hidden_states, device)
     rows = np.arange(min(len(sample), first.train_size))
-    probes = [dataclasses.replace(trial.probe, max_epochs=1) for trial in trials if trial.probe is not None]
+    probes = [dataclasses.replace(get_probe(trial), max_epochs=1) for trial in trials]
     jobs = [ProbeJob.of_trial(trial, rows, probe) for probe, trial in zip(probes, trials, strict=True)]
     fit_sentence_probes(states, sample.labels, jobs, data.n_outputs, data.kind)  # warm-up
     started = time.perf_counter()
@@ -99,8 +97,7 @@ def estimate_word_probe_seconds(
     """
     by_corpus: dict[str, list[Trial]] = {}
     for trial in trials:
-        assert trial.word_probe is not None
-        by_corpus.setdefault(trial.word_probe.fingerprint, []).append(trial)
+        by_corpus.setdefault(get_word_probe(trial).fingerprint, []).append(trial)
     seconds, seen = 0.0, set[str]()
     for corpus_trials in by_corpus.values():
         corpus = corpus_of(corpus_trials[0])
@@ -113,12 +110,12 @@ def estimate_word_probe_seconds(
         seconds += (
             probe_seconds
             * corpus.train.n_words
-            * sum(_equivalent_epochs(t.word_probe, n_layers) for t in corpus_trials if t.word_probe)
+            * sum(_equivalent_epochs(get_word_probe(t), n_layers) for t in corpus_trials)
         )
         searches = {
-            t.word_probe.epochs
+            get_word_probe(t).epochs
             for t in corpus_trials
-            if t.word_probe and t.word_probe.lambdas is None and not t.train_size
+            if get_word_probe(t).lambdas is None and not t.train_size
         }
         seconds += (
             probe_seconds * corpus.train.n_words * sum(GRID_SEARCH_COST * epochs for epochs in searches)

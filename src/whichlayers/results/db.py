@@ -350,11 +350,38 @@ class ResultsDB:
         )
         return [Trial.from_json(row[0]) for row in rows]
 
-    def trial_ids(self, *statuses: str, in_study: bool = False) -> set[str]:
-        """Ids of the trials with one of these statuses; with `in_study` only those of the current study."""
+    def trial_ids(self, *statuses: str, in_study: bool = False, run_id: int | None = None) -> set[str]:
+        """Ids of the trials with one of these statuses.
+
+        Args:
+            statuses: "pending", "running", "done" or "failed".
+            in_study: Only those of the current study.
+            run_id: Only those that this run started last.
+        """
         placeholders = ", ".join("?" * len(statuses))
         query = f"SELECT id FROM trials WHERE status IN ({placeholders})" + f" AND {IN_STUDY}" * in_study
-        return {row[0] for row in self.connection.execute(query, statuses)}
+        values: list[str | int] = [*statuses]
+        if run_id is not None:
+            query += " AND run_id = ?"
+            values.append(run_id)
+        return {row[0] for row in self.connection.execute(query, values)}
+
+    def epochs_of_running(self) -> dict[str, int]:
+        """By id: the last stored epoch of each running trial that has one."""
+        rows = self.connection.execute(
+            "SELECT trial_id, MAX(epoch) FROM epochs JOIN trials ON id = trial_id"
+            " WHERE status = 'running' GROUP BY trial_id"
+        )
+        return dict(rows.fetchall())
+
+    def penalties(self) -> list[tuple[Trial, tuple[float, float]]]:
+        """The done word probes whose L1 and L2 are stored, with these."""
+        rows = self.connection.execute(
+            "SELECT trial_json, MAX(value) FILTER (WHERE metric = 'l1'), MAX(value) FILTER (WHERE metric = 'l2')"
+            " FROM trials JOIN epochs ON id = trial_id"
+            " WHERE status = 'done' AND metric IN ('l1', 'l2') GROUP BY trial_id"
+        )
+        return [(Trial.from_json(row[0]), (row[1], row[2])) for row in rows]
 
     def unfinished_trials(self) -> list[Trial]:
         """The trials of the study that are pending, or were running when a run was killed."""

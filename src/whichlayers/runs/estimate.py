@@ -372,18 +372,7 @@ def stored_time_left(db: ResultsDB, now: float) -> float | None:
     last = db.last_run()
     if last is None or last["finished"] is not None:
         return None
-    epochs = dict(
-        db.connection.execute(
-            "SELECT trial_id, MAX(epoch) FROM epochs JOIN trials ON id = trial_id"
-            " WHERE status = 'running' GROUP BY trial_id"
-        ).fetchall()
-    )
-    ended_in_run = {
-        row[0]
-        for row in db.connection.execute(
-            "SELECT id FROM trials WHERE run_id = ? AND status IN ('done', 'failed')", (last["run_id"],)
-        )
-    }
+    epochs, ended_in_run = db.epochs_of_running(), db.trial_ids("done", "failed", run_id=last["run_id"])
     steps_ended = total_steps(t for t in db.trials("done", "failed") if t.id in ended_in_run)
     unfinished = db.trials("running", "pending")
     steps_running = sum(

@@ -97,11 +97,11 @@ class Scheduler:
 
     def _start_on(self, worker: FreeWorker, executor: Executor) -> bool:
         """Start the next stack that fits into the memory of this worker; False if there is none."""
-        stack = self.queue.pop(lambda stack: worker.max_trials(stack) > 0)
+        stack = self.queue.pop(lambda stack: worker.max_models(stack) > 0)
         if stack is None:
             return False
-        if (max_trials := worker.max_trials(stack)) < stack.size:  # this worker has less memory than others
-            stack, *rest = self._split(stack, max_trials)
+        if (max_models := worker.max_models(stack)) < stack.size:  # this worker has less memory than others
+            stack, *rest = self._split(stack, max_models)
             self.queue.push_front(*rest)
         self._mark_started(stack)
         executor.start(stack, worker)
@@ -218,13 +218,13 @@ class Scheduler:
         self._run_again_split(stack, smaller)
         self._limit_waiting(stack, smaller)
 
-    def _limit_waiting(self, failed: Stack, max_trials: int) -> None:
-        """Split waiting stacks of the same kind as the failed one that are larger than `max_trials`."""
+    def _limit_waiting(self, failed: Stack, max_models: int) -> None:
+        """Split waiting stacks of the same kind as the failed one that are larger than `max_models`."""
         key = memory_key(failed.trials[0])
 
         def parts_of(stack: Stack) -> list[Stack]:
-            too_large = memory_key(stack.trials[0]) == key and stack.size > max_trials
-            return self._split(stack, max_trials) if too_large else [stack]
+            too_large = memory_key(stack.trials[0]) == key and stack.size > max_models
+            return self._split(stack, max_models) if too_large else [stack]
 
         self.queue.split(parts_of)
 
@@ -245,16 +245,16 @@ class Scheduler:
             workers = f", like {counted(earlier, 'earlier worker')} that ran this trial" if earlier else ""
             self._fail(stack, f"{reason}{workers}\n{log}".strip())
 
-    def _run_again_split(self, stack: Stack, max_trials: int) -> None:
-        """Run a stack again before all others, in parts of at most `max_trials` trials."""
+    def _run_again_split(self, stack: Stack, max_models: int) -> None:
+        """Run a stack again before all others, in parts of at most `max_models` models."""
         self.restored.pop(stack.number, None)
         self._forget_running_steps(stack)
-        self.queue.push_front(*self._split(stack, max_trials))
+        self.queue.push_front(*self._split(stack, max_models))
 
-    def _split(self, stack: Stack, max_trials: int) -> list[Stack]:
-        """New stacks of at most `max_trials` trials, with new numbers."""
-        chunks = split_trials(stack.trials, max_trials)
-        slots = None if stack.slots is None else min(stack.slots, max_trials)
+    def _split(self, stack: Stack, max_models: int) -> list[Stack]:
+        """New stacks of at most `max_models` models, with new numbers."""
+        chunks = split_trials(stack.trials, max_models)
+        slots = None if stack.slots is None else min(stack.slots, max_models)
         first, self.next_number = self.next_number, self.next_number + len(chunks)
         return [
             dataclasses.replace(stack, number=first + place, trials=tuple(chunk), slots=slots)

@@ -369,6 +369,14 @@ def test_word_probes_share_the_memory_measurement_of_their_finetuning_but_not_it
     assert Stack(0, tuple(after[6:])).time_key == keys[2]  # other seeds
 
 
+def test_a_word_probe_stores_one_epoch_however_long_its_finetuning():
+    handler, short = HANDLERS["word_probe"], trials_of()[0]
+    long = dataclasses.replace(short, training=dataclasses.replace(short.training, epochs=100))
+    assert handler.max_epochs(short) == handler.max_epochs(long) == 1
+    assert handler.result_bytes(short, 12) == handler.result_bytes(long, 12)
+    assert handler.evaluations(long) == 100  # of the finetuning
+
+
 def test_models_finetuned_with_other_seeds_of_components_are_other_models():
     after = trials_of()
     own = [dataclasses.replace(trial, seeds=(("subset", 9),)) for trial in after]

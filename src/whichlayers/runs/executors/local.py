@@ -48,14 +48,14 @@ class FreeWorker:
 
     Args:
         number: Identifies the worker within its executor.
-        stack_size: The number of trials that fit into this worker's memory; None: as planned.
+        stack_size: The number of models that fit into this worker's memory; None: as planned.
     """
 
     number: int
     stack_size: StackSizeFn | None = None
 
-    def max_trials(self, stack: Stack) -> int:
-        """The number of trials of a stack that this worker can run together; 0 if none."""
+    def max_models(self, stack: Stack) -> int:
+        """The number of models of a stack that this worker can run together; 0 if none."""
         return stack.size if self.stack_size is None else min(stack.size, self.stack_size(stack.trials[0]))
 
 

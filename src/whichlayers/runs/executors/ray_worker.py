@@ -27,6 +27,7 @@ from whichlayers.runs import machine
 from whichlayers.runs.assets import AssetIndex, Assets
 from whichlayers.runs.events import StackDone, WorkerEvent, error_text
 from whichlayers.runs.executors.worker import MeasureMemory, MemoryReport, TrialRunner, WorkerConfig
+from whichlayers.runs.handlers.word_probe import model_path
 from whichlayers.runs.plan import Stack
 from whichlayers.trial import Trial, WordProbe
 
@@ -74,13 +75,13 @@ class RayWorker:
         self.scratch = scratch_folder(run_key)
         self.local_checkpoints = config.checkpoints is None and config.checkpoint_seconds > 0
         if self.local_checkpoints:
-            config = dataclasses.replace(
-                config, checkpoints=self.scratch / "checkpoints", finetuned_models=self.scratch / "encoders"
-            )
+            config = dataclasses.replace(config, checkpoints=self.scratch / "checkpoints")
+        # wherever checkpoints are, a resumed word probe needs its finetuned model
+        config = dataclasses.replace(config, finetuned_models=self.scratch / "encoders")
         assets = None if bundle is None else RemoteAssets(bundle, ray.get, self.scratch)
         self.runner = TrialRunner(config, assets)
         self.events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
-        self.finished: Stack | None = None  # the last finished stack, whose checkpoint is still there
+        self.finished: Stack | None = None  # the last finished stack, whose local files are still there
         self.stack: Stack | None = None
 
     def join(self, request: MeasureMemory) -> WorkerInfo:
@@ -99,7 +100,7 @@ class RayWorker:
 
     def start(self, stack: Stack) -> None:
         """Start a stack; called after the results of the previous one are in results.db."""
-        self._delete_checkpoint()
+        self._delete_files_of_finished()
         self.stack = stack
         threading.Thread(target=self.runner.run, args=(stack, self.events.put), daemon=True).start()
 
@@ -114,11 +115,18 @@ class RayWorker:
             self.finished = self.stack
         return events
 
-    def _delete_checkpoint(self) -> None:
-        if self.local_checkpoints and self.finished is not None:
-            settings = EngineSettings(checkpoint_folder=self.runner.config.checkpoints)
-            if (checkpoint := checkpoint_file(settings, self.finished.trials)) is not None:
+    def _delete_files_of_finished(self) -> None:
+        """Delete the checkpoint and the finetuned models of the last finished stack from the local disk."""
+        if self.finished is None:
+            return
+        config, stack = self.runner.config, self.finished
+        if self.local_checkpoints:
+            settings = EngineSettings(checkpoint_folder=config.checkpoints)
+            if (checkpoint := checkpoint_file(settings, stack.trials)) is not None:
                 checkpoint.unlink(missing_ok=True)
+        if config.finetuned_models is not None:
+            for finetuning in stack.handler.kept_models(stack.trials):
+                model_path(config.finetuned_models, finetuning).unlink(missing_ok=True)
         self.finished = None
 
     def clean_up(self) -> None:

@@ -11,7 +11,7 @@ from whichlayers.probes.steps import probe_steps
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
 from whichlayers.runs.handlers.base import TrialHandler, WorkerContext, count_eval_tokens, mean_length
-from whichlayers.trial import Probe, Trial
+from whichlayers.trial import Trial, get_probe
 
 
 class ProbeHandler(TrialHandler):
@@ -28,10 +28,10 @@ class ProbeHandler(TrialHandler):
         return False
 
     def steps(self, trial: Trial) -> int:
-        return probe_steps(_probe(trial))
+        return probe_steps(get_probe(trial))
 
     def max_epochs(self, trial: Trial) -> int:
-        return _probe(trial).max_epochs
+        return get_probe(trial).max_epochs
 
     def evaluations(self, trial: Trial) -> int:
         return 1
@@ -39,13 +39,13 @@ class ProbeHandler(TrialHandler):
     def time_key(self, trials: Sequence[Trial]) -> Hashable:
         """Includes the training size: a step of a timing is an epoch, and its setup is the forward pass."""
         trial = trials[0]
-        probe = _probe(trial)
+        probe = get_probe(trial)
         settings = (trial.train_size, probe.pooling, probe.batch_size, probe.held_out)
         return self.memory_key(trial), settings
 
     def scale_timing(self, timing: StackTiming, timed: Trial, other: Trial, assets: Assets) -> StackTiming:
         """Scales an epoch by its number of batches, and the forward pass by its number of tokens."""
-        batches = [trial.train_size / _probe(trial).batch_size for trial in (timed, other)]
+        batches = [trial.train_size / get_probe(trial).batch_size for trial in (timed, other)]
         tokens = [
             trial.train_size * mean_length(assets.data(trial).train) + count_eval_tokens(assets.data(trial))
             for trial in (timed, other)
@@ -55,7 +55,7 @@ class ProbeHandler(TrialHandler):
 
     def seconds(self, trial: Trial, stack_size: int, timing: StackTiming, first: bool, bound: int) -> float:
         """Bounds from early stopping: the number of epochs is between the patience and the maximum."""
-        probe = _probe(trial)
+        probe = get_probe(trial)
         earliest, latest = min(probe.patience + 1, probe.max_epochs), probe.max_epochs
         epochs = (earliest, (earliest + latest) // 2, latest)[bound + 1]
         return timing.seconds(stack_size, epochs, 0, first)
@@ -64,7 +64,12 @@ class ProbeHandler(TrialHandler):
         """Size of the pooled hidden states (float32)."""
         groups: dict[Hashable, list[Trial]] = {}
         for trial in trials:
-            key = (trial.model_fingerprint, trial.task_fingerprint, trial.train_size, _probe(trial).pooling)
+            key = (
+                trial.model_fingerprint,
+                trial.task_fingerprint,
+                trial.train_size,
+                get_probe(trial).pooling,
+            )
             groups.setdefault(key, []).append(trial)
         total = 0
         for group in groups.values():
@@ -103,8 +108,3 @@ class ProbeHandler(TrialHandler):
 
         encoder, data = worker.assets.encoder(trials[0]), worker.assets.data(trials[0])
         return measure_probe_timing(trials, encoder, data, worker.device)
-
-
-def _probe(trial: Trial) -> Probe:
-    assert trial.probe is not None
-    return trial.probe

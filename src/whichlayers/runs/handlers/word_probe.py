@@ -24,9 +24,9 @@ from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import Assets, penalties_folder
 from whichlayers.runs.events import Reporter, error_text
-from whichlayers.runs.handlers.base import TrialHandler, WorkerContext
+from whichlayers.runs.handlers.base import VALUE_BYTES, TrialHandler, WorkerContext
 from whichlayers.runs.handlers.finetune import FinetuneHandler
-from whichlayers.trial import Trial, WordProbe
+from whichlayers.trial import Trial, get_word_probe
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,11 +38,9 @@ if TYPE_CHECKING:
 
 MODEL_FORMAT = "1"  # of the files of finetuned models
 SAMPLE_ERROR = 0.3  # relative error of a time that is extrapolated from a few sentences
-FOUND_PENALTIES = """
-SELECT trial_json, MAX(value) FILTER (WHERE metric = 'l1'), MAX(value) FILTER (WHERE metric = 'l2')
-FROM trials JOIN epochs ON id = trial_id
-WHERE status = 'done' AND metric IN ('l1', 'l2') GROUP BY trial_id
-"""
+VALUES_PER_PROBE = (
+    12  # in results.db: those of an epoch, further metrics, baselines, L1, L2 and metrics of the task
+)
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +93,12 @@ class WordProbeHandler(TrialHandler):
     def task_name(self, trial: Trial) -> str:
         return f"{trial.task}, then word probes" if trial.task else "word probes (pretrained)"
 
+    def max_epochs(self, trial: Trial) -> int:
+        return 1  # the result is stored as that of epoch 1
+
+    def result_bytes(self, trial: Trial, depth: int) -> int:
+        return VALUE_BYTES * VALUES_PER_PROBE
+
     def memory_key(self, trial: Trial) -> Hashable:
         """That of the finetuning, whose memory is measured: both kinds of trial share the measurement."""
         finetuning = trial.finetuning
@@ -102,7 +106,7 @@ class WordProbeHandler(TrialHandler):
 
     def time_key(self, trials: Sequence[Trial]) -> Hashable:
         """Includes the probes of the first model, which are part of the timing."""
-        probes = frozenset(_word_probe(trial) for trial in self.group_by_model(trials)[0])
+        probes = frozenset(get_word_probe(trial) for trial in self.group_by_model(trials)[0])
         return "word_probe", self.memory_key(trials[0]), probes
 
     def activation_bytes(self, trial: Trial, assets: Assets) -> int:
@@ -110,7 +114,7 @@ class WordProbeHandler(TrialHandler):
 
         Twice that if L1 and L2 are searched for a finetuned model, which needs those of the pretrained one too.
         """
-        word_probe, model = _word_probe(trial), assets.model_of(trial)
+        word_probe, model = get_word_probe(trial), assets.model_of(trial)
         size = assets.corpus(word_probe).n_words * (model.depth + 1) * model.hidden_size * 2
         return size * (2 if word_probe.lambdas is None and trial.train_size else 1)
 
@@ -124,11 +128,11 @@ class WordProbeHandler(TrialHandler):
         folder = penalties_folder(cache)
         if folder is None:
             return
-        penalties = {}
-        for text, l1, l2 in db.connection.execute(FOUND_PENALTIES):
-            trial = Trial.from_json(text)
-            if _word_probe(trial).lambdas is None:
-                penalties[search_key(trial)] = (l1, l2)
+        penalties = {
+            search_key(trial): lambdas
+            for trial, lambdas in db.penalties()
+            if get_word_probe(trial).lambdas is None
+        }
         for key, lambdas in penalties.items():
             save_lambdas(folder, key, lambdas)
 
@@ -158,7 +162,7 @@ class WordProbeHandler(TrialHandler):
         first = trials[0]
         encoder, tokenizer = assets.encoder(first), assets.tokenizer(first)
         probe_seconds = estimate_word_probe_seconds(
-            groups[0], encoder, tokenizer, lambda trial: assets.corpus(_word_probe(trial)), worker.device
+            groups[0], encoder, tokenizer, lambda trial: assets.corpus(get_word_probe(trial)), worker.device
         )
         finetunings = self.kept_models(trials)
         if not finetunings:
@@ -186,11 +190,6 @@ def _model_key(trial: Trial) -> Hashable:
 def _seeds(trial: Trial) -> Hashable:
     """The seeds of the finetuning."""
     return trial.seed, trial.seeds
-
-
-def _word_probe(trial: Trial) -> WordProbe:
-    assert trial.word_probe is not None
-    return trial.word_probe
 
 
 def _get_models(
@@ -264,7 +263,7 @@ def _probe_model(
     assets = worker.assets
     by_corpus: dict[str, list[Trial]] = {}
     for trial in trials:
-        by_corpus.setdefault(_word_probe(trial).fingerprint, []).append(trial)
+        by_corpus.setdefault(get_word_probe(trial).fingerprint, []).append(trial)
     encoder: PreTrainedModel | None = None
     seconds = model.seconds  # of the finetuning: added to the first results
     with _activation_store(model, trials[0], worker) as store:
@@ -274,7 +273,7 @@ def _probe_model(
             try:
                 encoder = encoder or _load_encoder(model, trials[0], worker)
                 tokenizer = assets.tokenizer(corpus_trials[0])
-                corpus = assets.corpus(_word_probe(corpus_trials[0]))
+                corpus = assets.corpus(get_word_probe(corpus_trials[0]))
                 for results in run_word_probes(
                     corpus_trials, encoder, tokenizer, corpus, store, report.steps, lambda_search
                 ):
@@ -319,7 +318,7 @@ def _lambda_search(model: ProbedModel, store: ActivationStore, worker: WorkerCon
     """The search for L1 and L2; for a finetuned model it uses the hidden states of the pretrained one."""
     from whichlayers.probes.activations import ActivationStore
     from whichlayers.probes.lambda_search import LambdaSearch
-    from whichlayers.probes.probing_dataset import ProbingDataset, get_word_probe
+    from whichlayers.probes.probing_dataset import ProbingDataset
 
     assets = worker.assets
 
