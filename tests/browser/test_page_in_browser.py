@@ -238,7 +238,7 @@ def test_axis_labels_do_not_overlap_tick_labels(browser, deep):
                 return [node.getBoundingClientRect().left, name.left, name.right, Math.min(...ticks.map(t => t.left))];
             })"""
         )
-        assert len(found) == 5  # two tasks, their weights, and the permutations
+        assert len(found) == 7  # two tasks, both together at two sizes, their weights, and the permutations
         for left, name_left, name_right, ticks in found:
             assert left - 0.5 <= name_left < name_right <= ticks
 

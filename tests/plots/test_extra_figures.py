@@ -277,7 +277,8 @@ def test_bands_of_two_standard_deviations_around_the_baselines(tmp_path):
     )
     one = next(one for one in further if one.key == "permutation_two_sd")
     figure = one.draw()
-    assert chart_of(figure, one.key, "", "") is None  # the page would call the bands intervals
+    bounds = {mark["kind"]: mark["bounds"] for mark in chart_of(figure, one.key, "", "")["marks"]}
+    assert bounds == {"level": "two standard deviations of the trials", "strip": "95% interval"}
     bands = [c.get_paths()[0].get_extents() for c in figure.axes[0].collections if c.get_alpha() == 0.16]
     expected = []
     for condition in ("all pretrained", "none pretrained"):

@@ -90,7 +90,7 @@ def test_figures_of_an_earlier_report_are_deleted(tmp_path):
 def test_the_page_is_self_contained(full):
     folder, page = full
     assert page.tags.count("script") == 2  # its data and its own
-    allowed = ("figures/", "summary.csv", "claims.csv", "#", "data:image/svg+xml;base64,")
+    allowed = ("figures/", "summary.csv", "claims.csv", "#")
     assert [address for address in page.addresses if not address.startswith(allowed)] == []
     assert (folder / "report.html").stat().st_size < 500_000
 
@@ -126,7 +126,7 @@ def test_the_charts_have_the_numbers_of_the_summary(full):
             assert list(drawn[column]) == pytest.approx(list(rows[column].astype(float)), rel=1e-4)
         assert len(mark["trials"]) == 4 * 7
     assert chart["hidden"] == []  # because of overlay=True
-    assert set(page.data["charts"]) == {"incremental", "localized", "permutation"}
+    assert set(page.data["charts"]) == {"incremental", "localized", "permutation", "permutation_two_sd"}
     assert [p["source"][:9] for p in page.data["layers"]] == ["Effect of", "Loss from", "Gain from"]
 
 

@@ -126,8 +126,10 @@ def draw_baselines(
         if baseline.empty:
             continue
         i: Interval = t_interval(baseline["value"])
+        bounds = "95% interval"
         if band == "two_sd":
             i = dataclasses.replace(i, low=i.mean - 2 * i.sd, high=i.mean + 2 * i.sd)
+            bounds = "two standard deviations of the trials"
         ends: Any = span or (0, 1)
         transform = panel.axes.transData if span else panel.axes.get_yaxis_transform()
         style = baseline_style(condition, theme)
@@ -139,8 +141,9 @@ def draw_baselines(
         x = float("nan") if span is None else sum(span) / 2
         table = pd.DataFrame([{"x": x, **vars(i)}])
         trials = baseline.assign(x=x)[["x", "seed", "value"]]
+        attributes = shared_attributes(baseline)
         panel.marks.append(
-            Mark("level", style, shared_attributes(baseline), table, trials, condition, span=span)
+            Mark("level", style, attributes, table, trials, condition, span=span, bounds=bounds)
         )
 
 

@@ -205,6 +205,7 @@ def _mark(
         "dash": _dash(style),
         "marker": style.get("marker", ""),
         "bars": mark.bars,
+        "bounds": mark.bounds,
         "open": style.get("markerfacecolor") in (LIGHT.background, DARK.background),
         "rows": [[_round(value) for value in row] for row in rows],
         "texts": [

@@ -45,6 +45,7 @@ class Mark:
     shift: float = 0.0  # sideways shift of the points, in units of x
     offsets: Mapping[int, float] = field(default_factory=dict)  # seed -> sideways shift of its trials
     span: tuple[float, float] | None = None  # start and end of a level; None: the whole width
+    bounds: str = "95% interval"  # what `low` and `high` of the table are
     outline: Sequence[tuple[float, float]] = ()  # polygon of a density: (x, y)
 
 

@@ -37,13 +37,8 @@ MEAN_STYLE: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": MARK
 
 
 def draw_with_two_sd(points: pd.DataFrame, theme: Theme) -> Figure:
-    """Draw the figure with bands of two standard deviations around the baselines, as Tamkin et al. 2020 do.
-
-    It has no panels for the page, which labels bands as 95% intervals: the page shows it as an image.
-    """
-    figure = _draw(points, "permutation", theme, "two_sd")
-    figure.panels = ()
-    return figure
+    """Draw the figure with bands of two standard deviations around the baselines, as Tamkin et al. 2020 do."""
+    return _draw(points, "permutation", theme, "two_sd")
 
 
 def draw_permutations(points: pd.DataFrame, experiment: str, theme: Theme, overlay: bool = False) -> Figure:

@@ -168,7 +168,7 @@ class Drawing {
     const [mean, interval, sd] = mark.texts[mark.rows.indexOf(row)];
     if (trial) lines.push(`permutation ${trial[1]}: ${trial[3]}`);
     lines.push(`mean ${panel.quantity}: ${mean}`);
-    if (interval) lines.push(`95% interval: ${interval}`);
+    if (interval) lines.push(`${mark.bounds}: ${interval}`);
     if (row[5]) lines.push(`n = ${row[5]}${sd ? `, sd ${sd}` : ", hence no interval"}`);
     const box = this.node.getBoundingClientRect(), scale = box.width / this.width;
     const of = mark.of >= 0 ? chart.data.marks[mark.of].label : "mean";
