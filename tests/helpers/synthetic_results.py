@@ -56,7 +56,7 @@ def write_results(
         name: Name of the study.
         version: schema_version to store; a file of version 1 has the tables of that version.
         epochs: Epochs of every trial.
-        moved: How far the output matrix of each layer moved; if given, there is a table weight_change.
+        moved: How far the output matrix of each layer moved; without it, the table weight_change is empty.
         train_rows: Size of every task's training set.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,8 +85,7 @@ def write_results(
         "whichlayers run study.toml",
     )
     db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", run)
-    if moved:
-        db.execute("CREATE TABLE weight_change(trial_id, name, layer, kind, value)")
+    db.execute("CREATE TABLE weight_change(trial_id, name, layer, kind, value)")
     seen: set[str] = set()
     for point in points:
         t, result = point.trial, score(point)
