@@ -20,6 +20,7 @@ import whichlayers
 from whichlayers.cli import app
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
+from whichlayers.results.schema import SCHEMA_VERSION
 from whichlayers.runs import assets, estimate, run_study
 from whichlayers.runs.estimate import StudyTiming
 
@@ -405,7 +406,7 @@ def test_every_command_refuses_a_newer_results_db_with_the_same_message():
     messages = {" ".join(call(*arguments, code=2).stderr.split()) for arguments in commands}
     assert messages == {
         f"error: mine/results.db was written by a newer whichlayers ({whichlayers.__version__}) with schema version 99,"
-        " and this whichlayers supports versions 1 to 2: upgrade whichlayers"
+        f" and this whichlayers supports versions 1 to {SCHEMA_VERSION}: upgrade whichlayers"
     }
 
 
