@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics as sk
+from sklearn.dummy import DummyClassifier, DummyRegressor
 
 from whichlayers.catalog import METRICS
-from whichlayers.data.metrics import choose_metrics, score
+from whichlayers.data.metrics import choose_metrics, guess_scores, score
 from whichlayers.errors import WhichlayersError
 
 
@@ -91,3 +92,48 @@ def test_choice_of_metrics():
 def test_an_unsuitable_metric_is_rejected(kind, classes, metric, offered):
     with pytest.raises(WhichlayersError, match=offered):
         choose_metrics(kind, classes, metric)
+
+
+# --- guessing ---
+
+
+@pytest.mark.parametrize(
+    ("train", "metrics"),
+    [
+        ((0.3, 0.7), ("accuracy", "f1", "macro_f1", "mcc")),
+        ((0.7, 0.3), ("accuracy", "f1", "macro_f1", "mcc")),
+        ((0.2, 0.5, 0.3), ("accuracy", "macro_f1", "mcc")),
+    ],
+)
+def test_guessing_is_the_most_frequent_class_of_the_training_labels(rng, train, metrics):
+    n = len(train)
+    labels, dev, other = rng.choice(n, 400, p=train), rng.integers(0, n, 150), rng.integers(0, n, 90)
+    dummy = DummyClassifier(strategy="most_frequent").fit(np.zeros((400, 1)), labels)
+    found = guess_scores(metrics, labels, {"": dev, "other": other})
+    for name, split in {"": dev, "_other": other}.items():
+        expected = score(metrics, dummy.predict(np.zeros((len(split), 1))), split)
+        assert {metric: found[f"{metric}{name}"] for metric in metrics} == expected
+    assert len(found) == 2 * len(metrics)
+    assert found["mcc"] == 0.0
+    assert found["accuracy"] == np.mean(
+        dev == np.argmax(train)
+    )  # not the most frequent class of the dev labels
+
+
+def test_the_f1_of_guessing_is_zero_only_if_class_0_is_more_frequent():
+    dev = np.array([0, 1, 1, 1])
+    assert guess_scores(("f1",), np.array([0, 0, 1]), {"": dev}) == {"f1": 0.0}
+    assert guess_scores(("f1",), np.array([0, 1, 1]), {"": dev}) == {"f1": pytest.approx(6 / 7)}
+
+
+def test_a_tie_is_guessed_as_the_first_class():
+    assert guess_scores(("accuracy",), np.array([1, 0, 1, 0]), {"": np.array([0, 0, 0, 1])}) == {
+        "accuracy": 0.75
+    }
+
+
+def test_guessing_targets_correlates_with_nothing(rng):
+    train, dev = (rng.uniform(0, 5, n).astype(np.float32) for n in (200, 100))
+    dummy = DummyRegressor(strategy="mean").fit(np.zeros((200, 1)), train).predict(np.zeros((100, 1)))
+    found = guess_scores(("pearson", "spearman"), train, {"": dev})
+    assert found == score(("pearson", "spearman"), dummy, dev) == {"pearson": 0.0, "spearman": 0.0}

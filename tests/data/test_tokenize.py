@@ -226,3 +226,27 @@ def test_invalid_max_length(tokenizer):
     with pytest.raises(WhichlayersError, match="513 exceeds the model's limit of 512"):
         tokenize(make_task(), tokenizer, 513)
     assert tokenize(make_task(pairs=True), tokenizer, 5).train.length(0) == 5
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_truncated_rows_are_those_with_more_than_max_length_tokens(tokenizer, monkeypatch, tmp_path, pairs):
+    monkeypatch.setattr(tokenize_module, "CHUNK", 7)
+    task = make_task(pairs=pairs)
+    splits = {"train": task.train, **task.evals}
+    lengths = {
+        name: [
+            len(tokenizer(split.texts[i], split.pairs[i] if split.pairs else None)["input_ids"])
+            for i in range(len(split))
+        ]
+        for name, split in splits.items()
+    }
+    max_length = sorted(lengths["train"])[20]  # the length of a row, which is not truncated
+    for _ in range(2):  # the second time from the cache
+        found = tokenize(task, tokenizer, max_length, tmp_path)
+        for name, split in {"train": found.train, **found.evals}.items():
+            assert split.truncated == sum(length > max_length for length in lengths[name])
+        assert found.truncated == (sum(s.truncated for s in (found.train, *found.evals.values())), 54)
+        assert 0 < found.train.truncated < 20
+    longest = max(map(max, lengths.values()))
+    assert tokenize(task, tokenizer, longest).truncated == (0, 54)
+    assert tokenize(task, tokenizer, longest - 1).truncated[0] >= 1

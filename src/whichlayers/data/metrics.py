@@ -6,7 +6,7 @@ predictions is undefined and reported as 0, as scikit-learn does for mcc.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -84,6 +84,34 @@ def score(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -
         if not np.isfinite(predictions).all():
             return {name: float("nan") for name in metrics}
     return {name: SCORERS[name](predictions, labels) for name in metrics}
+
+
+def guess_scores(
+    metrics: Sequence[str], train_labels: np.ndarray, eval_labels: Mapping[str, np.ndarray]
+) -> dict[str, float]:
+    """Scores of guessing: of predicting the same for every row, without looking at the text.
+
+    The prediction is the most frequent class of the training labels (the first of several), or the mean of the targets
+    in regression, where every correlation is 0.
+
+    Args:
+        metrics: Names of the metrics.
+        train_labels: (n,) class indices or targets of the training split.
+        eval_labels: (m,) labels of each evaluation split by its name (see `Task.evals`).
+
+    Returns:
+        The scores by metric; those of an additional split carry its name, such as accuracy_mismatched.
+    """
+    if train_labels.dtype.kind == "f":
+        guess = train_labels.mean(dtype=np.float64)
+    else:
+        classes, counts = np.unique(train_labels, return_counts=True)
+        guess = classes[counts.argmax()]
+    scores: dict[str, float] = {}
+    for name, labels in eval_labels.items():
+        found = score(metrics, np.full(len(labels), guess), labels)
+        scores |= {f"{metric}_{name}" if name else metric: value for metric, value in found.items()}
+    return scores
 
 
 def choose_metrics(

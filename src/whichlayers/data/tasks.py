@@ -104,6 +104,14 @@ class Task:
         """Number of classes; 1 for regression."""
         return len(self.label_names) if self.kind == "classification" else 1
 
+    @property
+    def class_counts(self) -> dict[str, int]:
+        """Number of training rows of each class, by its name; empty for regression."""
+        if self.kind == "regression":
+            return {}
+        counts = np.bincount(self.train.labels, minlength=self.n_outputs)
+        return dict(zip(self.label_names, counts.tolist(), strict=True))
+
     @cached_property
     def fingerprint(self) -> str:
         """Hash (16 hex digits) of everything that affects results: texts, labels, kind and metrics, but not names."""

@@ -23,7 +23,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.files import atomic_write
 from whichlayers.text import counted
 
-FORMAT = 1  # increase it when the contents of the cache files change
+FORMAT = 2  # increase it when the contents of the cache files change
 CHUNK = 2048  # rows tokenized at once, to limit memory
 
 
@@ -35,6 +35,7 @@ class TokenizedSplit:
     type_ids: np.ndarray | None  # (tokens,) uint8; None if the tokenizer returns none
     offsets: np.ndarray  # (n + 1,) int64
     labels: np.ndarray  # (n,) int64 or float32
+    truncated: int = 0  # number of rows with more than max_length tokens, which were truncated
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -57,6 +58,12 @@ class TokenizedTask:
     evals: dict[str, TokenizedSplit]
     pad_id: int
     fingerprint: str  # that of the Task
+
+    @property
+    def truncated(self) -> tuple[int, int]:
+        """Number of truncated rows, and of all rows, in all splits."""
+        splits = [self.train, *self.evals.values()]
+        return sum(split.truncated for split in splits), sum(map(len, splits))
 
 
 def tokenize(
@@ -130,6 +137,7 @@ def _encode(split: Split, tokenizer: Any, max_length: int) -> TokenizedSplit:
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
     lengths: list[np.ndarray] = []
+    truncated = 0
     for start in range(0, len(split), CHUNK):
         rows = slice(start, start + CHUNK)
         batch = tokenizer(
@@ -142,6 +150,7 @@ def _encode(split: Split, tokenizer: Any, max_length: int) -> TokenizedSplit:
             return_token_type_ids=with_types,
         )
         lengths.append(np.fromiter(map(len, batch["input_ids"]), dtype=np.int64))
+        truncated += _count_truncated(split, rows, lengths[-1], tokenizer, max_length)
         ids.append(_flat(batch["input_ids"], np.int32))
         if with_types:
             types.append(_flat(batch["token_type_ids"], np.uint8))
@@ -156,7 +165,25 @@ def _encode(split: Split, tokenizer: Any, max_length: int) -> TokenizedSplit:
         type_ids=np.concatenate([np.zeros(0, np.uint8), *types]) if with_types else None,
         offsets=offsets,
         labels=split.labels,
+        truncated=truncated,
     )
+
+
+def _count_truncated(split: Split, rows: slice, lengths: np.ndarray, tokenizer: Any, max_length: int) -> int:
+    """Number of rows with more than `max_length` tokens: rows of that length are tokenized again without truncation."""
+    at_limit = np.flatnonzero(lengths >= max_length) + rows.start
+    if not len(at_limit):
+        return 0
+    whole = tokenizer(
+        [split.texts[i] for i in at_limit],
+        None if split.pairs is None else [split.pairs[i] for i in at_limit],
+        truncation=False,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,  # no warning that rows are longer than the model allows
+    )
+    return sum(len(ids) > max_length for ids in whole["input_ids"])
 
 
 def _flat(rows: list[list[int]], dtype: type[np.generic]) -> np.ndarray:
@@ -178,6 +205,7 @@ def _write_cache(file: Path, encoded: dict[str, TokenizedSplit]) -> None:
     arrays: dict[str, Any] = {}
     for name, split in encoded.items():
         arrays |= {f"{name}/ids": split.ids, f"{name}/offsets": split.offsets}
+        arrays[f"{name}/truncated"] = np.int64(split.truncated)
         if split.type_ids is not None:
             arrays[f"{name}/type_ids"] = split.type_ids
     try:
@@ -201,7 +229,11 @@ def _read_cache(file: Path, splits: dict[str, Split]) -> dict[str, TokenizedSpli
             arrays = {name: stored[name] for name in stored.files}
         encoded = {
             name: TokenizedSplit(
-                arrays[f"{name}/ids"], arrays.get(f"{name}/type_ids"), arrays[f"{name}/offsets"], split.labels
+                arrays[f"{name}/ids"],
+                arrays.get(f"{name}/type_ids"),
+                arrays[f"{name}/offsets"],
+                split.labels,
+                int(arrays[f"{name}/truncated"]),
             )
             for name, split in splits.items()
         }
