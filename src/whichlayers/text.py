@@ -7,7 +7,7 @@ Exported files (CSV, JSON) hold the metric itself, unrounded.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 # Quantities that are not shown in points, and their number of decimals.
 DECIMALS = {
@@ -67,6 +67,13 @@ def format_p(p: float) -> str:
 def format_percent(fraction: float) -> str:
     """A fraction that the user chose, in percent with all of its digits: "5%", "0.25%"."""
     return f"{100 * fraction:.6g}%"
+
+
+def format_classes(counts: Mapping[str, int], most: int = 5) -> str:
+    """Classes with their share of the training data, the most frequent first: "b 60.0%, a 40.0%", at most `most`."""
+    total, ordered = sum(counts.values()), sorted(counts.items(), key=lambda item: -item[1])
+    listed = ", ".join(f"{name} {100 * count / total:.1f}%" for name, count in ordered[:most])
+    return listed + (f", {len(ordered) - most:,} more" if len(ordered) > most else "")
 
 
 def format_duration(seconds: float) -> str:

@@ -153,6 +153,8 @@ class FakeInfo:
     kind: str = "classification"
     classes: int = 2
     metric: str = "accuracy"
+    class_counts: dict[str, int] = field(default_factory=lambda: {"a": 60, "b": 40})
+    guess_scores: dict[str, float] = field(default_factory=lambda: {"accuracy": 0.6})
 
 
 @dataclass
@@ -201,6 +203,9 @@ class FakeAssets:
 
     def notes(self):
         return ["builtin:sentiment: nothing left out"]
+
+    def truncated(self, trials):
+        return {}
 
 
 def make_study(trials: int = 3, sizes=(16,), name: str = "fake study") -> Study:

@@ -15,7 +15,7 @@ from whichlayers.trial import COMPONENTS, Point, Surgery, Training, Trial
 
 SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE tasks(fingerprint TEXT PRIMARY KEY, name, kind, metric, metrics, train_rows);
+CREATE TABLE tasks(fingerprint TEXT PRIMARY KEY, name, kind, metric, metrics, train_rows, guess_scores, class_counts);
 CREATE TABLE models(fingerprint TEXT PRIMARY KEY, name, revision, family, depth);
 CREATE TABLE trials(id TEXT PRIMARY KEY, model, model_fingerprint, task, task_fingerprint, train_size, seed,
     head, recipe, keep_layer_norm, reinit_lr_factor REAL, trial_json,
@@ -45,6 +45,7 @@ def write_results(
     epochs: int = 2,
     moved: Callable[[Point, int], float] | None = None,
     train_rows: int = 67349,
+    guess: dict[str, float] | None = None,
 ) -> Path:
     """Write `folder`/results.db with one trial per distinct trial of `points`, and return the folder.
 
@@ -58,6 +59,7 @@ def write_results(
         epochs: Epochs of every trial.
         moved: How far the output matrix of each layer moved; without it, the table weight_change is empty.
         train_rows: Size of every task's training set.
+        guess: Score of guessing of each task or corpus; unknown for those that are not in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     db = sqlite3.connect(folder / "results.db")
@@ -104,8 +106,11 @@ def write_results(
         if (w := t.word_probe) is not None:
             word_probe = (t.task, w.neurons, w.share, w.ranking)
         metric = METRICS.get(t.task, "accuracy") if t.word_probe is None else t.word_probe.measure
-        task = (*data, "classification", metric, json.dumps([metric, "f1"]), train_rows)
-        db.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", task)
+        known = (guess or {}).get(data[1])
+        scores = None if known is None else json.dumps({metric: known})
+        counts = None if known is None else json.dumps({"no": 40, "yes": 60})
+        task = (*data, "classification", metric, json.dumps([metric, "f1"]), train_rows, scores, counts)
+        db.execute("INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", task)
         family = next((f for f in ("roberta", "xlnet") if f in t.model), "bert")
         model = (t.model_fingerprint, t.model, None, family, depth)
         db.execute("INSERT OR IGNORE INTO models VALUES (?, ?, ?, ?, ?)", model)
@@ -164,6 +169,8 @@ def downgrade(database: Path) -> None:
     db = sqlite3.connect(database)
     for column in [row[1] for row in db.execute("PRAGMA table_info(trials)")][VERSION_1:]:
         db.execute(f"ALTER TABLE trials DROP COLUMN {column}")
+    for column in ("guess_scores", "class_counts"):
+        db.execute(f"ALTER TABLE tasks DROP COLUMN {column}")
     db.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
     db.execute("UPDATE meta SET key = 'carryover_version', value = '0.1.0' WHERE key = 'whichlayers_version'")
     db.commit()

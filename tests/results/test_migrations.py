@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import lzma
@@ -37,6 +38,7 @@ from whichlayers.results.frames import (
     load_study_summary,
     load_trials,
 )
+from whichlayers.results.records import TaskRow
 from whichlayers.results.schema import SCHEMA_VERSION, trial_row
 from whichlayers.trial import Point, Trial
 
@@ -133,6 +135,8 @@ def test_version_2_has_no_seeds_of_components(old, tmp_path):
     with closing(sqlite3.connect(old)) as db:
         for column in SEED_COLUMNS:
             db.execute(f"ALTER TABLE trials DROP COLUMN {column}")
+        for column in ("guess_scores", "class_counts"):
+            db.execute(f"ALTER TABLE tasks DROP COLUMN {column}")
         db.execute("UPDATE meta SET value = '2' WHERE key = 'schema_version'")
         db.commit()
     assert_same_frames(frames(old.parent), expected)
@@ -391,3 +395,35 @@ def test_a_version_that_is_no_number_is_no_results_database(tmp_path):
         db.commit()
     with pytest.raises(ResultsDBError, match="is a database, but not a results database"):
         load_points(folder)
+
+
+def test_the_score_of_guessing_of_an_old_file_is_unknown_until_the_study_is_run(old):
+    assert load_points(old.parent)["guess"].isna().all()
+    migrate(old)
+    assert set(table(old, "SELECT guess_scores, class_counts FROM tasks")) == {(None, None)}
+    points = load_points(old.parent)
+    assert points["guess"].isna().all()
+    assert {(task.guess, len(task.class_counts)) for task in load_study_summary(old.parent).tasks} == {
+        (None, 0)
+    }
+    with ResultsDB.open(old, "old") as db:
+        known = [
+            TaskRow(*row, guess_scores={"accuracy": 0.6}, class_counts={"a": 3, "b": 2})
+            for row in db.connection.execute(
+                "SELECT fingerprint, name, kind, metric, metrics, train_rows FROM tasks"
+            ).fetchall()
+        ]
+        known = [dataclasses.replace(row, metrics=tuple(json.loads(row.metrics))) for row in known]
+        db.set_points(make_points(), [*known, *TASKS], MODELS)
+    assert {
+        row for (row,) in table(old, "SELECT guess_scores FROM tasks WHERE guess_scores IS NOT NULL")
+    } == {'{"accuracy": 0.6}'}
+
+
+def test_notes_on_truncated_texts_are_kept_while_their_data_are_in_the_study(tmp_path):
+    with ResultsDB.create(tmp_path / "results.db", "s") as db:
+        db.set_notes(["a note"])
+        db.set_truncated({"a": "of a", "b": "of b"}, {"a", "b", "c"})
+        assert db.notes() == ["a note", "of a", "of b"]
+        db.set_truncated({"c": "of c"}, {"b", "c"})  # a run that resumed c; a is no longer in the study
+        assert db.notes() == ["a note", "of b", "of c"]

@@ -13,7 +13,7 @@ from rich.table import Table
 from whichlayers.cli.format import console, make_table, print_line, stderr_console
 from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.errors import WhichlayersError
-from whichlayers.text import counted, format_bytes, format_duration
+from whichlayers.text import counted, format_bytes, format_classes, format_duration, format_score
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
@@ -108,15 +108,19 @@ def _plan_table(stacks: Sequence[Stack], trials: Sequence[Trial]) -> Table:
 
 
 def describe_task(task: TaskInfo) -> str:
-    """Kind, metric and number of examples of a task, as loaded."""
+    """Kind, metric, number of examples and score of guessing of a task, as loaded."""
     kind = f"classification, {task.classes:,} classes" if task.classes else task.kind
     rows = f"{task.train_rows:,} training and {counted(task.dev_rows, 'dev example')}"
-    return f"{task.name}: {kind}, {task.metric}; {rows}"
+    classes = f" ({format_classes(task.class_counts)})" if task.class_counts else ""
+    guess = f"guessing scores {format_score(task.guess_scores[task.metric], task.metric)}"
+    return f"{task.name}: {kind}{classes}, {task.metric}; {rows}; {guess}"
 
 
 def describe_corpus(corpus: CorpusInfo) -> str:
-    """Number of training words of a corpus."""
-    return f"{corpus.name}: {counted(corpus.train_words, 'training word')}"
+    """Number of training words and tags of a corpus, and the accuracy of its most frequent tag."""
+    tags = f"{counted(len(corpus.tag_counts), 'tag')} ({format_classes(corpus.tag_counts)})"
+    guess = f"guessing scores {format_score(corpus.guess_accuracy, 'accuracy')}"
+    return f"{corpus.name}: {counted(corpus.train_words, 'training word')}, {tags}; {guess}"
 
 
 def gpu_speeds(text: str | None, on_cuda: bool) -> list[float]:

@@ -15,7 +15,7 @@ import itertools
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +46,7 @@ from whichlayers.results.schema import (
     SCHEMA_VERSION,
     run_row,
     statements,
+    task_row,
     trial_row,
     weight_change_row,
 )
@@ -186,13 +187,8 @@ class ResultsDB:
         tasks = list(tasks)
         metrics = {task.fingerprint: task.metric for task in tasks}
         with self.transaction() as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (t.fingerprint, t.name, t.kind, t.metric, json.dumps(t.metrics), t.train_rows)
-                    for t in tasks
-                ],
-            )
+            if task_rows := list(map(task_row, tasks)):
+                connection.executemany(_upsert("tasks", list(task_rows[0]), "fingerprint"), task_rows)
             connection.executemany(
                 "INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?, ?)",
                 [(m.fingerprint, m.name, m.revision, m.family, m.depth) for m in models],
@@ -221,9 +217,18 @@ class ResultsDB:
         values = {name: dataclasses.asdict(sizes) for name, sizes in statistics.items()}
         self._set_meta("data_statistics", json.dumps(values))
 
+    def set_truncated(self, notes: dict[str, str], in_study: Collection[str]) -> None:
+        """Store notes about truncated texts, each under a key; earlier ones are kept if their key is in `in_study`.
+
+        A run that resumes a study reads only the data of its remaining trials.
+        """
+        known = json.loads(self.meta("truncated") or "{}") | notes
+        self._set_meta("truncated", json.dumps({key: known[key] for key in known if key in in_study}))
+
     def notes(self) -> list[str]:
         """The stored notes about the data."""
-        return list(json.loads(self.meta("notes") or "[]"))
+        truncated = json.loads(self.meta("truncated") or "{}")
+        return [*json.loads(self.meta("notes") or "[]"), *truncated.values()]
 
     # --- a run ---
 

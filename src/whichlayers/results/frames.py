@@ -33,7 +33,8 @@ SELECT p.experiment, p.condition, p.x, t.id AS trial_id, t.kind, t.model, t.mode
        dev.value AS dev_loss, train.value AS train_loss, control.value AS control,
        COALESCE(t.seed_subset, t.seed) AS seed_subset, COALESCE(t.seed_order, t.seed) AS seed_order,
        COALESCE(t.seed_init, t.seed) AS seed_init, COALESCE(t.seed_head, t.seed) AS seed_head,
-       COALESCE(t.seed_dropout, t.seed) AS seed_dropout
+       COALESCE(t.seed_dropout, t.seed) AS seed_dropout,
+       json_extract(k.guess_scores, '$."' || t.primary_metric || '"') AS guess
 FROM points p JOIN trials t ON t.id = p.trial_id
 LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
 LEFT JOIN models m ON m.fingerprint = t.model_fingerprint
@@ -75,6 +76,8 @@ class TaskSummary:
     kind: str
     metric: str
     train_rows: int
+    class_counts: dict[str, int]  # training rows of each class; empty for regression, or if not known
+    guess: float | None  # score of always predicting the most frequent class; None if not known
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def read_in_chunks(query: str, db: sqlite3.Connection) -> pd.DataFrame:
 def read_points(db: sqlite3.Connection) -> pd.DataFrame:
     """The rows of POINTS, as stored. `keep_layer_norm` is bool; values of unfinished trials are NaN."""
     points = read_in_chunks(POINTS, db)
-    for column in ("value", "dev_loss", "train_loss", "control", "last_epoch", "seconds", "share"):
+    for column in ("value", "dev_loss", "train_loss", "control", "last_epoch", "seconds", "share", "guess"):
         points[column] = pd.to_numeric(points[column])
     points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
     points["reinit_lr_factor"] = pd.to_numeric(points["reinit_lr_factor"]).astype(float)
@@ -112,8 +115,9 @@ def load_points(folder: Path) -> pd.DataFrame:
     """One row per point. Value and losses are those of the last epoch, and NaN unless the trial is done.
 
     `epochs` is the last epoch of a done trial; `reinit` and `order` are tuples of layers; `training` is the JSON of the
-    training settings (see `training_settings`); `seed_subset` and the like are the seeds of components;
-    `finetuned_on`, `neurons` and `ranking` are empty and `share` is NaN unless the trial is a word probe.
+    training settings (see `training_settings`); `seed_subset` and the like are the seeds of components; `guess` is
+    the score of guessing (see `data.metrics.guess_scores`), NaN if it is not known; `finetuned_on`, `neurons` and `ranking` are
+    empty and `share` is NaN unless the trial is a word probe.
     """
     with read_snapshot(Path(folder) / DATABASE) as db:
         points = read_points(db)
@@ -241,7 +245,7 @@ def load_study_summary(folder: Path) -> StudySummary:
             f" (SELECT model_fingerprint FROM {trials}) ORDER BY name"
         ).fetchall()
         tasks = db.execute(
-            "SELECT name, kind, metric, train_rows FROM tasks WHERE fingerprint IN"
+            "SELECT name, kind, metric, train_rows, class_counts, guess_scores FROM tasks WHERE fingerprint IN"
             f" (SELECT task_fingerprint FROM {trials}) ORDER BY name"
         ).fetchall()
     return StudySummary(
@@ -250,8 +254,15 @@ def load_study_summary(folder: Path) -> StudySummary:
         whichlayers_version=meta.get("whichlayers_version") or meta.get("carryover_version", ""),
         counts={status: counts.get(status, 0) for status in ("done", "failed", "running", "pending")},
         models=tuple(ModelSummary(*row) for row in models),
-        tasks=tuple(TaskSummary(*row) for row in tasks),
+        tasks=tuple(_task_summary(*row) for row in tasks),
     )
+
+
+def _task_summary(
+    name: str, kind: str, metric: str, train_rows: int, class_counts: str | None, guess_scores: str | None
+) -> TaskSummary:
+    guess = json.loads(guess_scores or "{}").get(metric)
+    return TaskSummary(name, kind, metric, train_rows, json.loads(class_counts or "{}"), guess)
 
 
 def finished(points: pd.DataFrame) -> pd.DataFrame:

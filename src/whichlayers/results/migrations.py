@@ -1,7 +1,8 @@
 """Older schema versions of results.db: how a file gets the columns that later versions added.
 
 `migrate` changes the file. `show_as_current` leaves it as it is and shows the columns on one connection, for reading.
-Both use ADDED_COLUMNS, the columns that each version added to the table `trials`. The expressions refer to columns of
+Both use ADDED_COLUMNS, the columns that each version added to the table `trials`, and ADDED_TASK_COLUMNS, those of
+`tasks`, which are NULL in older files until a run of the study fills them. The expressions refer to columns of
 version 1 and use the stored names of trials (see `trial.STORED_NAMES`). Never change them: they describe old files.
 """
 
@@ -53,6 +54,11 @@ ADDED_COLUMNS: dict[int, dict[str, tuple[str, str]]] = {
         for component in ("subset", "order", "init", "head", "dropout")
     },
 }
+# version -> column of `tasks` -> type
+ADDED_TASK_COLUMNS: dict[int, dict[str, str]] = {
+    2: {},
+    3: {"guess_scores": "TEXT", "class_counts": "TEXT"},
+}
 
 
 def migrate(connection: sqlite3.Connection, version: int) -> None:
@@ -66,6 +72,8 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
         if columns:
             values = ", ".join(f"{name} = {expression}" for name, (_, expression) in columns.items())
             connection.execute(f"UPDATE trials SET {values}")
+        for name, sql_type in ADDED_TASK_COLUMNS.get(later, {}).items():
+            connection.execute(f"ALTER TABLE tasks ADD COLUMN {name} {sql_type}")
     meta = {"schema_version": str(SCHEMA_VERSION), "migrated_by": __version__}
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta.items())
 
@@ -73,9 +81,9 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
 def show_as_current(connection: sqlite3.Connection, version: int) -> None:
     """Make a read-only connection to a file of an older version show the current columns.
 
-    A temporary view `trials`, which belongs to the connection, takes the place of the table. It computes the columns
-    when they are read, so that it needs no memory or disk space, and shows what an older whichlayers still writes.
-    An empty view `weight_change` is added to the first files of version 1, which do not have it.
+    Temporary views `trials` and `tasks`, which belong to the connection, take the place of the tables. They compute the
+    columns when they are read, need no memory or disk space, and show what an older whichlayers still writes. An empty
+    view `weight_change` is added to the first files of version 1, which do not have it.
     """
     added = {
         name: expression
@@ -88,3 +96,7 @@ def show_as_current(connection: sqlite3.Connection, version: int) -> None:
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'weight_change'").fetchone():
         columns = "NULL AS trial_id, NULL AS name, NULL AS layer, NULL AS kind, NULL AS value"
         connection.execute(f"CREATE TEMP VIEW weight_change AS SELECT {columns} WHERE FALSE")
+    empty = [n for later in range(version + 1, SCHEMA_VERSION + 1) for n in ADDED_TASK_COLUMNS.get(later, {})]
+    if empty:
+        columns = ", ".join(f"NULL AS {name}" for name in empty)
+        connection.execute(f"CREATE TEMP VIEW tasks AS SELECT *, {columns} FROM main.tasks")

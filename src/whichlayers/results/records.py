@@ -67,6 +67,10 @@ class TaskRow:
     metric: str
     metrics: tuple[str, ...]
     train_rows: int
+    guess_scores: dict[str, float] | None = (
+        None  # by metric: scores of always predicting the most frequent class
+    )
+    class_counts: dict[str, int] | None = None  # training rows of each class; None for regression
 
 
 @dataclass(frozen=True)

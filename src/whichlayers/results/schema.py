@@ -9,7 +9,7 @@ import dataclasses
 import json
 from typing import Any
 
-from whichlayers.results.records import RunRow, WeightChangeLike
+from whichlayers.results.records import RunRow, TaskRow, WeightChangeLike
 from whichlayers.trial import COMPONENTS, Training, Trial
 
 SCHEMA_VERSION = 3
@@ -28,7 +28,8 @@ CREATE VIEW IF NOT EXISTS weight_change AS
 SCHEMA = f"""
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE tasks(
-    fingerprint TEXT PRIMARY KEY, name TEXT, kind TEXT, metric TEXT, metrics TEXT, train_rows INTEGER);
+    fingerprint TEXT PRIMARY KEY, name TEXT, kind TEXT, metric TEXT, metrics TEXT, train_rows INTEGER,
+    guess_scores TEXT, class_counts TEXT);
 CREATE TABLE models(fingerprint TEXT PRIMARY KEY, name TEXT, revision TEXT, family TEXT, depth INTEGER);
 CREATE TABLE trials(
     id TEXT PRIMARY KEY, model TEXT, model_fingerprint TEXT, task TEXT, task_fingerprint TEXT,
@@ -113,6 +114,12 @@ def training_json(training: Training) -> str:
     settings = dataclasses.asdict(training)
     del settings["lr_factors"]
     return json.dumps(settings, sort_keys=True, separators=(",", ":"))
+
+
+def task_row(task: TaskRow) -> dict[str, Any]:
+    """The row of a task or corpus in the table `tasks`, by column; lists and dicts as JSON."""
+    values = dataclasses.asdict(task)
+    return {name: json.dumps(v) if isinstance(v, dict | list | tuple) else v for name, v in values.items()}
 
 
 def weight_change_row(trial_id: str, change: WeightChangeLike) -> tuple[Any, ...]:

@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.records import DataStatistics, ModelRow, TaskRow
 from whichlayers.trial import Trial, WordProbe
@@ -46,6 +48,8 @@ class TaskInfo:
     metrics: tuple[str, ...]
     classes: int  # number of classes; 0: regression
     dev_rows: int
+    class_counts: dict[str, int]  # training examples of each class; empty for regression
+    guess_scores: dict[str, float]  # by metric: scores of always predicting the most frequent class
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class CorpusInfo:
     fingerprint: str
     train_words: int
     has_validation_data: bool
+    tag_counts: dict[str, int]  # training words with each tag
+    guess_accuracy: float  # of always predicting the most frequent tag
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,7 @@ class Assets:
         self._tokenizers: dict[str, PreTrainedTokenizerFast] = {}
         self._fingerprints: dict[DataSource, str] = {}
         self._tasks: dict[str, Task] = {}
+        self._guess_scores: dict[str, dict[str, float]] = {}
         self._data: dict[tuple[str, str, int], TokenizedTask] = {}
         self._corpora: dict[str, Corpus] = {}
         # by model fingerprint, then by corpus: words aligned with the subwords of the model's tokenizer
@@ -148,6 +155,11 @@ class Assets:
             self._tasks[task.fingerprint] = task
             self.index.tasks.setdefault(task.fingerprint, source)
         task = self._tasks[self._fingerprints[source]]
+        if task.fingerprint not in self._guess_scores:
+            from whichlayers.data.metrics import guess_scores
+
+            labels = {name: split.labels for name, split in task.evals.items()}
+            self._guess_scores[task.fingerprint] = guess_scores(task.metrics, task.train.labels, labels)
         return TaskInfo(
             task.name,
             task.fingerprint,
@@ -157,12 +169,25 @@ class Assets:
             task.metrics,
             len(task.label_names),
             len(task.evals[""]),
+            task.class_counts,
+            self._guess_scores[task.fingerprint],
         )
 
     def corpus_info(self, spec: CorpusSpec) -> CorpusInfo:
         """Size of a corpus, and whether it has validation data."""
+        from whichlayers.probes.labels import majority_accuracy, tag_ids
+
         corpus = self._load_corpus(DataSource.from_spec(spec, CORPUS_KEYS))
-        return CorpusInfo(corpus.name, corpus.fingerprint, corpus.train.n_words, corpus.has_validation_data)
+        tags = corpus.train.tag_names
+        labels = tag_ids(corpus.train, tags)
+        return CorpusInfo(
+            corpus.name,
+            corpus.fingerprint,
+            corpus.train.n_words,
+            corpus.has_validation_data,
+            dict(zip(tags, np.bincount(labels, minlength=len(tags)).tolist(), strict=True)),
+            majority_accuracy(labels, tag_ids(corpus.test, tags), len(tags)),
+        )
 
     def _load_corpus(self, source: DataSource) -> Corpus:
         known = next((f for f, s in self.index.corpora.items() if s == source and f in self._corpora), None)
@@ -180,13 +205,24 @@ class Assets:
     def task_rows(self, specs: Iterable[TaskSpec]) -> list[TaskRow]:
         """Rows of the table `tasks` in results.db."""
         tasks = map(self.task_info, specs)
-        return [TaskRow(t.fingerprint, t.name, t.kind, t.metric, t.metrics, t.train_rows) for t in tasks]
+        return [
+            TaskRow(
+                *(t.fingerprint, t.name, t.kind, t.metric, t.metrics, t.train_rows),
+                guess_scores=t.guess_scores,
+                class_counts=t.class_counts or None,
+            )
+            for t in tasks
+        ]
 
     def corpus_rows(self, specs: Iterable[CorpusSpec]) -> list[TaskRow]:
         """Rows of the table `tasks` in results.db for corpora."""
         corpora = map(self.corpus_info, specs)
         return [
-            TaskRow(c.fingerprint, c.name, "tagging", "accuracy", ("accuracy",), c.train_words)
+            TaskRow(
+                *(c.fingerprint, c.name, "tagging", "accuracy", ("accuracy",), c.train_words),
+                guess_scores={"accuracy": c.guess_accuracy},
+                class_counts=c.tag_counts,
+            )
             for c in corpora
         ]
 
@@ -275,6 +311,22 @@ class Assets:
         loaded: list[Task | Corpus] = [*self._tasks.values(), *self._corpora.values()]
         return [f"{data.name}: {note}" for data in loaded for note in data.notes]
 
+    def truncated(self, trials: Iterable[Trial]) -> dict[str, str]:
+        """Notes about texts longer than `max_length`, for the tokenized tasks of these trials, by `tokens_key`."""
+        notes = {}
+        for trial in trials:
+            data = self._data.get(
+                (trial.task_fingerprint, trial.model_fingerprint, trial.training.max_length)
+            )
+            if data is None or tokens_key(trial) in notes or not data.truncated[0]:
+                continue
+            count, total = data.truncated
+            notes[tokens_key(trial)] = (
+                f"{trial.task}: {count:,} of {total:,} training and dev examples ({100 * count / total:.2g}%) are"
+                f" longer than max_length = {trial.training.max_length} tokens and truncated ({trial.model})"
+            )
+        return notes
+
     def check(self, trials: Iterable[Trial]) -> None:
         """Load every model and tokenize every task that the trials use.
 
@@ -338,6 +390,11 @@ class Assets:
             for files in self.index.models.values()
         ]
         return max(sizes, default=0)
+
+
+def tokens_key(trial: Trial) -> str:
+    """Identifies the tokenized task of a trial: task, model and maximum length."""
+    return f"{trial.task_fingerprint} {trial.model_fingerprint} {trial.training.max_length}"
 
 
 def cache_folder(study_folder: Path) -> Path:

@@ -165,7 +165,7 @@ def estimate_study(
         disk,
         tasks,
         corpora,
-        assets.notes(),
+        [*assets.notes(), *assets.truncated(trials).values()],
     )
 
 

@@ -22,7 +22,7 @@ from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.lock import study_lock
 from whichlayers.runs import machine
-from whichlayers.runs.assets import Assets, cache_folder
+from whichlayers.runs.assets import Assets, cache_folder, tokens_key
 from whichlayers.runs.disk import checkpoint_folder, finetuned_models_folder
 from whichlayers.runs.events import Note, OnEvent, RunStarted, RunSummary
 from whichlayers.runs.executors.local import Executor, InProcessExecutor, ProcessExecutor
@@ -148,6 +148,8 @@ def run(
         ended = study_folder.ended_trials(retry_failed)
         trials = [trial for trial in unique_trials(points) if trial.id not in ended]
         assets.check(trials)
+        for note in (truncated := assets.truncated(trials)).values():
+            on_event(Note(note))
         resources, ray_executor = choose_resources(devices, workers, max_stack), None
         if on == "this":
             logs, fewer_workers = study_folder.logs, workers is None
@@ -171,6 +173,7 @@ def run(
         db.set_points(points, tasks, models)
         db.set_notes(notes)
         db.set_data_statistics(statistics)
+        db.set_truncated(truncated, {tokens_key(point.trial) for point in points})
         if retry_failed:
             db.retry_failed()
         ran = _train(settings, resources, ray_executor, db)
