@@ -33,6 +33,7 @@ from whichlayers.analysis.claims.singh2020 import s1, s2
 from whichlayers.analysis.claims.tamkin2020_layers import t3, t4, t5
 from whichlayers.analysis.claims.tamkin2020_sizes import t1, t2
 from whichlayers.analysis.claims.tamkin2020_training import t6, t7
+from whichlayers.analysis.guessing import judged_points, with_exclusions
 from whichlayers.results.frames import finished, load_baseline_weight_change, load_points
 
 __all__ = [
@@ -46,7 +47,7 @@ TEST_COLUMNS = [field.name for field in dataclasses.fields(ClaimTest) if field.n
 def evaluate_claims(
     points: pd.DataFrame, weights: pd.DataFrame | None = None, thresholds: ClaimThresholds | None = None
 ) -> list[Claim]:
-    """Evaluate all claims, T1 to D4.
+    """Evaluate all claims, T1 to D4. They are not judged on data where results are no better than guessing.
 
     Args:
         points: Finished points, as from `finished(load_points(folder))`.
@@ -56,6 +57,12 @@ def evaluate_claims(
     thresholds = thresholds or ClaimThresholds()
     if weights is None:
         weights = pd.DataFrame(columns=["trial_id", "name", "layer", "kind", "value"])
+    kept, excluded = judged_points(points)
+    judged = _evaluate(kept, weights, thresholds)
+    return with_exclusions(judged, _evaluate(points, weights, thresholds), excluded) if excluded else judged
+
+
+def _evaluate(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds) -> list[Claim]:
     found = [claim(points, thresholds) for claim in (t1, t2, t3, t4, t5, t6, t7)]
     found += [claim(points, weights, thresholds) for claim in (s1, s2)]
     return found + [claim(points, thresholds) for claim in (d1, d2, d3, d4)]

@@ -1,0 +1,185 @@
+"""Whether results are better than guessing: intervals worked out by hand, error rates by simulation, claims."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from synthetic_results import baselines, incremental, lifelike, localized, trial, write_results
+
+from whichlayers.analysis.claims import HOLDS, NOT_TESTED, evaluate_claims
+from whichlayers.analysis.guessing import (
+    SETTING,
+    compare_with_guessing,
+    describe_exclusions,
+    judged_points,
+    no_better_than_guessing,
+)
+from whichlayers.results.frames import finished, load_points
+from whichlayers.trial import Point, Probe, Training
+
+
+def read(folder, points, score, guess, depth=6):
+    return finished(load_points(write_results(folder, points, score, depth=depth, guess=guess)))
+
+
+def by_seed(values):
+    """The values of the model without surgery by seed; other models have 0.1 less."""
+    return lambda point: values[point.trial.seed] - 0.1 * bool(point.trial.surgery.reinit)
+
+
+def test_the_baseline_is_the_model_with_all_layers_pretrained(tmp_path):
+    values = [0.62, 0.58, 0.66]
+    points = read(tmp_path, incremental() + localized(size=500), by_seed(values), {"SST-2": 0.509})
+    (found,) = compare_with_guessing(points)  # both experiments share it
+    assert dict(zip(SETTING, found.setting, strict=True))["task"] == found.task == "SST-2"
+    assert (found.train_size, found.metric, found.guess, found.layer) == (500, "accuracy", 0.509, None)
+    half = stats.t.ppf(0.975, 2) * np.std(values, ddof=1) / np.sqrt(3)
+    assert (found.interval.low, found.interval.high) == pytest.approx((0.62 - half, 0.62 + half))
+    assert found.interval.n == 3
+    assert found.better == (0.62 - half > 0.509)
+    assert found.better
+
+
+@pytest.mark.parametrize(
+    ("guess", "better"), [(0.4, True), (0.5206, True), (0.5207, False), (0.62, False), (0.9, False)]
+)
+def test_better_means_that_the_interval_is_above_guessing(tmp_path, guess, better):
+    values = [0.62, 0.58, 0.66]  # t(0.975, 2) = 4.302653, sd = 0.04: low = 0.62 - 0.0993655 = 0.5206345
+    points = read(tmp_path, incremental(), by_seed(values), {"SST-2": guess})
+    assert [one.better for one in compare_with_guessing(points)] == [better]
+    assert bool(no_better_than_guessing(points)) != better
+
+
+def test_trials_that_all_predict_one_class_are_no_better(tmp_path):
+    points = read(tmp_path, incremental(), lambda point: 0.509, {"SST-2": 0.509})
+    assert len(no_better_than_guessing(points)) == 1
+
+
+def test_nothing_is_said_without_an_interval_or_a_known_score(tmp_path):
+    one_trial = read(tmp_path / "1", incremental(trials=1), lambda point: 0.5, {"SST-2": 0.5})
+    unknown = read(tmp_path / "2", incremental(), lambda point: 0.5, {"CoLA": 0.0})
+    assert compare_with_guessing(one_trial) == compare_with_guessing(unknown) == []
+    kept, excluded = judged_points(unknown)
+    assert kept is unknown
+    assert excluded == []
+
+
+def test_settings_are_compared_one_by_one(tmp_path):
+    longer = [
+        dataclasses.replace(
+            p, experiment="epochs", trial=dataclasses.replace(p.trial, training=Training(epochs=10))
+        )
+        for p in incremental()
+    ]
+
+    def score(p):
+        return (
+            0.8 if p.trial.training.epochs == 10 or p.trial.train_size == 5000 else 0.5
+        ) + 0.01 * p.trial.seed
+
+    study = incremental(tasks=("SST-2", "QNLI"), sizes=(500, 5000)) + longer
+    points = read(tmp_path, study, score, {"SST-2": 0.509, "QNLI": 0.505})
+    found = {(one.task, one.train_size, one.better) for one in compare_with_guessing(points)}
+    assert found == {(t, n, n == 5000) for t in ("SST-2", "QNLI") for n in (500, 5000)} | {
+        ("SST-2", 500, True)
+    }
+    kept, excluded = judged_points(points)
+    assert describe_exclusions(excluded) == "SST-2 (500 examples) and QNLI (500 examples)"
+    assert describe_exclusions(excluded, {"SST-2": "s"}) == "s (500 examples) and QNLI (500 examples)"
+    left = set(zip(kept.experiment, kept.task, kept.train_size, strict=True))
+    assert left == {("incremental", t, 5000) for t in ("SST-2", "QNLI")} | {("epochs", "SST-2", 500)}
+
+
+def test_probes_are_compared_at_their_best_layer(tmp_path):
+    points = [
+        Point("probing", "", layer, dataclasses.replace(trial(seed=seed), probe=Probe(layer=layer)))
+        for layer in range(4)
+        for seed in range(3)
+    ]
+
+    def score(p):
+        return (0.4, 0.6, 0.7, 0.5)[int(p.x)] + 0.01 * p.trial.seed
+
+    (found,) = compare_with_guessing(read(tmp_path / "1", points, score, {"SST-2": 0.65}))
+    assert (found.layer, found.better, found.interval.mean) == (2, True, pytest.approx(0.71))
+    failed = no_better_than_guessing(read(tmp_path / "2", points, score, {"SST-2": 0.71}))
+    assert describe_exclusions(failed) == "linear probes on SST-2 (500 examples)"
+    assert failed[0].text.startswith("71.0 at the best layer, 2 (95% interval ")
+    assert failed[0].text.endswith(", 3 trials), guessing 71.0")
+
+
+def test_under_the_null_2_5_percent_are_called_better(tmp_path):
+    """A model that is as good as guessing on average; with an sd of a quarter of the gain, most gains are found."""
+    points = read(
+        tmp_path, baselines("localized", "SST-2", 500, range(5), 6), lambda point: 0.5, {"SST-2": 0.5}
+    )
+    rows = points[points["condition"] == "all pretrained"]
+    rng = np.random.default_rng(0)
+
+    def rate(mean, draws=600):
+        values = rng.normal(mean, 0.02, (draws, 5))
+        return np.mean([not no_better_than_guessing(rows.assign(value=v)) for v in values])
+
+    assert rate(0.5) == pytest.approx(0.025, abs=0.015)
+    assert rate(0.58) > 0.99
+
+
+# --- claims ---
+
+
+def scores(failing):
+    """Lifelike scores; about 0.5 for the tasks in `failing`, whatever is re-initialized."""
+    lively = lifelike(6)
+
+    def noise(p):
+        return np.random.default_rng(int(p.trial.id, 16) % 2**32).normal(0, 0.004)
+
+    return lambda p: 0.5 + noise(p) if p.trial.task in failing else lively(p)
+
+
+def claims(folder, failing, guess, tasks=("SST-2", "QNLI")):
+    points = read(folder, incremental(tasks=tasks, sizes=(500, 50_000), trials=5), scores(failing), guess)
+    return {claim.id: claim for claim in evaluate_claims(points)}
+
+
+def test_claims_are_judged_without_data_no_better_than_guessing(tmp_path):
+    guess = {"SST-2": 0.5, "QNLI": 0.5}
+    found = claims(tmp_path / "1", ("QNLI",), guess)
+    alone = claims(tmp_path / "2", (), guess, tasks=("SST-2",))
+    reason = "not judged on QNLI (500 examples) and QNLI (50,000 examples): no better than guessing"
+    changed = [id for id, claim in found.items() if reason in claim.details]
+    assert "T1" in changed
+    for id, claim in found.items():
+        assert claim.verdict == alone[id].verdict
+        assert [test.about for test in claim.tests] == [test.about for test in alone[id].tests]
+        assert claim.p == pytest.approx(alone[id].p, nan_ok=True)
+        if id not in changed:
+            assert claim.details == alone[id].details
+    assert "D4" not in changed  # the study has no data for it
+
+
+def test_a_claim_without_other_data_is_not_tested(tmp_path):
+    known = claims(tmp_path / "1", ("SST-2",), {"SST-2": 0.5}, tasks=("SST-2",))
+    unknown = claims(tmp_path / "2", ("SST-2",), None, tasks=("SST-2",))
+    assert {claim.verdict for claim in known.values()} == {NOT_TESTED}
+    assert known["T1"].details == (
+        "not judged on SST-2 (500 examples) and SST-2 (50,000 examples): no better than guessing"
+    )
+    assert unknown["T1"].verdict not in (NOT_TESTED, HOLDS)
+    assert "guessing" not in unknown["T1"].details
+
+
+def test_claims_do_not_change_where_all_results_are_better(tmp_path):
+    known = claims(tmp_path / "1", (), {"SST-2": 0.5, "QNLI": 0.5})
+    unknown = claims(tmp_path / "2", (), None)
+    assert repr(known) == repr(unknown)
+
+
+def test_no_points_have_no_comparison(tmp_path):
+    points = read(tmp_path, incremental(), lifelike(6), {"SST-2": 0.5})
+    assert compare_with_guessing(points.head(0)) == []
+    assert isinstance(judged_points(points)[0], pd.DataFrame)
