@@ -15,7 +15,8 @@ from synthetic_results import (
 )
 
 from whichlayers.analysis.intervals import t_interval
-from whichlayers.plots.captions import caption
+from whichlayers.plots.captions import caption, guess_caption
+from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.facets import panel_columns
 from whichlayers.plots.figures import draw, save
 from whichlayers.plots.style import DARK, LIGHT
@@ -225,3 +226,57 @@ def test_only_the_first_of_many_variants_is_in_the_main_figure(tmp_path):
     assert counts == [2, 1]
     assert "the figures below compare other settings" in caption(three, "incremental")
     assert "other settings" not in caption(two, "incremental")
+
+
+# --- guessing ---
+
+
+def guess_lines(axes):
+    return [line.get_ydata()[0] for line in axes.lines if _is_dotted(line)]
+
+
+def _is_dotted(line):
+    return line.get_color() == LIGHT.muted and line.get_linewidth() == 1.2 and len(line.get_ydata()) == 2
+
+
+@pytest.mark.parametrize(
+    ("experiment", "study_points"),
+    [("incremental", incremental), ("localized", localized), ("permutation", permutation), ("prune", prune)],
+)
+def test_guessing_is_a_line_with_a_legend_entry_and_in_the_caption(tmp_path, experiment, study_points):
+    folder = write_results(
+        tmp_path, study_points(tasks=("SST-2", "QNLI")), lifelike(6), guess={"SST-2": 0.509}
+    )
+    figure = draw(finished(load_points(folder)), experiment)
+    sst, qnli = figure.axes
+    assert guess_lines(sst) == [0.509]
+    assert guess_lines(qnli) == []  # not known
+    low, high = sst.get_ylim()
+    assert low < 0.509 < high
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()].count("guessing") == 1
+    assert guess_caption(figure) == (
+        "The dotted line is guessing: always predicting the most frequent class of the training data; in the other"
+        " panels it is far below the curves, or not known."
+    )
+    chart = chart_of(figure, experiment, "", "")
+    (mark,) = [mark for mark in chart["marks"] if mark["label"] == "guessing"]
+    assert (mark["panel"], mark["kind"], mark["rows"][0][1], mark["texts"][0][0]) == (
+        0,
+        "level",
+        0.509,
+        "50.9",
+    )
+
+
+def test_guessing_far_below_the_curves_is_not_drawn(tmp_path):
+    folder = write_results(tmp_path, incremental(), lambda p: 0.9 + 0.01 * p.x, guess={"SST-2": 0.83})
+    figure = draw(finished(load_points(folder)), "incremental")
+    assert guess_lines(figure.axes[0]) == []
+    assert guess_caption(figure) == ""
+    folder = write_results(
+        tmp_path / "near", incremental(), lambda p: 0.9 + 0.01 * p.x, guess={"SST-2": 0.85}
+    )
+    figure = draw(finished(load_points(folder)), "incremental")
+    assert guess_lines(figure.axes[0]) == [0.85]
+    assert guess_caption(figure).endswith("of the training data.")

@@ -370,3 +370,33 @@ def test_further_figures_are_in_the_section_they_belong_to(tmp_path):
     assert "published for BERT-Base" not in page.text  # can be switched on
     assert "Published curves can be switched on." in page.text
     assert page.data["charts"]["incremental"]["hidden"] == ["published: Tamkin et al. 2020"]
+
+
+# --- guessing ---
+
+
+def test_results_no_better_than_guessing_are_named(tmp_path):
+    lively = lifelike(6)
+
+    def score(point):
+        return 0.5 + 0.01 * (point.trial.seed - 1) if point.trial.task == "RTE" else lively(point)
+
+    points = incremental(tasks=("SST-2", "RTE"))
+    write_results(tmp_path, points, score, guess={"SST-2": 0.509, "RTE": 0.527})
+    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    assert "No better than guessing: RTE (500 examples). Claims are not judged on these data." in page.text
+    sentence = "500 examples: no better than guessing: 50.0 with all layers pretrained (95% interval 47.5"
+    assert page.text.count(sentence) == 1
+    assert "3 trials), guessing 52.7." in page.text
+    assert "Score of guessing (the most frequent class) RTE 52.7, SST-2 50.9" in page.text
+    assert "Classes of the training data RTE: yes 60.0%, no 40.0%; SST-2: yes 60.0%, no 40.0%" in page.text
+    assert "The dotted line is guessing" in page.text
+    marks = page.data["charts"]["incremental"]["marks"]
+    assert [mark["rows"][0][1] for mark in marks if mark["label"] == "guessing"] == [0.509, 0.527]
+
+
+def test_a_study_whose_guess_is_not_known_says_nothing_about_it(tmp_path):
+    write_results(tmp_path, incremental(), lifelike(6), version=1)
+    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    assert "guessing" not in page.text.lower()
+    assert "Classes of the training data" not in page.text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,8 @@ from whichlayers.plots.style import (
 # Lines of a panel are moved sideways so that their error bars do not overlap.
 DODGE_WIDTH = 0.3  # total width, as a fraction of one step of the x axis
 MAX_DODGE_GAP = 0.05  # largest gap between two lines, as a fraction of the x axis
+MAX_GUESS_GAP = 1.0  # of the line of guessing below the lowest value, as a multiple of the range of values
+GUESS_LABEL = "guessing"
 
 GOLDEN_RATIO = 0.618034
 
@@ -147,6 +150,28 @@ def draw_baselines(
         )
 
 
+def draw_guessing(panels: Sequence[Panel], theme: Theme, drawn_values: DrawnValues) -> bool:
+    """Draw the score of guessing as a dotted line in each panel; call it after everything else was drawn.
+
+    A panel does not get the line if the score is not known, or so far below the rest that the curves would become flat.
+
+    Returns:
+        Whether it was drawn in any panel.
+    """
+    style, any_drawn = guess_style(theme), False
+    for panel in panels:
+        guess, drawn = float(panel.points["guess"].iloc[0]), [v for v, *_ in drawn_values[panel.task]]
+        if not guess >= min(drawn) - MAX_GUESS_GAP * (max(drawn) - min(drawn)):  # also if it is NaN
+            continue
+        panel.axes.axhline(guess, zorder=1.4, **style)
+        drawn_values[panel.task].append((guess, guess, guess))
+        attributes = {name: panel.points[name].iloc[0] for name in ("experiment", "model", "task")}
+        table = pd.DataFrame([{"x": math.nan, "mean": guess}])
+        panel.marks.append(Mark("level", style, attributes, table, name=GUESS_LABEL))
+        any_drawn = True
+    return any_drawn
+
+
 def line_style(theme: Theme, color: str, variant: int, marker: str | None = None) -> dict[str, Any]:
     """Style of a curve: solid with filled markers for variant 0, dashed with open markers for the others."""
     return {
@@ -176,6 +201,11 @@ def baseline_style(condition: str, theme: Theme) -> dict[str, Any]:
     """Style of a baseline: long dashes for "all pretrained", short ones for "none pretrained"."""
     dashes = (0, (6, 2)) if condition == ALL_PRETRAINED else (0, (2, 2))
     return {"color": theme.ink, "linewidth": 1.0, "linestyle": dashes, "alpha": 0.75}
+
+
+def guess_style(theme: Theme) -> dict[str, Any]:
+    """Style of the line of guessing: dotted."""
+    return {"color": theme.muted, "linewidth": 1.2, "linestyle": (0, (1, 1.5))}
 
 
 def dodge(index: int, count: int, panel: Panel) -> tuple[float, float]:
@@ -215,3 +245,10 @@ def add_baseline_legend(handles: list[Any], labels: list[str], points: pd.DataFr
         if (points["condition"] == condition).any():
             handles.append(Line2D([], [], **baseline_style(condition, theme)))
             labels.append(condition)
+
+
+def add_guess_legend(handles: list[Any], labels: list[str], drawn: bool, theme: Theme) -> None:
+    """Append the legend entry of guessing if it was drawn in any panel."""
+    if drawn:
+        handles.append(Line2D([], [], **guess_style(theme)))
+        labels.append(GUESS_LABEL)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 from whichlayers.experiments import display_of
+from whichlayers.plots.artists import GUESS_LABEL
 from whichlayers.plots.curves import main_figure_rows
 from whichlayers.plots.display_names import size_name
+from whichlayers.plots.facets import PanelFigure
 from whichlayers.plots.permutations import MIN_FOR_DENSITY
 from whichlayers.plots.style import MAX_SINGLE_TRIALS
 from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS, model_labels
@@ -48,6 +51,16 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
     if counts.between(2, 3).any():
         sentences.append(CLIPPED_NOTE)
     return " ".join(text for text in sentences if text)
+
+
+def guess_caption(figure: Figure) -> str:
+    """A sentence on the line of guessing in a figure; empty if no panel has it."""
+    panels = figure.panels if isinstance(figure, PanelFigure) else ()
+    drawn = [any(mark.name == GUESS_LABEL for mark in panel.marks) for panel in panels]
+    if not any(drawn):
+        return ""
+    missing = "" if all(drawn) else "; in the other panels it is far below the curves, or not known"
+    return f"The dotted line is guessing: always predicting the most frequent class of the training data{missing}."
 
 
 def _permutations(rows: pd.DataFrame) -> list[str]:

@@ -13,8 +13,10 @@ from whichlayers.experiments import display_of
 from whichlayers.plots.artists import (
     DrawnValues,
     add_baseline_legend,
+    add_guess_legend,
     add_trial_legend,
     draw_baselines,
+    draw_guessing,
     draw_line,
     line_style,
     probe_style,
@@ -120,6 +122,7 @@ def draw_size_curves(
                 )
                 has_probes = True
         set_layer_ticks(panel.axes, 0, panel.depth)
+    has_guess = draw_guessing(panels, theme, drawn_values)
     set_y_limits(panels, drawn_values)
     label_x_axis(panels, display_of(experiment).x_label)
     if by_variant:
@@ -137,6 +140,7 @@ def draw_size_curves(
         handles.append(Line2D([], [], **probe_style(theme)))
         labels.append(PROBE_LABEL)
     add_trial_legend(handles, labels, has_trials, theme)
+    add_guess_legend(handles, labels, has_guess, theme)
     add_published_legend(handles, labels, sources, theme)
     add_legend_below(figure, handles, labels)
     return figure
@@ -216,6 +220,7 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
             sources |= draw_published(panel, rows, experiment, style, drawn_values, overlay, place)
         if not cells.empty:
             set_layer_ticks(panel.axes, int(cells["x"].min()), int(cells["x"].max()))
+    has_guess = draw_guessing(panels, theme, drawn_values)
     set_y_limits(panels, drawn_values)
     label_x_axis(panels, display_of(experiment).x_label)
     handles, labels = [], []
@@ -225,6 +230,7 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
         labels.append(display_of(experiment).condition_name(condition))
     add_trial_legend(handles, labels, has_trials, theme)
     add_baseline_legend(handles, labels, points, theme)
+    add_guess_legend(handles, labels, has_guess, theme)
     add_published_legend(handles, labels, sources, theme)
     add_legend_below(figure, handles, labels)
     return figure

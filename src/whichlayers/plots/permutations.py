@@ -17,7 +17,9 @@ from whichlayers.experiments import display_of
 from whichlayers.plots.artists import (
     DrawnValues,
     add_baseline_legend,
+    add_guess_legend,
     draw_baselines,
+    draw_guessing,
     shared_attributes,
     trial_offsets,
 )
@@ -76,12 +78,14 @@ def _draw(
                 drawn_values[panel.task] += [(value, *_density_range(each)) for value in each]
         panel.axes.set_xticks(range(len(sizes)), [size_name(size) for size in sizes])
         panel.axes.set_xlim(-0.6, len(sizes) - 0.4)
+    has_guess = draw_guessing(panels, theme, drawn_values)
     set_y_limits(panels, drawn_values)
     label_x_axis(panels, display_of(experiment).x_label)
     circle = Line2D([], [], marker="o", linestyle="", markerfacecolor="none", color=color, markersize=5)
     mean = Line2D([], [], color=color, **MEAN_STYLE)
     handles, labels = [circle, mean], ["one permutation", "mean over permutations"]
     add_baseline_legend(handles, labels, points, theme)
+    add_guess_legend(handles, labels, has_guess, theme)
     add_legend_below(figure, handles, labels)
     return figure
 

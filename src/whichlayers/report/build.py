@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from whichlayers.analysis.claims import NOT_TESTED, Claim, as_table, evaluate_claims
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
-from whichlayers.plots.captions import caption
+from whichlayers.plots.captions import caption, guess_caption
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.extra_figures import ExtraFigure, extra_figures
 from whichlayers.plots.facets import fix_layout
@@ -180,7 +180,8 @@ def _build_section(
         published = overlay_caption(points, experiment) or crosses
         if published and not overlay:
             published = f"Published {'values' if crosses else 'curves'} can be switched on."
-        return f"{caption(points, experiment)} {published}".strip()
+        texts = (caption(points, experiment), guess_caption(figure), published)
+        return " ".join(text for text in texts if text)
 
     def draw(theme: Theme) -> Figure:
         return draw_without_layout(points, experiment, theme, overlay)
@@ -249,7 +250,7 @@ def _render_page(
         progress=metadata.progress(study),
         description=metadata.shorten_names(description, points),
         author_description=metadata.author_description(folder),
-        setup=metadata.study_setup(points, content.points),
+        setup=metadata.study_setup(points, content.points) + metadata.classes(study),
         data_tables=[table for table in data_tables if table is not None],
         study_file=metadata.study_file(folder),
         headlines=headlines(content.points, content.claims) if content.sections else [],

@@ -15,6 +15,7 @@ from whichlayers.analysis.baseline_differences import (
     differences_from_baseline,
 )
 from whichlayers.analysis.claims import BELOW_MARGIN, FAILS, HOLDS, UNDECIDED, Claim
+from whichlayers.analysis.guessing import describe_exclusions, no_better_than_guessing
 from whichlayers.analysis.incremental_curves import Curve, curves, incremental_steps
 from whichlayers.analysis.intervals import PairedDifference, paired_difference, t_interval
 from whichlayers.analysis.permutations import permutation_effect
@@ -53,7 +54,7 @@ def findings(points: pd.DataFrame, experiment: str) -> list[Finding]:
         for key, rows in each_group(chosen, CURVE):
             where = dict(zip(CURVE, key, strict=True))
             sentences = _permutation(rows) if experiment == "permutation" else _conditions(rows, experiment)
-            by_heading.setdefault(_heading(chosen, where), []).extend(sentences)
+            by_heading.setdefault(_heading(chosen, where), []).extend([*_guessing(rows), *sentences])
     found = [Finding(heading, tuple(sentences)) for heading, sentences in by_heading.items() if sentences]
     return found if len(found) <= MAX_ITEMS else []
 
@@ -69,7 +70,10 @@ def incremental_findings(points: pd.DataFrame) -> list[Finding]:
         found.append(Finding("Overall", (_overview(better, len(known), len(all_curves)),)))
     by_heading: dict[str, list[str]] = {_heading(chosen, vars(curve)): [] for curve in all_curves}
     for curve in sorted(all_curves, key=lambda c: c.train_size):
-        by_heading[_heading(chosen, vars(curve))].append(_gain(curve))
+        rows = chosen
+        for column in ("model", "task", "train_size", "variant"):
+            rows = rows[rows[column] == getattr(curve, column)]
+        by_heading[_heading(chosen, vars(curve))] += [_gain(curve), *_guessing(rows)]
     if len(by_heading) <= MAX_ITEMS:
         found += [Finding(heading, tuple(sentences)) for heading, sentences in by_heading.items()]
     return found
@@ -81,6 +85,9 @@ def headlines(points: pd.DataFrame, claims: Sequence[Claim]) -> list[str]:
     found = incremental_findings(points) if (points["experiment"] == "incremental").any() else []
     if found and (found[0].heading == "Overall" or len(found) == 1):
         sentences.append(" ".join(found[0].sentences[:1]))
+    if failed := no_better_than_guessing(points):
+        where = describe_exclusions(failed, short_names(points["task"]))
+        sentences.append(f"No better than guessing: {where}. Claims are not judged on these data.")
     steps = incremental_steps(points)
     tested = steps[steps["p"].notna()] if len(steps) else steps
     if len(tested):
@@ -173,6 +180,14 @@ def _overview(better: int, total: int, curves: int) -> str:
         f"The gain from pretraining (all layers pretrained minus none) is {'' if better else 'not '}significantly "
         f"greater than zero in {which} curves{known} (95% interval of the paired difference above zero)."
     )
+
+
+def _guessing(rows: pd.DataFrame) -> list[str]:
+    """A sentence on each model of a curve that is no better than guessing."""
+    return [
+        f"{size_name(one.train_size)} examples: no better than guessing: {one.text}."
+        for one in no_better_than_guessing(rows)
+    ]
 
 
 def _gain(curve: Curve) -> str:

@@ -12,7 +12,7 @@ from whichlayers.experiments import DISPLAYS, display_of, sort_experiments
 from whichlayers.plots.display_names import metric_name, short_names, size_name
 from whichlayers.results.frame_utils import each_row
 from whichlayers.results.frames import StudySummary, load_notes
-from whichlayers.text import counted, format_duration
+from whichlayers.text import counted, format_classes, format_duration, format_score
 
 MAX_FAILURES = 50
 
@@ -67,6 +67,20 @@ def study_setup(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str
     variants = [variant for variant in dict.fromkeys(done.get("variant", ())) if variant]
     found += [("Variants compared", "; ".join(variants))] if variants else []
     return [(name, text) for name, text in found if text]
+
+
+def classes(study: StudySummary) -> list[tuple[str, str]]:
+    """Classes and score of guessing of each task and corpus, as (name, text); empty if they are not known."""
+    names = short_names(task.name for task in study.tasks)
+    shares = [f"{names[t.name]}: {format_classes(t.class_counts)}" for t in study.tasks if t.class_counts]
+    scores = [
+        f"{names[t.name]} {format_score(t.guess, t.metric)}" for t in study.tasks if t.guess is not None
+    ]
+    found = {
+        "Classes of the training data": "; ".join(shares),
+        "Score of guessing (the most frequent class)": ", ".join(scores),
+    }
+    return [(name, text) for name, text in found.items() if text]
 
 
 def study_file(folder: Path) -> str | None:

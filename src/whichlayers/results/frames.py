@@ -116,8 +116,8 @@ def load_points(folder: Path) -> pd.DataFrame:
 
     `epochs` is the last epoch of a done trial; `reinit` and `order` are tuples of layers; `training` is the JSON of the
     training settings (see `training_settings`); `seed_subset` and the like are the seeds of components; `guess` is
-    the score of guessing (see `data.metrics.guess_scores`), NaN if it is not known; `finetuned_on`, `neurons` and `ranking` are
-    empty and `share` is NaN unless the trial is a word probe.
+    the score of guessing (see `data.metrics.guess_scores`), NaN if it is not known; `finetuned_on`,
+    `neurons` and `ranking` are empty and `share` is NaN unless the trial is a word probe.
     """
     with read_snapshot(Path(folder) / DATABASE) as db:
         points = read_points(db)
