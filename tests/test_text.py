@@ -71,5 +71,14 @@ def test_durations(seconds, expected):
     assert format_duration(seconds) == expected
 
 
+def test_short_durations_have_two_digits_where_asked_for():
+    assert [format_duration(s, fine=True) for s in (0.123, 3.14, 12.4, 200)] == [
+        "0.12 s",
+        "3.1 s",
+        "12 s",
+        "3 min 20 s",
+    ]
+
+
 def test_sizes():
     assert [format_bytes(n) for n in (999, 2_500_000, 3e15)] == ["999 B", "2.5 MB", "3000.0 TB"]

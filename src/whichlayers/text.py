@@ -76,8 +76,10 @@ def format_classes(counts: Mapping[str, int], most: int = 5) -> str:
     return listed + (f", {len(ordered) - most:,} more" if len(ordered) > most else "")
 
 
-def format_duration(seconds: float) -> str:
-    """3900 -> "1 h 05 min", 200 -> "3 min 20 s", 12 -> "12 s" """
+def format_duration(seconds: float, fine: bool = False) -> str:
+    """3900 -> "1 h 05 min", 200 -> "3 min 20 s", 12 -> "12 s"; with `fine`, 3.14 -> "3.1 s" """
+    if fine and seconds < 10:
+        return f"{seconds:.2g} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

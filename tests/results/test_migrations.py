@@ -40,6 +40,7 @@ from whichlayers.results.frames import (
 )
 from whichlayers.results.records import TaskRow
 from whichlayers.results.schema import SCHEMA_VERSION, trial_row
+from whichlayers.text import format_bytes
 from whichlayers.trial import Point, Trial
 
 TESTS = Path(__file__).parents[1]
@@ -348,7 +349,8 @@ def test_a_copy_that_cannot_be_written_leaves_the_file_as_it_was(old, monkeypatc
             migrate(old)
     assert str(caught.value) == (
         f"{old} has schema version 1. Before it is migrated to version 3 it is copied to results.db.v1, which failed"
-        " ([Errno 28] No space left on device): check permissions and free disk space (0 MB), then run the study"
+        " ([Errno 28] No space left on device): check permissions and free disk space"
+        f" ({format_bytes(old.stat().st_size)}), then run the study"
         " again; results.db is not changed"
     )
     old.with_name("results.db.v1").mkdir()

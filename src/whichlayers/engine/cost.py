@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from whichlayers.errors import WhichlayersError
+from whichlayers.text import format_bytes
 from whichlayers.trial import Trial
 
 HEADROOM = 0.1  # fraction of the free memory that is left unused
@@ -71,10 +72,10 @@ def out_of_memory_error(needed: int | None, free: float, trial: Trial, device: s
         needed: Bytes that one trial takes; None if it ran out of memory before that was known.
         free: Free bytes on the device.
     """
-    reason = "one trial ran out of memory" if needed is None else f"one trial needs {needed / 1e9:.2f} GB"
+    reason = "one trial ran out of memory" if needed is None else f"one trial needs {format_bytes(needed)}"
     return WhichlayersError(
         f"{trial.model} on {trial.task} does not fit into memory: {reason}, and"
-        f" {max(0.0, free) * (1 - HEADROOM) / 1e9:.2f} GB may be used on {device}. Reduce training.batch_size"
+        f" {format_bytes(max(0.0, free) * (1 - HEADROOM))} may be used on {device}. Reduce training.batch_size"
         f" (now {trial.training.batch_size}) or training.max_length (now {trial.training.max_length}),"
         " close other programs, or use fewer workers or another device"
     )

@@ -22,7 +22,7 @@ import numpy as np
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.files import atomic_write
-from whichlayers.text import counted
+from whichlayers.text import counted, format_bytes
 
 CHECKSUM_BYTES = 4  # after the array
 CHUNK_BYTES = 1 << 24
@@ -103,8 +103,8 @@ def _check_disk_space(folder: Path, shape: tuple[int, ...], precision: Precision
     size, free = int(np.prod(shape)) * np.dtype(precision).itemsize, shutil.disk_usage(folder).free
     if size > free:
         raise WhichlayersError(
-            f"the hidden states of {counted(shape[0], 'example')} in {shape[1]} layers take {size / 1e9:.1f} GB, but"
-            f" {folder} has {free / 1e9:.1f} GB free: set WHICHLAYERS_CACHE to a folder on a larger disk"
+            f"the hidden states of {counted(shape[0], 'example')} in {shape[1]} layers take {format_bytes(size)}, but"
+            f" {folder} has {format_bytes(free)} free: set WHICHLAYERS_CACHE to a folder on a larger disk"
         )
 
 

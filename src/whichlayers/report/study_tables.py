@@ -112,7 +112,10 @@ def _run_times(points: pd.DataFrame) -> Iterator[dict[str, str]]:
         total, count = float(trials["seconds"].sum()), len(trials)
         row = {"experiment": display_of(str(experiment)).title, "task": short[task]}
         row |= {"examples": size_name(size) if size else "", "trials": f"{count:,}"}
-        row |= {"per trial": _duration(total / count), "in all": _duration(total)}
+        row |= {
+            "per trial": format_duration(total / count, fine=True),
+            "in all": format_duration(total, fine=True),
+        }
         train_rows = group["train_rows"].iloc[0]
         times = published_times(
             str(experiment), str(task), int(size), 0 if pd.isna(train_rows) else int(train_rows)
@@ -126,10 +129,6 @@ def _run_times(points: pd.DataFrame) -> Iterator[dict[str, str]]:
 
 def _published(times: list[PublishedTime]) -> str:
     return ", ".join(format_duration(60 * time.minutes) for time in times)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.2g} s" if seconds < 10 else format_duration(seconds)
 
 
 def _count(number: float | None) -> str:

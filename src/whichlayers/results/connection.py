@@ -14,6 +14,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.files import atomic_write
 from whichlayers.results.migrations import OLDEST_VERSION, show_as_current
 from whichlayers.results.schema import REQUIRED_TABLES, SCHEMA_VERSION
+from whichlayers.text import format_bytes
 
 DATABASE = "results.db"
 TIMEOUT = 30  # seconds to wait for a lock
@@ -161,7 +162,7 @@ def keep_copy(path: Path, version: int) -> Path:
         raise ResultsDBError(
             f"{path} has schema version {version}. Before it is migrated to version {SCHEMA_VERSION} it is copied to"
             f" {target.name}, which failed ({error}): check permissions and free disk space"
-            f" ({path.stat().st_size / 1e6:,.0f} MB), then run the study again; {path.name} is not changed"
+            f" ({format_bytes(path.stat().st_size)}), then run the study again; {path.name} is not changed"
         ) from error
     return target
 

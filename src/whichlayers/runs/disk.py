@@ -10,6 +10,7 @@ from pathlib import Path
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Note, OnEvent
 from whichlayers.runs.plan import Stack, models_to_keep
+from whichlayers.text import format_bytes
 
 CHECKPOINT_COPIES = 3  # a checkpoint holds the weights and both moments of Adam
 TRIAL_BYTES = 1600  # of a trial with its point in results.db, indices included
@@ -77,7 +78,7 @@ def checkpoint_folder(
         return folder
     on_event(
         Note(
-            f"no checkpoints are written: they could take {2 * size / 1e9:.0f} GB, too much for this disk; an"
+            f"no checkpoints are written: they could take {format_bytes(2 * size)}, too much for this disk; an"
             " interrupted stack will restart from the beginning"
         )
     )
@@ -93,7 +94,7 @@ def finetuned_models_folder(
         return folder
     on_event(
         Note(
-            f"finetuned models are not saved: they could take {size / 1e9:.0f} GB, too much for this disk; a resumed"
+            f"finetuned models are not saved: they could take {format_bytes(size)}, too much for this disk; a resumed"
             " run will finetune them again"
         )
     )
