@@ -46,3 +46,9 @@ def test_a_forbidden_import_breaks_a_contract(tmp_path, module, line):
     result = lint(tmp_path)
     assert result.returncode == 1
     assert "3 kept, 1 broken" in result.stdout
+
+
+def test_no_file_is_longer_than_450_lines():
+    files = (Path(__file__).parents[1] / "src").rglob("*.py")
+    lengths = {file.name: len(file.read_text(encoding="utf-8").splitlines()) for file in files}
+    assert {name: n for name, n in lengths.items() if n > 450} == {}

@@ -44,6 +44,7 @@ from whichlayers.results.records import (
 from whichlayers.results.schema import (
     SCHEMA,
     SCHEMA_VERSION,
+    epoch_rows,
     run_row,
     statements,
     task_row,
@@ -434,17 +435,8 @@ def _restored_steps_key(run_id: int) -> str:
 
 
 def _write_epoch(connection: sqlite3.Connection, trial_id: str, epoch: EpochLike) -> None:
-    """Write one row per metric; NaN (the loss of a diverged trial) is stored as NULL, since SQLite has no NaN."""
-    values = {
-        "train_loss": epoch.train_loss,
-        "dev_loss": epoch.dev_loss,
-        "seconds": epoch.seconds,
-        **epoch.metrics,
-    }
-    connection.executemany(
-        "INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?)",
-        [(trial_id, epoch.epoch, metric, float(value)) for metric, value in values.items()],
-    )
+    rows = epoch_rows(trial_id, epoch)
+    connection.executemany("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?)", rows)
 
 
 def _check_one_changed(cursor: sqlite3.Cursor, action: str) -> None:

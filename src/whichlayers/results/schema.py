@@ -9,7 +9,7 @@ import dataclasses
 import json
 from typing import Any
 
-from whichlayers.results.records import RunRow, TaskRow, WeightChangeLike
+from whichlayers.results.records import EpochLike, RunRow, TaskRow, WeightChangeLike
 from whichlayers.trial import COMPONENTS, Training, Trial
 
 SCHEMA_VERSION = 3
@@ -120,6 +120,15 @@ def task_row(task: TaskRow) -> dict[str, Any]:
     """The row of a task or corpus in the table `tasks`, by column; lists and dicts as JSON."""
     values = dataclasses.asdict(task)
     return {name: json.dumps(v) if isinstance(v, dict | list | tuple) else v for name, v in values.items()}
+
+
+def epoch_rows(trial_id: str, epoch: EpochLike) -> list[tuple[Any, ...]]:
+    """The rows of an epoch in the table `epochs`, one per metric.
+
+    NaN, the loss of a diverged trial, becomes NULL: SQLite has no NaN.
+    """
+    losses = {"train_loss": epoch.train_loss, "dev_loss": epoch.dev_loss, "seconds": epoch.seconds}
+    return [(trial_id, epoch.epoch, name, float(value)) for name, value in (losses | epoch.metrics).items()]
 
 
 def weight_change_row(trial_id: str, change: WeightChangeLike) -> tuple[Any, ...]:
