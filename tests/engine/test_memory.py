@@ -11,6 +11,7 @@ from whichlayers.engine.cost import MemoryCost, out_of_memory_error
 from whichlayers.engine.memory import free_memory, measure_memory
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
+from whichlayers.text import format_bytes
 from whichlayers.trial import Training, Trial
 
 CPU = torch.device("cpu")
@@ -91,7 +92,8 @@ def test_the_largest_stack_is_what_fits_and_at_most_the_limit(encoder_and_data, 
     assert size(int(cost.total(1) / 0.9) + 5000) == 1
     assert size(cost.total(1) // 2) == 0
     error = out_of_memory_error(cost.first_trial, cost.total(1) // 2, TRIAL, "cpu")
-    assert "tiny on tiny does not fit into memory: one trial needs 0.0" in str(error)
+    needed = format_bytes(cost.first_trial)
+    assert f"tiny on tiny does not fit into memory: one trial needs {needed}," in str(error)
     monkeypatch.setattr(memory, "_peak_memory", lambda *args: pytest.fail("measured a stack that cannot fit"))
     assert size(100) == 0
 
