@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from whichlayers.engine.cost import MemoryCost
+from whichlayers.engine.cost import MemoryCost, TrialWork
 from whichlayers.results.records import DataStatistics, ModelRow, RunRow, TaskRow
 from whichlayers.runs.handlers import Handlers, TrialHandler
 from whichlayers.runs.handlers.finetune import FinetuneHandler
@@ -83,6 +83,9 @@ class FakeHandler(FinetuneHandler):
 
     def measure_memory(self, trial, worker, max_stack):
         return self.cost
+
+    def work(self, trial, assets):
+        return TrialWork()
 
     def cache_bytes(self, trials, assets):
         return 0

@@ -65,9 +65,6 @@ def test_what_a_run_has_done_so_far_and_the_penalties_it_found(db):
     db.finish([FakeTrialResult(ended.id, [FakeEpoch(1, 1.0, 1.0, {"l1": 0.1, "l2": 0.01})])])
     second = db.begin_run(RUN)
     db.start([running.id], second)
-    for epoch in (1, 2):
-        db.record_epoch(running.id, FakeEpoch(epoch, 1.0, 1.0, {}))
-    assert db.epochs_of_running() == {running.id: 2}
     assert db.trial_ids("done", "failed", run_id=first) == {ended.id}
     assert db.trial_ids("done", "failed", run_id=second) == set()
     assert db.penalties() == [(ended, (0.1, 0.01))]

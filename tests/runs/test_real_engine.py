@@ -15,7 +15,6 @@ import pytest
 from small_study import small_study
 
 import whichlayers
-from whichlayers.results.db import ResultsDB
 from whichlayers.runs import machine
 from whichlayers.runs.events import Note, Progress
 
@@ -193,5 +192,3 @@ def test_an_interrupted_stack_is_resumed_from_its_checkpoint(study, uninterrupte
     assert (progress[0].steps_done, progress[0].steps_restored) == (restored, restored)
     assert progress[-1].steps_done == TRIALS * 30
     assert {event.steps_restored for event in progress} == {progress[0].steps_restored}
-    with ResultsDB.open_readonly(tmp_path / "study" / "results.db") as db:
-        assert [db.restored_steps(run_id) for run_id in (1, 2)] == [0, restored]

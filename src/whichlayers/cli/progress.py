@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from types import TracebackType
 from typing import Self
 
@@ -12,10 +13,11 @@ from rich.text import Text
 
 from whichlayers.cli.format import describe_trial
 from whichlayers.runs import events
-from whichlayers.runs.estimate import RecentSpeed, time_left
 from whichlayers.text import counted, format_duration
 
 SECONDS_BETWEEN_LINES = 5.0
+SPEED_WINDOW = 60.0  # seconds over which the displayed speed is averaged
+MIN_SPEED_WINDOW = 2.0  # seconds before a speed is displayed
 
 
 class ProgressDisplay:
@@ -26,7 +28,7 @@ class ProgressDisplay:
         self.quiet = quiet
         self.start_time = time.monotonic()
         self.last_line = self.start_time
-        self.speed = RecentSpeed()
+        self.history: deque[tuple[float, int]] = deque()  # (time, steps done by this run) within SPEED_WINDOW
         self.started: events.RunStarted | None = None
         self.bar: Progress | None = None
         self.task: TaskID | None = None
@@ -86,10 +88,9 @@ class ProgressDisplay:
             return
         now = time.monotonic()
         total, done = self.started.steps, event.steps_done
-        speed = self.speed.update(now, done - event.steps_restored)
+        speed = self._steps_per_second(now, done - event.steps_restored)
         rate = "" if speed is None else f"{speed:,.0f} steps/s" if speed > 10 else f"{speed:.1f} steps/s"
-        seconds = time_left(total - done, speed)
-        left = f"about {format_duration(seconds)} left" if seconds else ""
+        left = f"about {format_duration(event.seconds_left)} left" if event.seconds_left else ""
         trials = f"{event.trials_done:,}/{self.started.trials:,}"
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, trials=trials, steps=rate, left=left)
@@ -103,6 +104,17 @@ class ProgressDisplay:
                 + (f", {left}" if left else ""),
                 "",
             )
+
+    def _steps_per_second(self, now: float, done: int) -> float | None:
+        """The speed over the last minute after `done` steps, not counting restored ones; None while unknown."""
+        if self.history and done < self.history[-1][1]:  # a failed stack restarts
+            self.history.clear()
+        self.history.append((now, done))
+        while len(self.history) > 2 and now - self.history[0][0] > SPEED_WINDOW:
+            self.history.popleft()
+        first_time, first_done = self.history[0]
+        seconds = now - first_time
+        return (done - first_done) / seconds if seconds >= MIN_SPEED_WINDOW and done > first_done else None
 
     def _print(self, text: str, style: str) -> None:
         if self.quiet and style != "red":

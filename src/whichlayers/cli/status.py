@@ -79,7 +79,6 @@ def status(
 def read_status(folder: StudyFolder, now: float | None = None) -> Status:
     """Read the status of a study; `now` is the current time in seconds since 1970, for tests."""
     from whichlayers.runs.disk import disk_use
-    from whichlayers.runs.estimate import stored_time_left
 
     holder = lock_holder(folder.path)
     with ResultsDB.open_readonly(folder.database) as db:
@@ -90,7 +89,7 @@ def read_status(folder: StudyFolder, now: float | None = None) -> Status:
             counts=db.counts(),
             failures=db.failures(),
             running=holder,
-            seconds_left=stored_time_left(db, now or time.time()) if holder else None,
+            seconds_left=db.time_left(last["run_id"], now or time.time()) if holder and last else None,
             last_outcome=(last["outcome"] or "killed") if last and not holder else None,
             disk=disk_use(folder.path),
             notes=db.notes(),

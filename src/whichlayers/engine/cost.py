@@ -65,6 +65,25 @@ class StackTiming:
         return once + scale * (self.setup + steps * self.step + epochs * self.evaluation + self.finish)
 
 
+@dataclass(frozen=True)
+class TrialWork:
+    """Relative cost of the steps and evaluations of a trial, in a unit that all trials of its kind share."""
+
+    step: float = 1.0
+    evaluation: float = 0.0
+    steps_per_evaluation: int = 0  # 0: no evaluation
+
+    def total(self, steps: float) -> float:
+        """The work of this many steps and of all evaluations after them."""
+        evaluations = steps // self.steps_per_evaluation if self.steps_per_evaluation else 0
+        return steps * self.step + evaluations * self.evaluation
+
+    def done(self, steps: float) -> float:
+        """The work done when this many steps were reported: an evaluation right after them is still to come."""
+        pending = self.steps_per_evaluation and steps and steps % self.steps_per_evaluation == 0
+        return self.total(steps) - (self.evaluation if pending else 0)
+
+
 def out_of_memory_error(needed: int | None, free: float, trial: Trial, device: str) -> WhichlayersError:
     """The error for a trial that does not fit into memory.
 

@@ -280,9 +280,9 @@ class ResultsDB:
                 _check_one_changed(cursor, f"start trial {trial_id}")
                 connection.execute("DELETE FROM epochs WHERE trial_id = ?", (trial_id,))
 
-    def set_restored_steps(self, run_id: int, steps: int) -> None:
-        """Record how many steps a run restored from checkpoints; `status` does not count them as its own."""
-        self._set_meta(_restored_steps_key(run_id), str(steps))
+    def set_time_left(self, run_id: int, seconds: float) -> None:
+        """Record the time left of a run as estimated now, for `time_left`."""
+        self._set_meta("time_left", json.dumps({"run": run_id, "at": time.time(), "seconds": seconds}))
 
     def record_epoch(self, trial_id: str, epoch: EpochLike) -> None:
         """Store the values of one epoch of a running trial."""
@@ -341,9 +341,17 @@ class ResultsDB:
         row = self.connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
-    def restored_steps(self, run_id: int) -> int:
-        """Number of steps that a run restored from checkpoints of an earlier run."""
-        return int(self.meta(_restored_steps_key(run_id)) or 0)
+    def time_left(self, run_id: int, now: float) -> float | None:
+        """Seconds that a run still takes by its last estimate; None if there is none.
+
+        Args:
+            run_id: The run.
+            now: The current time, in seconds since 1970.
+        """
+        stored = json.loads(self.meta("time_left") or "{}")
+        if stored.get("run") != run_id:
+            return None
+        return max(0.0, stored["seconds"] - (now - stored["at"]))
 
     def trials(self, *statuses: str) -> list[Trial]:
         """The trials of the study with one of these statuses, in the order of the study file."""
@@ -371,14 +379,6 @@ class ResultsDB:
             query += " AND run_id = ?"
             values.append(run_id)
         return {row[0] for row in self.connection.execute(query, values)}
-
-    def epochs_of_running(self) -> dict[str, int]:
-        """By id: the last stored epoch of each running trial that has one."""
-        rows = self.connection.execute(
-            "SELECT trial_id, MAX(epoch) FROM epochs JOIN trials ON id = trial_id"
-            " WHERE status = 'running' GROUP BY trial_id"
-        )
-        return dict(rows.fetchall())
 
     def penalties(self) -> list[tuple[Trial, tuple[float, float]]]:
         """The done word probes whose L1 and L2 are stored, with these."""
@@ -428,10 +428,6 @@ def _upsert(table: str, columns: Sequence[str], key: str) -> str:
     values = ", ".join(f":{column}" for column in columns)
     updates = ", ".join(f"{column} = excluded.{column}" for column in columns if column != key)
     return f"INSERT INTO {table}({', '.join(columns)}) VALUES ({values}) ON CONFLICT({key}) DO UPDATE SET {updates}"
-
-
-def _restored_steps_key(run_id: int) -> str:
-    return f"steps_restored_in_run_{run_id}"
 
 
 def _write_epoch(connection: sqlite3.Connection, trial_id: str, epoch: EpochLike) -> None:

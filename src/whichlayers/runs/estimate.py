@@ -1,7 +1,7 @@
-"""Estimates of time: of a study before it runs, and of the time left while it runs.
+"""Estimates of the time and disk space of a study before it runs.
 
-Before a run, a few steps of one stack of each kind are timed on every worker (`time_stacks`); the time of the study
-follows from a simulation of the queue (`makespan`). During a run, `time_left` extrapolates its speed so far.
+A few steps of one stack of each kind are timed on every worker (`time_stacks`); the time of the study follows from a
+simulation of the queue (`makespan`). The time left of a running study is estimated in `time_left.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import tempfile
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.engine.cost import StackTiming
-from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
 from whichlayers.runs.assets import CorpusInfo, TaskInfo, cache_folder
 from whichlayers.runs.disk import DiskUsage, disk_use, estimate_disk
 from whichlayers.runs.executors.local import run_in_subprocesses
 from whichlayers.runs.executors.worker import MeasureTime, TimeReport, TrialRunner
 from whichlayers.runs.handlers import HANDLERS, Handlers
-from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, total_steps, trial_steps, unique_trials
+from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn, trial_steps, unique_trials
 from whichlayers.runs.resources import Resources, fit_memory
 from whichlayers.runs.scheduler import StackQueue
 from whichlayers.text import counted
@@ -41,8 +40,6 @@ MAX_START_SECONDS = 6.0  # at most what a process takes to import torch and tran
 UNTIMED_ERROR = 0.25  # relative error of a timing that was scaled from another kind of stack
 # bounds for what a measurement of a minute does not cover: other programs, cold caches, checkpoints
 LOW_FACTOR, HIGH_FACTOR = 0.8, 1.3
-SPEED_WINDOW = 60.0  # seconds over which the speed of a run is averaged
-MIN_SPEED_WINDOW = 2.0  # seconds before a speed is known
 
 
 # --- before a run ---
@@ -336,50 +333,3 @@ def _fill_in(
             scaled = stack.handler.scale_timing(timing, timed.trials[0], stack.trials[0], assets)
             filled[stack.time_key] = replace(scaled, error=max(timing.error, UNTIMED_ERROR))
     return filled
-
-
-# --- during a run ---
-
-
-def time_left(steps_left: float, speed: float | None) -> float | None:
-    """Seconds for the remaining steps; None while the speed (steps per second) is unknown."""
-    return steps_left / speed if speed else None
-
-
-class RecentSpeed:
-    """Steps per second over the last minute."""
-
-    def __init__(self) -> None:
-        self.history: deque[tuple[float, int]] = deque()  # (time, steps done by this run) within SPEED_WINDOW
-
-    def update(self, now: float, done: int) -> float | None:
-        """The speed after `done` steps, not counting restored ones, at time `now`; None while unknown."""
-        if self.history and done < self.history[-1][1]:  # a failed stack restarts
-            self.history.clear()
-        self.history.append((now, done))
-        while len(self.history) > 2 and now - self.history[0][0] > SPEED_WINDOW:
-            self.history.popleft()
-        first_time, first_done = self.history[0]
-        seconds = now - first_time
-        return (done - first_done) / seconds if seconds >= MIN_SPEED_WINDOW and done > first_done else None
-
-
-def stored_time_left(db: ResultsDB, now: float) -> float | None:
-    """Time left of the current run from results.db, at its mean speed; None if unknown.
-
-    Epochs of running trials count, but not steps that were restored from disk.
-    """
-    last = db.last_run()
-    if last is None or last["finished"] is not None:
-        return None
-    epochs, ended_in_run = db.epochs_of_running(), db.trial_ids("done", "failed", run_id=last["run_id"])
-    steps_ended = total_steps(t for t in db.trials("done", "failed") if t.id in ended_in_run)
-    unfinished = db.trials("running", "pending")
-    steps_running = sum(
-        trial_steps(trial) * epochs[trial.id] / HANDLERS[trial.kind].max_epochs(trial)
-        for trial in unfinished
-        if trial.id in epochs
-    )
-    steps_done = steps_ended + steps_running - db.restored_steps(last["run_id"])
-    speed = steps_done / (now - last["started"]) if steps_done > 0 and now > last["started"] else None
-    return time_left(total_steps(unfinished) - steps_running, speed)

@@ -155,7 +155,8 @@ class Progress:
     trials_done: int  # in the study, including earlier runs
     trials_failed: int
     steps_done: int  # of `RunStarted.steps`
-    steps_restored: int = 0  # number of these that were restored from disk: not counted for the time left
+    steps_restored: int = 0  # number of these that were restored from disk: not counted for the speed
+    seconds_left: float | None = None  # None: not known yet
 
 
 @dataclass(frozen=True)

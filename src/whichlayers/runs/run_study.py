@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whichlayers.engine.cost import TrialWork
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
@@ -39,6 +40,7 @@ from whichlayers.runs.plan import (
 )
 from whichlayers.runs.resources import Resources, check_counts, choose_resources, fit_memory
 from whichlayers.runs.scheduler import RETRIES, Scheduler
+from whichlayers.runs.time_left import TimeLeft
 from whichlayers.text import counted
 from whichlayers.trial import Point, Trial
 
@@ -209,6 +211,11 @@ def _train(
     run_id = db.begin_run(
         machine.describe_run(list(devices), resources.threads, named=ray_executor is not None)
     )
+
+    def work_of(stack: Stack) -> TrialWork:
+        trial = stack.trials[0]
+        return settings.handlers[trial.kind].work(trial, assets)
+
     outcome = "stopped by an error"
     executor: Executor | None = None
     try:
@@ -223,6 +230,7 @@ def _train(
             executor.config.checkpoints,
             executor.config.finetuned_models,
             settings.retries,
+            TimeLeft(workers, work_of),
         )
         scheduler.run(executor)
         outcome = "complete"

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+from whichlayers.engine.cost import TrialWork
 from whichlayers.engine.results import EngineSettings, checkpoint_file
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.records import TrialResultLike
@@ -38,10 +40,13 @@ from whichlayers.runs.events import (
 from whichlayers.runs.executors.local import Executor, FreeWorker
 from whichlayers.runs.handlers.word_probe import delete_unused
 from whichlayers.runs.plan import Stack, memory_key, models_to_keep, split_trials, total_steps
+from whichlayers.runs.time_left import TimeLeft
 from whichlayers.text import counted
 
 RETRIES = 2  # of a stack whose worker died, before it is split
 URGENT_FRACTION = 0.5
+SECONDS_BETWEEN_ESTIMATES = 1.0  # of the time left
+SECONDS_BETWEEN_STORED_ESTIMATES = 10.0
 
 
 class Scheduler:
@@ -55,6 +60,7 @@ class Scheduler:
         checkpoints: Folder of checkpoints; a checkpoint is deleted when the results of its stack are stored.
         finetuned_models: Folder of finetuned models; a model is deleted when all its word probes are finished.
         retries: How often a stack whose worker died is run again before it is split.
+        time_left: Estimates the time left. Default: one that takes all steps to be equally long.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class Scheduler:
         checkpoints: Path | None = None,
         finetuned_models: Path | None = None,
         retries: int = RETRIES,
+        time_left: TimeLeft | None = None,
     ) -> None:
         counts = db.counts()
         self.db = db
@@ -83,6 +90,9 @@ class Scheduler:
         self.steps_ended = 0  # of trials that ended
         self.steps_running: dict[int, int] = {}  # by running stack
         self.restored: dict[int, int] = {}  # by stack: steps that an earlier run did
+        self.time_left = time_left or TimeLeft(1, lambda stack: TrialWork())
+        self.seconds_left: float | None = None
+        self.estimated = self.stored = -SECONDS_BETWEEN_STORED_ESTIMATES  # when `seconds_left` was
 
     def run(self, executor: Executor) -> None:
         """Run all stacks; returns when every trial is done or failed."""
@@ -110,13 +120,14 @@ class Scheduler:
     def _mark_started(self, stack: Stack) -> None:
         self.db.start(stack.trial_ids, self.run_id)
         self.running[stack.number] = stack
+        self.time_left.start(stack, time.monotonic())
 
     def _fail_too_large(self) -> None:
         """Fail the next stack: all workers are free, and none can hold it."""
         stack = self.queue.pop()
         assert stack is not None
         self._mark_started(stack)
-        del self.running[stack.number]
+        self._pop_unfinished(stack.number)
         self._fail(stack, "one trial does not fit into the memory of any worker: use a larger device")
 
     def handle(self, event: WorkerEvent) -> None:
@@ -125,14 +136,13 @@ class Scheduler:
             case EpochDone(trial_id, epoch):
                 self.db.record_epoch(trial_id, epoch)
             case StepsDone(number, steps, restored):
-                changed = restored != self.restored.get(number, 0)
                 self.steps_running[number], self.restored[number] = steps, restored
-                if changed:
-                    self.db.set_restored_steps(self.run_id, sum(self.restored.values()))
+                self.time_left.update(number, steps, restored, time.monotonic())
                 self._report_progress()
             case TrialsDone(number, results):
                 self._store_results(self.running[number], results)
             case StackDone(number):
+                self.time_left.end(number, time.monotonic(), finished=True)
                 self._finish(self.running.pop(number))
             case StackFailed(number, error, out_of_memory):
                 stack = self._pop_unfinished(number)
@@ -154,6 +164,7 @@ class Scheduler:
     def _pop_unfinished(self, number: int) -> Stack:
         """Remove a running stack and return it without the trials that ended already."""
         stack, ended = self.running.pop(number), self.ended_ids.pop(number, set())
+        self.time_left.end(number, time.monotonic(), finished=False)
         self.steps_ended += total_steps(t for t in stack.trials if t.id in ended)
         unfinished = tuple(trial for trial in stack.trials if trial.id not in ended)
         return dataclasses.replace(stack, trials=unfinished) if ended else stack
@@ -282,7 +293,18 @@ class Scheduler:
 
     def _report_progress(self) -> None:
         steps = self.steps_ended + sum(self.steps_running.values())
-        self.on_event(Progress(self.done, self.failed, steps, sum(self.restored.values())))
+        self._estimate_time_left(time.monotonic())
+        restored = sum(self.restored.values())
+        self.on_event(Progress(self.done, self.failed, steps, restored, self.seconds_left))
+
+    def _estimate_time_left(self, now: float) -> None:
+        """Update the time left, and store it now and then for `whichlayers status`."""
+        if now - self.estimated < SECONDS_BETWEEN_ESTIMATES:
+            return
+        self.seconds_left, self.estimated = self.time_left.estimate(self.queue, now), now
+        if self.seconds_left is not None and now - self.stored >= SECONDS_BETWEEN_STORED_ESTIMATES:
+            self.db.set_time_left(self.run_id, self.seconds_left)
+            self.stored = now
 
 
 def any_stack(stack: Stack) -> bool:

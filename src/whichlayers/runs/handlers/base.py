@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whichlayers.engine.cost import MemoryCost, StackTiming
+from whichlayers.engine.cost import MemoryCost, StackTiming, TrialWork
 from whichlayers.engine.results import EngineSettings
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import Assets
@@ -142,6 +142,10 @@ class TrialHandler(ABC):
         """
         seconds = timing.seconds(stack_size, trial.steps, self.evaluations(trial), first)
         return seconds * (1 + 2 * bound * min(timing.error, MAX_TIMING_ERROR))
+
+    def work(self, trial: Trial, assets: Assets) -> TrialWork:
+        """Relative cost of the steps and evaluations of such a trial, for the time left of a run."""
+        return TrialWork()
 
     def result_bytes(self, trial: Trial, depth: int) -> int:
         """Size of the epochs and weight changes of a trial in results.db; `depth` is the depth of its model."""

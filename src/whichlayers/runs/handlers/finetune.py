@@ -5,16 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Sequence
 
-from whichlayers.engine.cost import MemoryCost, StackTiming, is_out_of_memory, out_of_memory_error
+from whichlayers.engine.cost import (
+    MemoryCost,
+    StackTiming,
+    TrialWork,
+    is_out_of_memory,
+    out_of_memory_error,
+)
 from whichlayers.engine.results import EngineSettings
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
-from whichlayers.runs.handlers.base import TrialHandler, WorkerContext
+from whichlayers.runs.handlers.base import TrialHandler, WorkerContext, count_eval_tokens, mean_length
 from whichlayers.trial import Trial
 
 MATRIX_BYTES = 130  # bytes of a weight matrix in results.db, indices included
 MATRICES_PER_LAYER = 6
+BACKWARD_COST = 2  # relative to the forward pass
+OPTIMIZER_TOKENS = 150  # tokens in the forward pass that take as long as AdamW, about, on a CPU and on a GPU
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +41,18 @@ class FinetuneHandler(TrialHandler):
 
     def steps(self, trial: Trial) -> int:
         return trial.steps
+
+    def work(self, trial: Trial, assets: Assets) -> TrialWork:
+        """In weights times tokens of a forward pass."""
+        model, data = assets.model_of(trial), assets.data(trial)
+        depth = len(trial.surgery.order or range(model.depth))
+        weights = depth * model.hidden_size**2  # up to a factor
+        tokens = trial.training.batch_size * mean_length(data.train)
+        return TrialWork(
+            step=weights * ((1 + BACKWARD_COST) * tokens + OPTIMIZER_TOKENS),
+            evaluation=weights * count_eval_tokens(data),
+            steps_per_evaluation=trial.steps // self.evaluations(trial),
+        )
 
     def result_bytes(self, trial: Trial, depth: int) -> int:
         return super().result_bytes(trial, depth) + MATRIX_BYTES * MATRICES_PER_LAYER * depth

@@ -1,0 +1,138 @@
+"""The time left of a run, from the speed of its stacks so far.
+
+Steps of different stacks take different times: of long and short texts, of large and small models. Therefore speed is
+measured in work per second, for each kind of stack by itself, and evaluation counts as work. Kinds that have not run
+yet are assumed to be as fast as the others.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+
+from whichlayers.engine.cost import TrialWork
+from whichlayers.runs.plan import Stack
+
+StackKind = tuple[str, Hashable]  # kind of the trials, Stack.time_key
+
+
+@dataclass
+class _RunningStack:
+    stack: Stack
+    started: float
+    steps: int = 0  # summed over trials
+    reported: float = 0.0  # when they were reported
+    first_step: float | None = None  # when the first step of this run was reported
+    first_work: float = 0.0  # work that was done by then
+
+
+class TimeLeft:
+    """Estimates the time left of a run.
+
+    Args:
+        workers: Number of stacks that run at the same time.
+        work_of: Returns the work of each trial of a stack.
+    """
+
+    def __init__(self, workers: int, work_of: Callable[[Stack], TrialWork]) -> None:
+        self.workers, self.work_of = max(1, workers), work_of
+        self.running: dict[int, _RunningStack] = {}  # by number
+        self.setups: dict[StackKind, list[float]] = defaultdict(list)  # seconds before the first step
+        self.work_done: dict[StackKind, float] = defaultdict(
+            float
+        )  # after the first step, by finished stacks
+        self.seconds: dict[StackKind, float] = defaultdict(float)  # that it took
+        self._trial_work: dict[StackKind, TrialWork] = {}
+
+    def start(self, stack: Stack, now: float) -> None:
+        """A stack was started."""
+        self.running[stack.number] = _RunningStack(stack, now)
+
+    def update(self, number: int, steps: int, restored: int, now: float) -> None:
+        """A running stack has done so many steps, summed over its trials, of which some were restored from disk."""
+        run = self.running[number]
+        run.steps, run.reported = steps, now
+        if steps > restored and run.first_step is None:
+            run.first_step, run.first_work = now, self._done(run)
+            self.setups[_kind(run.stack)].append(now - run.started)
+
+    def end(self, number: int, now: float, finished: bool) -> None:
+        """A stack ended. The time of a stack that failed is not counted."""
+        run = self.running.pop(number)
+        if finished and run.first_step is not None:
+            kind = _kind(run.stack)
+            self.work_done[kind] += self._total(run.stack) - run.first_work
+            self.seconds[kind] += now - run.first_step
+
+    def estimate(self, waiting: Iterable[Stack], now: float) -> float | None:
+        """Seconds until the last stack ends; None while the speed is unknown.
+
+        Args:
+            waiting: The stacks that have not been started.
+            now: The current time, on the clock of the other methods.
+        """
+        seconds_per_work = self._seconds_per_work()
+        if not seconds_per_work:
+            return None
+        speeds: dict[str, list[float]] = defaultdict(list)  # by kind of trial
+        for (trial_kind, _), speed in seconds_per_work.items():
+            speeds[trial_kind].append(speed)
+
+        def seconds(kind: StackKind, work: float) -> float:
+            if (speed := seconds_per_work.get(kind)) is None:
+                speed = statistics.fmean(speeds.get(kind[0]) or seconds_per_work.values())
+            return speed * work
+
+        compiled, left = set(self.setups), list[float]()
+        for run in self.running.values():
+            kind = _kind(run.stack)
+            work = seconds(kind, self._total(run.stack) - self._done(run))
+            if run.first_step is None:
+                left.append(work + max(0.0, self._setup(kind in compiled) - (now - run.started)))
+            else:
+                left.append(max(0.0, work - (now - run.reported)))
+            compiled.add(kind)
+        total = sum(left)
+        for stack in waiting:
+            kind = _kind(stack)
+            total += self._setup(kind in compiled) + seconds(kind, self._total(stack))
+            compiled.add(kind)
+        return max([total / self.workers, *left])
+
+    def _seconds_per_work(self) -> dict[StackKind, float]:
+        """Seconds per unit of work, of finished and running stacks."""
+        work, seconds = self.work_done.copy(), self.seconds.copy()
+        for run in self.running.values():
+            if run.first_step is not None:
+                work[_kind(run.stack)] += self._done(run) - run.first_work
+                seconds[_kind(run.stack)] += run.reported - run.first_step
+        return {kind: seconds[kind] / done for kind, done in work.items() if done > 0 and seconds[kind] > 0}
+
+    def _setup(self, compiled: bool) -> float:
+        """Expected seconds before the first step of a stack; less if another of its kind was compiled before."""
+        known = [
+            seconds for setups in self.setups.values() for seconds in (setups[1:] if compiled else setups[:1])
+        ]
+        return statistics.median(known) if known else 0.0
+
+    def _total(self, stack: Stack) -> float:
+        """The work of a stack."""
+        trials = len(stack.trials)
+        return trials * self._work_of_trial(stack).total(stack.steps / trials)
+
+    def _done(self, run: _RunningStack) -> float:
+        """The work that a running stack has done."""
+        trials = len(run.stack.trials)
+        return trials * self._work_of_trial(run.stack).done(run.steps / trials)
+
+    def _work_of_trial(self, stack: Stack) -> TrialWork:
+        kind = _kind(stack)
+        if kind not in self._trial_work:
+            self._trial_work[kind] = self.work_of(stack)
+        return self._trial_work[kind]
+
+
+def _kind(stack: Stack) -> StackKind:
+    return stack.trials[0].kind, stack.time_key
