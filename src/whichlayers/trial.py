@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -27,6 +28,7 @@ Ranking = Literal["lca", "probeless"]
 Subword = Literal["last", "first", "mean"]
 Norm = Literal["squared", "plain"]
 TrialKind = Literal["finetune", "probe", "word_probe"]
+Parameters = Literal["all", "norms", "biases"]
 Component = Literal["subset", "order", "init", "head", "dropout"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)  # what the seeds of a trial determine
 
@@ -34,6 +36,12 @@ COMPONENTS: tuple[Component, ...] = get_args(Component)  # what the seeds of a t
 # name never: ids and finished trials of existing studies would be lost.
 STORED_NAMES = {"word_probe": "words", "measure": "ask", "standardize": "standardise"}
 FIELD_NAMES = {stored: name for name, stored in STORED_NAMES.items()}
+# Fields that were added after version 0.1, by the field of the trial that holds them. They are stored only if they
+# differ from their default: the JSON of a trial is the same as before.
+LATER_FIELDS = {
+    "surgery": ("reinit_pooler",),
+    "training": ("parameters", "frozen_dropout", "bias_correction"),
+}
 
 
 @dataclass(frozen=True)
@@ -46,17 +54,20 @@ class Surgery:
         reinit: Positions in the resulting model whose parameters are re-initialized by `recipe`.
         recipe: How parameters are re-initialized.
         keep_layer_norm: Whether re-initialized layers keep the pretrained layer norms.
+        reinit_pooler: Whether the pooler is re-initialized by `recipe`, too.
     """
 
     order: tuple[int, ...] | None = None
     reinit: tuple[int, ...] = ()
     recipe: Recipe = "as_described"
     keep_layer_norm: bool = False
+    reinit_pooler: bool = False
 
     def canonical(self) -> Surgery:
         """The same surgery in its normal form: without re-initialized layers, recipe and layer norms are unused."""
-        if not self.reinit:
-            return Surgery(order=self.order)
+        if not self.reinit:  # the pooler has no layer norm
+            recipe = self.recipe if self.reinit_pooler else Surgery.recipe
+            return Surgery(order=self.order, recipe=recipe, reinit_pooler=self.reinit_pooler)
         return dataclasses.replace(self, reinit=tuple(sorted(set(self.reinit))))
 
 
@@ -77,6 +88,14 @@ class Training:
     max_length: int = 128
     dropout: float | None = None  # None: the value in the model's config
     evaluate: Literal["every epoch", "end"] = "every epoch"  # on the dev set
+    parameters: Parameters = "all"  # which parameters of the layers and the embeddings are trained
+    frozen_dropout: bool = True  # whether dropout is applied in layers without trained parameters
+    bias_correction: bool = True  # of Adam's moments
+
+    @property
+    def frozen_layers(self) -> tuple[int, ...]:
+        """The layers with a learning rate factor of 0, in order; 0 is the embeddings."""
+        return tuple(sorted(int(layer) for layer, factor in self.lr_factors if factor == 0))
 
     def canonical(self) -> Training:
         """The same training in its normal form: floats as floats, factors sorted, factors of 1 removed."""
@@ -201,11 +220,11 @@ class Trial:
         Values equal to their default are left out, so that a setting added in a later version does not change
         the ids of existing trials.
         """
+        training = self.training.canonical()
+        if not training.frozen_layers or training.dropout == 0:
+            training = dataclasses.replace(training, frozen_dropout=True)  # it has no effect
         canonical = dataclasses.replace(
-            self,
-            surgery=self.surgery.canonical(),
-            training=self.training.canonical(),
-            seeds=self.used_seeds(),
+            self, surgery=self.surgery.canonical(), training=training, seeds=self.used_seeds()
         )
         if self.probe is not None:  # a probe has its own hyperparameters; only max_length is the model's
             training = Training(max_length=self.training.max_length)
@@ -241,7 +260,7 @@ class Trial:
     def used_seeds(self) -> tuple[tuple[Component, int], ...]:
         """`seeds` in its normal form: sorted, without those equal to `seed` and those that have no effect."""
         unused = set[Component]()
-        if not self.surgery.reinit:
+        if not (self.surgery.reinit or self.surgery.reinit_pooler):
             unused.add("init")
         if self.training.dropout == 0:
             unused.add("dropout")
@@ -250,6 +269,12 @@ class Trial:
         if not self.train_size:
             unused |= set(COMPONENTS)
         return tuple(sorted((c, s) for c, s in self.seeds if s != self.seed and c not in unused))
+
+    @property
+    def trained_part(self) -> Hashable:
+        """What of the model is trained; trials of a stack agree in it, and it determines their memory and time."""
+        training = self.training
+        return training.frozen_layers, training.parameters, training.frozen_dropout
 
     @property
     def steps_per_epoch(self) -> int:
@@ -263,6 +288,11 @@ class Trial:
         fields = dataclasses.asdict(self)
         if not self.seeds:  # as trials were stored before components had seeds
             del fields["seeds"]
+        for section, names in LATER_FIELDS.items():
+            settings = getattr(self, section)
+            for name in names:
+                if getattr(settings, name) == getattr(type(settings), name):
+                    del fields[section][name]
         return json.dumps(_renamed(fields, STORED_NAMES), sort_keys=True)
 
     @staticmethod

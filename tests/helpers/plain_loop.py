@@ -14,6 +14,26 @@ from whichlayers.models.surgery import apply_surgery
 from whichlayers.trial import Trial
 
 
+class UncorrectedAdamW(torch.optim.Optimizer):
+    """AdamW without bias correction, written as the textbook has it."""
+
+    def __init__(self, groups, betas, eps):
+        super().__init__(groups, {"betas": betas, "eps": eps})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (beta1, beta2), lr = group["betas"], group["lr"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["m"], state["v"] = torch.zeros_like(p), torch.zeros_like(p)
+                state["m"] = beta1 * state["m"] + (1 - beta1) * p.grad
+                state["v"] = beta2 * state["v"] + (1 - beta2) * p.grad**2
+                p -= lr * group["weight_decay"] * p
+                p -= lr * state["m"] / (state["v"].sqrt() + group["eps"])
+
+
 def plain_finetune(trial: Trial, encoder, data, max_steps: int | None = None, keep_layer_order: bool = True):
     """Finetune one trial; returns the classifier and the loss of every step."""
     t = trial.training
@@ -29,13 +49,28 @@ def plain_finetune(trial: Trial, encoder, data, max_steps: int | None = None, ke
     groups = []
     for name, p in model.named_parameters():
         layer = anatomy.layer_of(name.removeprefix("encoder.")) if name.startswith("encoder.") else None
-        lr = t.lr * dict(t.lr_factors).get(layer, 1.0)
+        factors = dict(t.lr_factors)
+        lr = t.lr * factors.get(layer, 1.0)
+        if name.startswith("encoder.") and layer is None and "pooler" not in name:
+            if (
+                "rel" in name or "encoder.encoder.LayerNorm" in name
+            ):  # relative positions, with the embeddings
+                lr = t.lr * factors.get(0, 1.0)
+            elif factors.get(anatomy.depth) == 0:  # a final norm
+                lr = 0.0
+        if name.startswith("encoder.") and "pooler" not in name:
+            is_kind = {"all": True, "norms": name in norms, "biases": name.endswith("bias")}
+            lr *= is_kind[t.parameters]
         if lr == 0:
             p.requires_grad_(False)
             continue
         decays = not (name in norms or name.endswith("bias"))
         groups.append({"params": [p], "lr": lr, "weight_decay": t.weight_decay if decays else 0.0})
-    optimizer = torch.optim.AdamW(groups, betas=t.betas, eps=t.eps)
+    optimizer = (
+        torch.optim.AdamW(groups, betas=t.betas, eps=t.eps)
+        if t.bias_correction
+        else UncorrectedAdamW(groups, t.betas, t.eps)
+    )
     per_epoch = math.ceil(trial.train_size / t.batch_size)
     total = per_epoch * t.epochs
     warmup = int(t.warmup * total)

@@ -222,6 +222,8 @@ def compile_layers(encoder: nn.Module) -> None:
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     modules = [*Anatomy(encoder).layers, encoder.get_submodule(Anatomy(encoder).family.embeddings[0])]  # type: ignore[arg-type]
     for module in modules:
+        if getattr(module, "uses_prefix_cache", False):
+            continue  # it is skipped in training
         compiled = torch.compile(module.forward, dynamic=False)
         module.forward = _compiled_in_training(module, compiled, module.forward)
 

@@ -27,6 +27,7 @@ class StackBatch:
     inputs: dict[str, Tensor]  # input_ids, attention_mask and possibly token_type_ids: (T*B, L)
     labels: Tensor  # (T, B)
     weights: Tensor  # (T, B) float: 1 for an example, 0 for the padding of an epoch's last batch
+    rows: Tensor  # (T*B,) row of each example in the tables of the data loader
 
 
 class TrainDataLoader:
@@ -98,15 +99,20 @@ class TrainDataLoader:
         """The batch of step number `step`, a 0-dimensional tensor on the device, padded to `length`."""
         rows = self.batch_rows.index_select(1, step.view(1)).squeeze(1)  # (T, B)
         real, flat = rows >= 0, rows.clamp(min=0).flatten().long()
+        inputs = self.inputs(flat, length)
+        return StackBatch(inputs, self.labels[flat].view(rows.shape), real.float(), flat)
+
+    def inputs(self, rows: Tensor, length: int) -> dict[str, Tensor]:
+        """The model's inputs (n, length) for (n,) rows of the tables."""
         inputs = {
-            "input_ids": self.input_ids[flat, :length].long(),
+            "input_ids": self.input_ids[rows, :length].long(),
             "attention_mask": (
-                torch.arange(length, device=flat.device, dtype=torch.int32) < self.row_lengths[flat][:, None]
+                torch.arange(length, device=rows.device, dtype=torch.int32) < self.row_lengths[rows][:, None]
             ).long(),
         }
         if self.token_type_ids is not None:
-            inputs["token_type_ids"] = self.token_type_ids[flat, :length].long()
-        return StackBatch(inputs, self.labels[flat].view(rows.shape), real.float())
+            inputs["token_type_ids"] = self.token_type_ids[rows, :length].long()
+        return inputs
 
 
 def used_token_ids(trials: Sequence[Trial], data: TokenizedTask) -> list[np.ndarray]:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def encoder_weights(trainer: StackTrainer, trial: int) -> dict[str, Tensor]:
-    """One trial's encoder weights by parameter name, in float32 on the CPU, without those that are not trained."""
+    """One trial's encoder weights by parameter name, in float32 on the CPU, without those that no trial trains."""
     weights = {}
     for i, p in enumerate(trainer.parameters):
         if not p.name.startswith("encoder."):
             continue
         name, values = p.name.removeprefix("encoder."), trainer.optimizer.values(i)[trial]
-        if p.param is trainer.word_embeddings.weight:
+        if trainer.word_embeddings is not None and p.param is trainer.word_embeddings.weight:
             values = _full_table(trainer, trial, trainer.initial_weights.pretrained[name], values)
         weights[name] = values.to(device="cpu", dtype=torch.float32, copy=True).contiguous()
     return weights
@@ -30,9 +30,10 @@ def encoder_weights(trainer: StackTrainer, trial: int) -> dict[str, Tensor]:
 
 def _full_table(trainer: StackTrainer, trial: int, pretrained: Tensor, rows: Tensor) -> Tensor:
     """(V, H) word embeddings: the trained `rows`, and the pretrained values with weight decay for all others."""
-    local, decay = trainer.word_embeddings.local, trainer.word_embeddings.decay
-    if local is None or decay is None:
+    embeddings = trainer.word_embeddings
+    if embeddings is None or embeddings.local is None or embeddings.decay is None:
         return rows
+    local, decay = embeddings.local, embeddings.decay
     table = pretrained.detach().float() * decay[trial]
     trained = local[trial] >= 0  # (V,)
     table[trained] = rows[local[trial][trained].long()].to(table)

@@ -48,6 +48,7 @@ def stack_key(trial: Trial, family: str | None = None, depth: int | None = None)
         order if layers_differ or order is None else len(order),
         (training.epochs, training.batch_size, training.max_length, training.dropout, training.evaluate),
         (training.betas, training.eps, training.clip_norm, training.warmup, training.schedule),
+        (training.bias_correction, trial.trained_part),
     )
 
 
@@ -150,7 +151,8 @@ def check_stackable(trials: Sequence[Trial], family: str | None = None, depth: i
         if stack_key(trial, family, depth) != first:
             raise WhichlayersError(
                 f"trials {trials[0].id} and {trial.id} cannot share a stack: they must agree in model, task, "
-                "train_size, number of layers, epochs, batch_size, max_length, dropout and optimizer settings; "
+                "train_size, number of layers, epochs, batch_size, max_length, dropout, optimizer settings and in what "
+                "is frozen; "
                 "lr, weight decay, seed, recipe and surgery may differ"
             )
 

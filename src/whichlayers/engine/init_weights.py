@@ -80,8 +80,11 @@ class InitialWeights:
         self.pretrained = dict(encoder.named_parameters())
         self.layer_norms = self.anatomy.layer_norm_names()
         for trial in self.trials:
-            depth = self.anatomy.depth if trial.surgery.order is None else len(trial.surgery.order)
-            check_layers(trial.surgery.reinit, depth)
+            check_layers(trial.surgery.reinit, self.depth_of(trial))
+
+    def depth_of(self, trial: Trial) -> int:
+        """Number of layers of a trial's model."""
+        return self.anatomy.depth if trial.surgery.order is None else len(trial.surgery.order)
 
     def layer_of(self, name: str) -> int | None:
         """Layer of a classifier's parameter; None for the head, the pooler and parameters that layers share."""
@@ -115,7 +118,7 @@ class InitialWeights:
             surgery, seed = trial.surgery, trial.seed_of("init")
             source = self._source_name(inner, layer, surgery.order)
             pretrained, new = self.pretrained[source].detach(), None
-            if layer and layer in surgery.reinit:
+            if self._is_new(inner, layer, trial):
                 key: tuple[Any, ...] = (seed, surgery.recipe, surgery.keep_layer_norm)
                 if surgery.recipe in STATISTICS_RECIPES:
                     key = (*key, source)
@@ -132,6 +135,21 @@ class InitialWeights:
                 new = drawn[key]
             result[t].copy_(pretrained if new is None else new)
         return result
+
+    def common_source(self, name: str) -> Tensor | None:
+        """The pretrained parameter that all trials start from; None if they do not start from the same values."""
+        inner = name.removeprefix("encoder.")
+        layer = self.anatomy.layer_of(inner)
+        if any(self._is_new(inner, layer, trial) for trial in self.trials):
+            return None
+        sources = {self._source_name(inner, layer, trial.surgery.order) for trial in self.trials}
+        return self.pretrained[sources.pop()].detach() if len(sources) == 1 else None
+
+    def _is_new(self, inner: str, layer: int | None, trial: Trial) -> bool:
+        """Whether a trial re-initializes a parameter of the encoder; some recipes keep parts of a layer even so."""
+        if layer is None:
+            return trial.surgery.reinit_pooler and self.anatomy.is_pooler(inner)
+        return layer > 0 and layer in trial.surgery.reinit
 
     def _source_name(self, inner: str, layer: int | None, order: tuple[int, ...] | None) -> str:
         """Name of the pretrained parameter that a trial's layer order puts in this place."""

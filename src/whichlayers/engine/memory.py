@@ -23,9 +23,10 @@ from transformers import PreTrainedModel
 from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.cost import MemoryCost, is_out_of_memory, release_memory
 from whichlayers.engine.dataloader import EvalChunk, most_batch_tokens, round_up
+from whichlayers.engine.freezing import lr_factor
+from whichlayers.engine.init_weights import InitialWeights
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
-from whichlayers.models.families import Anatomy
 from whichlayers.trial import Trial
 
 CPU_OVERHEAD = 1.5  # factor for the allocator and for buffers inside kernels
@@ -68,10 +69,15 @@ def measure_memory(
 
 
 def _lower_bound(trial: Trial, encoder: PreTrainedModel) -> int:
-    """Bytes of the layers' weights and moments, the least that a trial can take."""
-    anatomy, order = Anatomy(encoder), trial.surgery.order
-    kept = range(1, anatomy.depth + 1) if order is None else order
-    return BYTES_PER_WEIGHT * sum(p.numel() for n in kept for p in anatomy.layer_parameters(n).values())
+    """Bytes of the trained weights in layers and their moments, the least that a trial can take."""
+    initial = InitialWeights(encoder, [trial])
+    anatomy = initial.anatomy
+    return BYTES_PER_WEIGHT * sum(
+        p.numel()
+        for position in range(1, initial.depth_of(trial) + 1)
+        for name, p in anatomy.layer_parameters(position).items()
+        if lr_factor(initial, trial, f"encoder.{name}") > 0
+    )
 
 
 def _peak_memory(

@@ -11,6 +11,7 @@ missing to float32 (`SplitFloat`): a float32 master weight without storing the u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -195,7 +196,7 @@ class FlatAdamW:
 
     Args:
         parameters: All parameters of the stack; small ones are moved into a bucket.
-        training: Betas, eps and clip_norm.
+        training: Betas, eps, clip_norm and bias_correction.
         schedule: Schedule of the learning rate.
         compiled: Use torch.compile for the update where no Triton kernel is available.
     """
@@ -207,6 +208,7 @@ class FlatAdamW:
     ):
         self.parameters, self.schedule = list(parameters), schedule
         self.betas, self.eps, self.clip_norm = training.betas, training.eps, training.clip_norm
+        self.bias_correction = training.bias_correction
         self.split = self.parameters[0].param.dtype == torch.bfloat16
         small = [(i, p) for i, p in enumerate(self.parameters) if p.param[0].numel() < self.BUCKET_NUMEL]
         self.bucket = bucket = ParameterBucket(small)
@@ -214,7 +216,11 @@ class FlatAdamW:
         self.large = [i for i in range(len(self.parameters)) if i not in member]
         self.m, self.v, self.low = [], [], []
         for i, p in enumerate(self.parameters):
-            if i in member:
+            if i not in member and not bool((p.lr > 0).any()):  # frozen in every trial: no moments
+                self.m.append(torch.zeros(0, device=p.param.device))
+                self.v.append(self.m[-1])
+                self.low.append(torch.zeros_like(p.param, dtype=torch.int16) if self.split else self.m[-1])
+            elif i in member:
                 p.param.data = bucket.view(bucket.param, member[i])
                 self.m.append(bucket.view(bucket.m, member[i]))
                 self.v.append(bucket.view(bucket.v, member[i]))
@@ -259,8 +265,8 @@ class FlatAdamW:
                 torch.full_like(t, beta1),
                 torch.full_like(t, beta2),
                 torch.full_like(t, self.eps),
-                1 - beta1**t,
-                (1 - beta2**t).sqrt(),
+                1 - beta1**t if self.bias_correction else torch.ones_like(t),
+                (1 - beta2**t).sqrt() if self.bias_correction else torch.ones_like(t),
             ]
         )
         b = self.bucket
@@ -298,7 +304,9 @@ class FlatAdamW:
         """Weights and moments by name."""
         state: dict[str, Tensor] = {}
         for i, p in enumerate(self.parameters):
-            state |= {f"work/{p.name}": p.param.detach(), f"m/{p.name}": self.m[i], f"v/{p.name}": self.v[i]}
+            state[f"work/{p.name}"] = p.param.detach()
+            if self.m[i].numel():
+                state |= {f"m/{p.name}": self.m[i], f"v/{p.name}": self.v[i]}
             if self.split:
                 state[f"low/{p.name}"] = self.low[i]
         return state
@@ -315,12 +323,13 @@ class FusedAdamW:
 
     Args:
         parameters: All parameters of the stack.
-        training: Betas, eps and clip_norm.
+        training: Betas, eps, clip_norm and bias_correction.
         schedule: Schedule of the learning rate.
     """
 
     def __init__(self, parameters: Sequence[StackParameter], training: Training, schedule: Schedule):
         self.parameters, self.schedule, self.clip_norm = list(parameters), schedule, training.clip_norm
+        self.betas, self.eps, self.bias_correction = training.betas, training.eps, training.bias_correction
         self.slices: list[tuple[nn.Parameter, int, int | None]] = []  # (slice, parameter index, trial or all)
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}
         for i, p in enumerate(self.parameters):
@@ -332,7 +341,10 @@ class FusedAdamW:
                     groups.setdefault((lr, decay), []).append(part)
                     self.slices.append((part, i, t))
         self.optimizer = torch.optim.AdamW(
-            [{"params": ps, "lr": lr, "weight_decay": wd, "peak": lr} for (lr, wd), ps in groups.items()],
+            [
+                {"params": ps, "lr": lr, "weight_decay": wd, "peak": lr, "decay": wd}
+                for (lr, wd), ps in groups.items()
+            ],
             betas=training.betas,
             eps=training.eps,
             fused=True,
@@ -371,7 +383,20 @@ class FusedAdamW:
         factor = self.schedule(int(step))
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * factor
+            if not self.bias_correction:
+                self._undo_bias_correction(group, int(step) + 1)
         self.optimizer.step()
+
+    def _undo_bias_correction(self, group: dict[str, Any], t: int) -> None:
+        """Set lr, eps and weight decay such that step `t`, from 1 on, is that of AdamW without bias correction.
+
+        torch computes lr / c1 * m / (sqrt(v) / c2 + eps) with c1 = 1 - beta1**t and c2 = sqrt(1 - beta2**t).
+        """
+        beta1, beta2 = self.betas
+        c1, c2 = 1 - beta1**t, math.sqrt(1 - beta2**t)
+        group["lr"] *= c1 / c2
+        group["eps"] = self.eps / c2
+        group["weight_decay"] = group["decay"] * c2 / c1  # decay is multiplied by lr
 
     def state(self) -> dict[str, Tensor]:
         """Weights and moments by name; a moment of a single trial has the suffix "#trial", others end in "#"."""

@@ -56,6 +56,7 @@ class EngineSettings:
     compiled: bool | None = None  # use torch.compile; None: on CUDA only
     graphs: bool | None = None  # use CUDA graphs; None: on CUDA only
     packed: bool = True  # compute on tokens without padding, where the model family allows it
+    cache_prefix: bool = True  # compute the output of frozen lowest layers once, where it never changes
     slots: int | None = None  # pad the stack to this number of trials, to reuse code compiled for that shape
     similar_stacks: int = 1  # number of stacks of the same shape, which share the compiled code
     checkpoint_folder: Path | None = None  # folder for checkpoints; None: write none

@@ -21,8 +21,10 @@ from whichlayers.engine.dataloader import (
     used_token_ids,
 )
 from whichlayers.engine.dropout import StackedDropout
+from whichlayers.engine.freezing import frozen_layers, lr_factor, shared_parameters
 from whichlayers.engine.init_weights import InitialWeights, build_template
 from whichlayers.engine.optimizer import FlatAdamW, FusedAdamW, Schedule, StackParameter
+from whichlayers.engine.prefix_cache import PrefixCache
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stacked_modules import StackedEmbedding
 from whichlayers.engine.stacking import StackedModel
@@ -68,20 +70,21 @@ class StackTrainer:
         template = build_template(encoder, self.trials, data.n_outputs).to(device=device, dtype=dtype)
         embedding_name = "encoder." + _word_embedding_name(template.encoder)
         rows = [torch.from_numpy(r).to(device) for r in used_token_ids(self.trials, data)]
-        self.model = StackedModel(template, len(self.trials), rows={embedding_name: rows}).to(device)
+        self.initial_weights = InitialWeights(encoder, self.trials)
+        names = [name for name, _ in template.named_parameters()]
+        self.shared = shared_parameters(self.initial_weights, self.trials, names)
+        self.model = StackedModel(
+            template, len(self.trials), rows={embedding_name: rows}, shared=self.shared
+        ).to(device)
         self.packed = False  # whether steps have a fixed number of tokens per trial
         if settings.packed and (on_cuda or (not compiled and dtype == torch.float32)):
             self.packed = pack_layers(self.model) and on_cuda  # on the CPU, by the mask of each batch
-        if self.trials[0].training.dropout is not None:
-            for module in self.model.modules():
-                if isinstance(module, StackedDropout):
-                    module.p = self.trials[0].training.dropout
+        self._set_dropout()
         embedding = self.model.module.get_submodule(embedding_name)
-        assert isinstance(embedding, StackedEmbedding)
-        self.word_embeddings = embedding
+        # None: frozen and shared by all trials
+        self.word_embeddings = embedding if isinstance(embedding, StackedEmbedding) else None
 
         self.train_loader = TrainDataLoader(self.trials, data, device, template.takes_token_types)
-        self.initial_weights = InitialWeights(encoder, self.trials)
         self.parameters = self._stack_parameters()
         schedule = Schedule(self.trials[0].training, self.train_loader.steps)
         training = self.trials[0].training
@@ -91,6 +94,9 @@ class StackTrainer:
         else:
             self.optimizer = FusedAdamW(self.parameters, training, schedule)
         self._initialize(embedding_name, rows)
+        self.prefix_cache = None
+        if settings.cache_prefix and (prefix := self._constant_prefix()):
+            self.prefix_cache = PrefixCache.build(self.model, self.train_loader, prefix)
 
         self.step_on_device = torch.zeros((), dtype=torch.int32, device=device)
         self.loss_sum = torch.zeros(len(self.trials), device=device)  # (T,) since the start of the epoch
@@ -107,28 +113,58 @@ class StackTrainer:
         }
         self.model.train()
 
+    def _set_dropout(self) -> None:
+        """Set the dropout probability of the trials, and 0 in frozen layers if `frozen_dropout` is off."""
+        training, initial = self.trials[0].training, self.initial_weights
+        frozen = set() if training.frozen_dropout else frozen_layers(initial, self.trials)
+        for name, module in self.model.module.named_modules():
+            if not isinstance(module, StackedDropout):
+                continue
+            if training.dropout is not None:
+                module.p = training.dropout
+            if initial.layer_of(name) in frozen:
+                module.p = 0.0
+
+    def _constant_prefix(self) -> int:
+        """Number of lowest layers whose output is the same in all trials and at every step.
+
+        They and the embeddings are frozen, without dropout, and start from the same weights in all trials.
+        """
+        initial, depth = self.initial_weights, self.initial_weights.depth_of(self.trials[0])
+        changing: set[int | None] = {0} if self.model.context.batch_dim else set()  # XLNet is not cached
+        for name, _ in self.model.module.named_parameters():
+            inner, layer = name.removeprefix("encoder."), initial.layer_of(name)
+            shared_by_layers = initial.anatomy.is_shared(inner)
+            if layer is None and not shared_by_layers:
+                continue
+            trained = any(lr_factor(initial, trial, name) > 0 for trial in self.trials)
+            if trained or initial.common_source(name) is None:
+                changing.add(0 if shared_by_layers else layer)
+        for name, module in self.model.module.named_modules():
+            if isinstance(module, StackedDropout) and module.p > 0:
+                changing.add(initial.layer_of(name))
+        lowest = min((n for n in changing if n is not None), default=depth + 1)
+        return max(0, lowest - 1)
+
     def _stack_parameters(self) -> list[StackParameter]:
-        """All parameters of the stacked model with each trial's learning rate and weight decay."""
+        """All parameters with a trial axis, with each trial's learning rate and weight decay."""
         parameters = []
-        # (T,) learning rates by layer: one tensor per layer, so that the optimizer scales it once per step
-        rates: dict[int | None, Tensor] = {}
+        # (T,) learning rates: one tensor for equal ones, so that the optimizer scales it once per step
+        rates: dict[tuple[float, ...], Tensor] = {}
         for name, param in self.model.module.named_parameters():
             if not param.requires_grad:
                 continue
-            layer = self.initial_weights.layer_of(name)
-            if layer not in rates:
-                factors = [
-                    1.0 if layer is None else dict(t.training.lr_factors).get(layer, 1.0) for t in self.trials
-                ]
-                peak = [t.training.lr * f for t, f in zip(self.trials, factors, strict=True)]
-                rates[layer] = torch.tensor(peak, device=self.device)
+            factors = [lr_factor(self.initial_weights, trial, name) for trial in self.trials]
+            peak = tuple(t.training.lr * f for t, f in zip(self.trials, factors, strict=True))
+            if peak not in rates:
+                rates[peak] = torch.tensor(peak, device=self.device)
             decays = [
                 0.0 if self.initial_weights.is_norm_or_bias(name) else t.training.weight_decay
                 for t in self.trials
             ]
-            if not (rates[layer] > 0).any():
+            if not any(peak):
                 param.requires_grad_(False)  # frozen in every trial; it is still initialized
-            parameters.append(StackParameter(name, param, rates[layer], torch.tensor(decays).to(self.device)))
+            parameters.append(StackParameter(name, param, rates[peak], torch.tensor(decays).to(self.device)))
         return parameters
 
     def _initialize(self, embedding_name: str, rows: list[Tensor]) -> None:
@@ -143,6 +179,12 @@ class StackTrainer:
             else:
                 values = initial.values(p.name, p.param.shape[1:], self.device)
             self.optimizer.set_values(i, values)
+        with torch.no_grad():
+            for name, param in self.model.module.named_parameters():
+                if name in self.shared and not self.model.has_trial_axis(name):
+                    source = initial.common_source(name)
+                    assert source is not None
+                    param.copy_(source)
 
     def train_step(self, size: int) -> None:
         """One training step of every trial on batch number `step_on_device`.
@@ -155,6 +197,8 @@ class StackTrainer:
         self.model.context.packed_tokens = size if self.packed else None
         batch = self.train_loader.batch(self.step_on_device, length)
         self.model.set_dropout_keys(self.trial_keys, self.step_on_device, batch_size)
+        if self.prefix_cache is not None:
+            self.model.context.prefix = self.prefix_cache.states(batch.rows, length)
         logits = self.model(**batch.inputs).float().view(trials, batch_size, -1)
         weighted = self.example_losses(logits, batch.labels) * batch.weights
         losses = weighted.sum(1) / batch.weights.sum(1)  # (T,)
@@ -175,7 +219,7 @@ class StackTrainer:
     @torch.no_grad()
     def _decay_shared_rows(self) -> None:
         """Apply weight decay to the rows of the word embeddings that no trial trains, too."""
-        if all(t.training.weight_decay == 0 for t in self.trials):
+        if self.word_embeddings is None or all(t.training.weight_decay == 0 for t in self.trials):
             return
         assert self.word_embeddings.decay is not None
         table = next(p for p in self.parameters if p.param is self.word_embeddings.weight)
@@ -212,7 +256,7 @@ class StackTrainer:
         trials, parts = len(self.trials), []
         for chunk in chunks:
             inputs = {k: v.repeat(trials, 1) for k, v in chunk.inputs.items()}
-            self.model.context.row_keys = None
+            self.model.context.row_keys = self.model.context.prefix = None
             self.model.context.packed_tokens = round_up(chunk.tokens) if self.packed else None
             parts.append(self.model(**inputs).float().view(trials, len(chunk.inputs["input_ids"]), -1))
         return torch.cat(parts, 1).cpu().numpy()
@@ -220,7 +264,7 @@ class StackTrainer:
     def state(self) -> dict[str, Tensor]:
         """Everything that changes during training: weights, moments, step number, losses. By name, as checkpointed."""
         state = self.optimizer.state() | {"run/step": self.step_on_device, "run/loss_sum": self.loss_sum}
-        if self.word_embeddings.decay is not None:
+        if self.word_embeddings is not None and self.word_embeddings.decay is not None:
             state["run/decay"] = self.word_embeddings.decay
         return state
 
@@ -230,7 +274,7 @@ class StackTrainer:
         self.optimizer.load_state(state, done)
         self.step_on_device.copy_(state["run/step"])
         self.loss_sum.copy_(state["run/loss_sum"])
-        if self.word_embeddings.decay is not None:
+        if self.word_embeddings is not None and self.word_embeddings.decay is not None:
             self.word_embeddings.decay.copy_(state["run/decay"])
         return done
 

@@ -27,6 +27,7 @@ class StackContext:
         packing: The `TokenPacking` or `RaggedPacking` (varlen.py) while activations are packed, else None.
         next_packing: The packing to use from the first layer of the current forward pass on.
         packed_tokens: Tokens of a trial (M) in the next `TokenPacking`; None: the batch is not packed in this way.
+        prefix: (T*B, L, H) output of the lowest layers for this batch, which are then skipped; None: compute them.
     """
 
     def __init__(self, trials: int, batch_dim: int = 0):
@@ -36,6 +37,7 @@ class StackContext:
         self.packing: Any = None
         self.next_packing: Any = None
         self.packed_tokens: int | None = None
+        self.prefix: Tensor | None = None
 
     @property
     def ragged(self) -> bool:
@@ -74,14 +76,27 @@ class StackContext:
             return x.reshape(self.trials, -1, x.shape[-1])
         return x.reshape(x.shape[0], self.trials, -1, x.shape[-1])
 
+    def add_per_trial(self, y: Tensor, values: Tensor) -> Tensor:
+        """Add a vector per trial (T, C) to activations `y` of any layout, with C channels."""
+        if self.ragged:  # (1, N, C)
+            tokens = torch.tensor(self.packing.trial_tokens, device=y.device)
+            return y + values.repeat_interleave(tokens, 0)
+        return (self.split_rows(y) + self.per_row(values, y)).reshape(y.shape)
+
 
 class StackedModule(nn.Module):
-    """Base class: has the parameters of the module `plain` under the same names, repeated along a new trial axis."""
+    """Base class: has the parameters of the module `plain` under the same names, repeated along a new trial axis.
 
-    def __init__(self, plain: nn.Module, context: StackContext):
+    Parameters named in `shared` are frozen and the same in all trials: they have no trial axis.
+    """
+
+    def __init__(self, plain: nn.Module, context: StackContext, shared: frozenset[str] = frozenset()):
         super().__init__()
-        self.context = context
+        self.context, self.shared_names = context, shared
         for name, p in plain.named_parameters(recurse=False):
+            if name in shared:
+                self.register_parameter(name, nn.Parameter(p.detach(), requires_grad=False))
+                continue
             stacked = p.detach().unsqueeze(0).repeat(context.trials, *([1] * p.dim()))
             self.register_parameter(name, nn.Parameter(stacked))
 
@@ -112,16 +127,19 @@ class _BatchedLinear(torch.autograd.Function):
 
 
 class StackedLinear(StackedModule):
-    """Linear with weight (T, out, in) and bias (T, out) or None."""
+    """Linear with weight (T, out, in), or (out, in) if it is shared, and bias (T, out) or None."""
 
-    def __init__(self, plain: nn.Linear, context: StackContext):
-        super().__init__(plain, context)
+    def __init__(self, plain: nn.Linear, context: StackContext, shared: frozenset[str] = frozenset()):
+        super().__init__(plain, context, shared & {"weight"})
         if plain.bias is None:
             self.register_parameter("bias", None)
         self.in_features, self.out_features = plain.in_features, plain.out_features
 
     def forward(self, x: Tensor) -> Tensor:
         """(T*B, ..., in) -> (T*B, ..., out), or (T, M, in) or (1, N, in) with the same leading axes if packed."""
+        if "weight" in self.shared_names:
+            y = F.linear(x, self.weight)
+            return y if self.bias is None else self.context.add_per_trial(y, self.bias)
         if self.context.ragged:  # (1, N, in)
             return _PackedLinear.apply(x[0], self.weight, self.bias, self.context.packing.trial_tokens)[None]
         y = _BatchedLinear.apply(self.context.fold(x), self.weight, self.bias)  # (T, n, out)
@@ -176,7 +194,7 @@ class StackedEmbedding(StackedModule):
             local = shared = decay = None
         else:
             nn.Module.__init__(self)
-            self.context = context
+            self.context, self.shared_names = context, frozenset()
             shared, device = plain.weight.detach(), plain.weight.device
             local = torch.full((len(rows), len(shared)), -1, dtype=torch.int32, device=device)
             kept = shared.new_zeros(len(rows), max(len(r) for r in rows), shared.shape[1])

@@ -8,7 +8,7 @@ stacked_modules.py); everything else is Hugging Face's code. Parameters keep the
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,9 +54,17 @@ class StackedModel(nn.Module):
         template: A plain model with the architecture of all trials, which is copied.
         trials: Number of trials (T).
         rows: Maps the names of embedding modules to the rows that each trial trains, see `StackedEmbedding`.
+        shared: Names of parameters that are frozen and the same in all trials. A module that has no others stays as it
+            is; biases and layer norms of which a part is trained have a trial axis nevertheless.
     """
 
-    def __init__(self, template: nn.Module, trials: int, rows: Mapping[str, list[Tensor]] | None = None):
+    def __init__(
+        self,
+        template: nn.Module,
+        trials: int,
+        rows: Mapping[str, list[Tensor]] | None = None,
+        shared: Collection[str] = (),
+    ):
         super().__init__()
         if trials < 1:
             raise WhichlayersError(f"a stack needs at least one trial, got {trials}")
@@ -67,13 +75,11 @@ class StackedModel(nn.Module):
             )
         model_type = encoders[0].config.model_type
         self.context = StackContext(trials, batch_dim=int(model_type in SEQUENCE_FIRST_FAMILIES))
-        # copy everything except the embedding tables that trials share: they are large and not modified
-        shared = {
-            id(template.get_submodule(name).weight): template.get_submodule(name).weight
-            for name in rows or {}
-        }
-        self.module = copy.deepcopy(template, memo=dict(shared))
-        self._replace_modules(rows or {})
+        # copy everything except what trials share: it is large and not modified
+        parameters = dict(template.named_parameters())
+        kept = [template.get_submodule(name).weight for name in rows or {}] + [parameters[n] for n in shared]
+        self.module = copy.deepcopy(template, memo={id(p): p for p in kept})
+        self._replace_modules(rows or {}, frozenset(shared))
         for config in (_config_of(m) for m in self.module.modules()):
             if getattr(config, "_attn_implementation", None) is not None:
                 config._attn_implementation = ATTENTION
@@ -85,13 +91,19 @@ class StackedModel(nn.Module):
                 " whichlayers/engine/family_patches.py."
             )
 
-    def _replace_modules(self, rows: Mapping[str, list[Tensor]]) -> None:
+    def _replace_modules(self, rows: Mapping[str, list[Tensor]], shared: frozenset[str]) -> None:
         """Replace Linear, LayerNorm, Embedding and Dropout modules by their stacked versions, in place."""
         counter, context = DropoutCounter(), self.context
         for name, module in list(self.module.named_modules()):
             new: nn.Module | None = None
+            own = {p for p, _ in module.named_parameters(recurse=False)}
+            common = frozenset(p for p in own if f"{name}.{p}" in shared)
+            if own and own == common:
+                for attribute in own:
+                    getattr(module, attribute).requires_grad_(False)
+                continue
             if isinstance(module, nn.Linear):
-                new = StackedLinear(module, context)
+                new = StackedLinear(module, context, common)
             elif isinstance(module, nn.LayerNorm):
                 new = StackedLayerNorm(module, context)
             elif isinstance(module, nn.Embedding):
@@ -159,7 +171,13 @@ class StackedModel(nn.Module):
         if isinstance(owner, StackedEmbedding):
             return owner.full_weight(trial)
         p = getattr(owner, attribute).detach()
-        return p[trial] if getattr(owner, "context", None) is self.context else p
+        return p[trial] if self.has_trial_axis(name) else p
+
+    def has_trial_axis(self, name: str) -> bool:
+        """Whether a parameter of the wrapped model has a value for each trial, rather than one for all of them."""
+        owner_name, _, attribute = name.rpartition(".")
+        owner: Any = self.module.get_submodule(owner_name)
+        return getattr(owner, "context", None) is self.context and attribute not in owner.shared_names
 
 
 def stack_models(models: Sequence[nn.Module]) -> StackedModel:

@@ -25,13 +25,23 @@ EPSILON, TINY = 1e-13, 1e-300  # squared lengths below these count as zero: rela
 def weight_changes(trainer: StackTrainer) -> list[list[WeightChange]]:
     """For every trial, the change of every matrix in a layer; XLNet's (H, heads, d) counts as (H, heads * d)."""
     changes: list[list[WeightChange]] = [[] for _ in trainer.trials]
-    for i, p in enumerate(trainer.parameters):
-        layer = trainer.initial_weights.layer_of(p.name)
-        if not layer or p.param.dim() < 3 or trainer.initial_weights.is_norm_or_bias(p.name):
+    initial = trainer.initial_weights
+    indices = {p.name: i for i, p in enumerate(trainer.parameters)}
+    for name, param in trainer.model.module.named_parameters():
+        layer, stacked = initial.layer_of(name), trainer.model.has_trial_axis(name)
+        if not layer or param.dim() < 2 + stacked or initial.is_norm_or_bias(name):
             continue
-        start = trainer.initial_weights.values(p.name, p.param.shape[1:], trainer.device)
+        if not stacked:  # frozen
+            start = initial.common_source(name)
+            assert start is not None
+            norms = [torch.linalg.vector_norm(start), spectral_norm(start.flatten(1)[None])[0]]
+            values = [0.0, 0.0, *(float(norm) for norm in norms)]
+            for found in changes:
+                found.append(WeightChange(name.removeprefix("encoder."), layer, *values))
+            continue
+        start = initial.values(name, param.shape[1:], trainer.device)
         start = start.flatten(2)  # (T, rows, columns)
-        change = trainer.optimizer.values(i).flatten(2) - start
+        change = trainer.optimizer.values(indices[name]).flatten(2) - start
         norms = [
             torch.linalg.vector_norm(change, dim=(1, 2)),
             spectral_norm(change),
@@ -40,7 +50,7 @@ def weight_changes(trainer: StackTrainer) -> list[list[WeightChange]]:
         ]
         by_trial = torch.stack(norms, 1).tolist()  # (T, 4)
         for t, values in enumerate(by_trial):
-            changes[t].append(WeightChange(p.name.removeprefix("encoder."), layer, *values))
+            changes[t].append(WeightChange(name.removeprefix("encoder."), layer, *values))
     return changes
 
 

@@ -27,6 +27,7 @@ class Family:
     layers: str  # path of the ModuleList that holds the layers
     embeddings: tuple[str, ...]  # modules and parameters that count as layer 0
     pooler: str | None = None  # path of the pooler; None if the family has none
+    shared: tuple[str, ...] = ()  # modules that all layers use: relative positions
     # position of the [CLS] token among the tokens of a sequence
     cls_position: Literal["first", "last"] = "first"
     dropout: str = "hidden_dropout_prob"  # config key of the dropout on hidden states
@@ -40,10 +41,20 @@ FAMILIES: dict[str, Family] = {
     "electra": Family("encoder.layer", ("embeddings", "embeddings_project")),
     "distilbert": Family("transformer.layer", ("embeddings",), dropout="dropout"),
     # encoder.relative_attention_bias is shared by all layers
-    "mpnet": Family("encoder.layer", ("embeddings",), pooler="pooler", positions_after_padding=True),
+    "mpnet": Family(
+        "encoder.layer",
+        ("embeddings",),
+        pooler="pooler",
+        shared=("encoder.relative_attention_bias",),
+        positions_after_padding=True,
+    ),
     "xlnet": Family("layer", ("word_embedding", "mask_emb"), cls_position="last", dropout="dropout"),
     # encoder.rel_embeddings and its norm are shared by all layers; encoder.conv follows whichever layer is first
-    "deberta-v2": Family("encoder.layer", ("embeddings",)),
+    "deberta-v2": Family(
+        "encoder.layer",
+        ("embeddings",),
+        shared=("encoder.rel_embeddings", "encoder.LayerNorm", "encoder.conv"),
+    ),
     "modernbert": Family(
         "layers",
         ("embeddings",),
@@ -146,6 +157,14 @@ class Anatomy:
         if _under(name, self.family.layers):
             return int(name[len(self.family.layers) + 1 :].partition(".")[0]) + 1
         return 0 if _under(name, *self.family.embeddings) else None
+
+    def is_pooler(self, name: str) -> bool:
+        """Whether a parameter belongs to the pooler."""
+        return self.family.pooler is not None and _under(name, self.family.pooler)
+
+    def is_shared(self, name: str) -> bool:
+        """Whether all layers use a parameter that belongs to none of them."""
+        return _under(name, *self.family.shared)
 
 
 def _under(name: str, *paths: str) -> bool:

@@ -77,7 +77,7 @@ def initial_values(
 
 
 def apply_surgery(model: Model, surgery: Surgery, seed: int) -> Model:
-    """A copy of the model with the surgery of a trial; everything else (embeddings, pooler) is unchanged.
+    """A copy of the model with the surgery of a trial; everything else, such as the embeddings, is unchanged.
 
     Layers are reordered or dropped first, then re-initialized, numbered as in the new order.
     """
@@ -126,19 +126,25 @@ def _reinitialize_in_place(model: PreTrainedModel, surgery: Surgery, seed: int) 
     anatomy = Anatomy(model)
     check_layers(surgery.reinit, anatomy.depth)
     layer_norms = anatomy.layer_norm_names()
-    for number in sorted(set(surgery.reinit)):
-        for name, parameter in anatomy.layer_parameters(number).items():
-            values = initial_values(
-                name,
-                parameter,
-                name in layer_norms,
-                is_bias(name),
-                surgery.recipe,
-                seed,
-                surgery.keep_layer_norm,
-            )
-            if values is not None:
-                parameter.copy_(values)
+    chosen = {
+        name: parameter
+        for number in sorted(set(surgery.reinit))
+        for name, parameter in anatomy.layer_parameters(number).items()
+    }
+    if surgery.reinit_pooler:
+        chosen |= {name: p for name, p in model.named_parameters() if anatomy.is_pooler(name)}
+    for name, parameter in chosen.items():
+        values = initial_values(
+            name,
+            parameter,
+            name in layer_norms,
+            is_bias(name),
+            surgery.recipe,
+            seed,
+            surgery.keep_layer_norm,
+        )
+        if values is not None:
+            parameter.copy_(values)
 
 
 def _reorder_in_place(model: PreTrainedModel, order: Sequence[int]) -> None:

@@ -110,6 +110,7 @@ class TrialHandler(ABC):
             trial.task_fingerprint,
             None if order is None else len(order),
             (training.batch_size, training.max_length, training.dropout),
+            trial.trained_part,
         )
 
     def time_key(self, trials: Sequence[Trial]) -> Hashable:

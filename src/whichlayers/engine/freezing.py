@@ -1,0 +1,62 @@
+"""Which parameters a trial trains, and which frozen parameters all trials of a stack share.
+
+A parameter that is frozen in every trial and has the same value in all of them is kept once, without a trial axis: its
+module stays the plain Hugging Face one, which computes one matrix product over the rows of all trials. It has no
+gradient and no optimizer state, and no backward pass runs below the lowest trained layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from whichlayers.engine.init_weights import InitialWeights
+from whichlayers.models.families import is_bias
+from whichlayers.trial import Trial
+
+
+def lr_factor(initial: InitialWeights, trial: Trial, name: str) -> float:
+    """The learning rate of a classifier's parameter in a trial, as a multiple of lr; 0: frozen.
+
+    The head, including the pooler, is always trained. Parameters that all layers use, such as relative positions,
+    have the factor of the embeddings. Those above the layers, such as a final norm, are frozen with the last layer.
+    """
+    inner = name.removeprefix("encoder.")
+    if not name.startswith("encoder.") or initial.anatomy.is_pooler(inner):
+        return 1.0
+    if trial.training.parameters == "biases" and not is_bias(inner):
+        return 0.0
+    if trial.training.parameters == "norms" and inner not in initial.layer_norms:
+        return 0.0
+    factors = dict(trial.training.lr_factors)
+    layer = initial.anatomy.layer_of(inner)
+    if layer is not None:
+        return factors.get(layer, 1.0)
+    if initial.anatomy.is_shared(inner):
+        return factors.get(0, 1.0)
+    return 0.0 if factors.get(initial.depth_of(trial), 1.0) == 0 else 1.0
+
+
+def shared_parameters(initial: InitialWeights, trials: Sequence[Trial], names: Iterable[str]) -> set[str]:
+    """The parameters that no trial trains and that have the same value in all trials."""
+    return {
+        name
+        for name in names
+        if name.startswith("encoder.")
+        # relative positions are looked up by patched code, which needs a trial axis; they are small
+        and not initial.anatomy.is_shared(name.removeprefix("encoder."))
+        and all(lr_factor(initial, trial, name) == 0 for trial in trials)
+        and initial.common_source(name) is not None
+    }
+
+
+def frozen_layers(initial: InitialWeights, trials: Sequence[Trial]) -> set[int]:
+    """The layers without a parameter that any trial trains; 0 is the embeddings."""
+    trained, layers = set[int](), set[int]()
+    for inner in initial.pretrained:
+        layer = initial.anatomy.layer_of(inner)
+        if layer is None or layer > initial.depth_of(trials[0]):
+            continue
+        layers.add(layer)
+        if layer not in trained and any(lr_factor(initial, t, f"encoder.{inner}") > 0 for t in trials):
+            trained.add(layer)
+    return layers - trained
