@@ -56,8 +56,12 @@ def test_the_kind_of_a_trial():
                 "max_length": 64,
                 "dropout": 0.0,
                 "evaluate": "end",
+                "parameters": "biases",
+                "bias_correction": False,
             }.items()
         ),
+        changed(training=Training(lr_factors=((1, 0.0),), frozen_dropout=False)),
+        changed(surgery=Surgery(reinit_pooler=True)),
     ],
 )
 def test_what_determines_the_result_changes_the_id(other):
@@ -83,6 +87,9 @@ def test_every_setting_of_a_training_is_in_the_test_above():
         "max_length",
         "dropout",
         "evaluate",
+        "parameters",
+        "frozen_dropout",
+        "bias_correction",
     }
 
 
