@@ -96,6 +96,12 @@ def test_sections_may_be_names_tables_or_specs():
         ("drop = [[2, 4], [1]]", "drop = [[2, 4], []]", 22, "experiments[1].drop"),
         ("drop = [[2, 4], [1]]", "", 20, "requires at least one of top, bottom and drop"),
         ("drop = [[2, 4], [1]]", 'recipe = "bert_init"', 22, "not a key of this kind of experiment"),
+        (
+            "drop = [[2, 4], [1]]",
+            "permutations = 5",
+            22,
+            "not a key of this kind of experiment (it belongs to permutation); allowed:",
+        ),
         ('"as_released"]', '"as_releasd"]', 4, 'recipe[1] = "as_releasd"'),
         ('"as_released"]', '"as_releasd"]', 4, "did you mean `as_released`?"),
         ("lr = 5e-5", "lr = 0", 25, "training.lr = 0: must be greater than 0"),

@@ -10,6 +10,8 @@ import typer
 from whichlayers.cli.format import console, print_line, stderr_console
 from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.cli.progress import ProgressDisplay
+from whichlayers.engine.results import CHECKPOINT_MINUTES
+from whichlayers.runs.scheduler import RETRIES
 from whichlayers.text import counted, format_duration
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def run(
         typer.Option(
             "--checkpoint-minutes", help="Minutes between checkpoints of running stacks; 0: no checkpoints."
         ),
-    ] = 5.0,
+    ] = CHECKPOINT_MINUTES,
     checkpoints: Annotated[
         Path | None,
         typer.Option("--checkpoints", help="Folder for checkpoints. Default: in the study folder."),
@@ -40,7 +42,7 @@ def run(
         typer.Option(
             "--retries", help="How often a stack is retried after its worker died, before it is split."
         ),
-    ] = 2,
+    ] = RETRIES,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Retry trials that failed in an earlier run.")
     ] = False,

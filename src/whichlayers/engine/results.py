@@ -13,6 +13,9 @@ from whichlayers.trial import Trial
 if TYPE_CHECKING:
     from torch import Tensor
 
+CHECKPOINT_FORMAT = "2"
+CHECKPOINT_MINUTES = 5.0  # default time between two checkpoints of a stack
+
 
 @dataclass(frozen=True)
 class EpochRecord:
@@ -60,15 +63,12 @@ class EngineSettings:
     slots: int | None = None  # pad the stack to this number of trials, to reuse code compiled for that shape
     similar_stacks: int = 1  # number of stacks of the same shape, which share the compiled code
     checkpoint_folder: Path | None = None  # folder for checkpoints; None: write none
-    checkpoint_seconds: float = 300.0
+    checkpoint_seconds: float = 60 * CHECKPOINT_MINUTES
     keep_checkpoint: bool = False  # keep it when the stack is finished; the caller deletes it
 
     def pad_trials(self, trials: Sequence[Trial]) -> list[Trial]:
         """The trials, followed by copies of the last one for the unused slots."""
         return [*trials, *[trials[-1]] * max(0, (self.slots or 0) - len(trials))]
-
-
-CHECKPOINT_FORMAT = "2"
 
 
 def checkpoint_file(settings: EngineSettings, trials: Sequence[Trial]) -> Path | None:

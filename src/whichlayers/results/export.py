@@ -80,7 +80,8 @@ def _read(folder: StudyFolder, epochs_query: str) -> tuple[pd.DataFrame, pd.Data
     with read_snapshot(folder.database) as db:
         points, epochs = read_points(db), read_in_chunks(epochs_query, db)
     done = points[points["status"] == "done"].rename(columns={"layer_order": "order"})
-    columns = COLUMNS[:-1] if done["finetuned_on"].isna().all() else COLUMNS
+    finetuned = done["finetuned_on"].notna().any()
+    columns = [column for column in COLUMNS if finetuned or column != "finetuned_on"]
     if done[SEED_COLUMNS].ne(done["seed"], axis=0).any(axis=None):  # components have seeds of their own
         columns = [*columns, *SEED_COLUMNS]
     return done[columns].reset_index(drop=True), epochs

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from whichlayers.engine.cost import out_of_memory_error
+from whichlayers.engine.results import CHECKPOINT_MINUTES
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
 from whichlayers.runs.assets import AssetIndex
@@ -67,7 +68,7 @@ class Resources:
         handlers: Handlers,
         asset_index: AssetIndex | None,
         checkpoints: Path | None = None,
-        checkpoint_seconds: float = 300.0,
+        checkpoint_seconds: float = 60 * CHECKPOINT_MINUTES,
         finetuned_models: Path | None = None,
     ) -> list[WorkerConfig]:
         """One configuration for each worker; a single one if there are no worker processes."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.engine.cost import TrialWork
+from whichlayers.engine.results import CHECKPOINT_MINUTES
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
@@ -47,7 +48,6 @@ from whichlayers.trial import Point, Trial
 if TYPE_CHECKING:
     from whichlayers.study.study_file import Study
 
-CHECKPOINT_MINUTES = 5.0
 OUTPUT_FILES = {  # by the command that writes them
     "report": ("report.html", "summary.csv", "claims.csv", "figures"),
     "export": ("results.csv", "results.parquet", "epochs.csv", "epochs.parquet"),

@@ -43,8 +43,8 @@ from whichlayers.config.sections import (
 )
 from whichlayers.experiments import KINDS, AnyExperiment
 from whichlayers.experiments.base import Flags, Recipes
-from whichlayers.experiments.incremental import Incremental
 from whichlayers.experiments.word_base import WordExperiment
+from whichlayers.text import join_list
 from whichlayers.trial import COMPONENTS, Component, Head
 
 TABLES = ("models", "tasks", "corpora", "experiments")
@@ -367,8 +367,10 @@ def _unknown_key(path: toml.KeyPath, settings: dict[str, Any]) -> str:
         section = KINDS[as_tuple(settings[table])[path[1]]["kind"]]  # type: ignore[index]
     allowed = section.key_order()
     suggestion = close_match(key, allowed)
-    if table == "experiments" and key in Incremental.model_fields:  # a key of another kind
-        return f"not a key of this kind of experiment; allowed: {', '.join(allowed)}"
+    others = [kind for kind, experiment in KINDS.items() if key in experiment.model_fields]
+    if table == "experiments" and others:
+        where = f"it belongs to {join_list(others, 'or')}" if len(others) <= 3 else "other kinds have it"
+        return f"not a key of this kind of experiment ({where}); allowed: {', '.join(allowed)}"
     if not suggestion and key in Study.model_fields:
         return f"unknown key; `{key}` belongs at the top of the file, before the first [table]"
     if not suggestion and key in TrainingSpec.model_fields:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from whichlayers.engine.cost import MemoryCost, StackTiming, is_out_of_memory, release_memory
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.results import CHECKPOINT_MINUTES, EngineSettings
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs.assets import AssetIndex, Assets
 from whichlayers.runs.events import Emit, Reporter, StackDone, StackFailed, WorkerEvent, error_text
@@ -39,7 +39,7 @@ class WorkerConfig:
     threads: int
     asset_index: AssetIndex | None = None
     checkpoints: Path | None = None  # folder for checkpoints of running stacks; None: no checkpoints
-    checkpoint_seconds: float = 300.0
+    checkpoint_seconds: float = 60 * CHECKPOINT_MINUTES
     finetuned_models: Path | None = None  # folder for models that word probes need; None: kept in memory
 
 
