@@ -333,7 +333,8 @@ def get_word_probe(trial: Trial) -> WordProbe:
 
 
 # Conditions of points that several packages refer to
-ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"  # the baselines
+ALL_PRETRAINED, NONE_PRETRAINED = "all pretrained", "none pretrained"
+BASELINES = (ALL_PRETRAINED, NONE_PRETRAINED)
 PRETRAINED = "pretrained"  # word-level experiments: the model without finetuning
 
 

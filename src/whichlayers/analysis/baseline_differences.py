@@ -7,9 +7,7 @@ import pandas as pd
 from whichlayers.analysis.intervals import benjamini_yekutieli, paired_difference
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
-from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED
-
-BASELINES = (ALL_PRETRAINED, NONE_PRETRAINED)
+from whichlayers.trial import ALL_PRETRAINED, BASELINES
 
 
 def differences_from_baseline(points: pd.DataFrame, baseline: str = ALL_PRETRAINED) -> pd.DataFrame:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.intervals import PairedDifference, holm, paired_difference
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.frame_utils import each_group, each_row
@@ -28,6 +27,7 @@ from whichlayers.results.frames import (
     setting_label,
     training_settings,
 )
+from whichlayers.trial import BASELINES
 
 CELL = ["experiment", "condition", "task", "train_size", "x"]
 SETTINGS = ("model", *REINIT_COLUMNS, "head")

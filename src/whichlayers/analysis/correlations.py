@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.interaction import greenhouse_geisser
 from whichlayers.analysis.intervals import LEVEL, ROUNDING
 from whichlayers.results.frame_utils import each_group
+from whichlayers.trial import BASELINES
 
 N_RESAMPLES = 9_999
 # with fewer resamples in a tail, a normal approximation replaces their empirical quantile

@@ -23,7 +23,8 @@ import numpy as np
 import pandas as pd
 from scipy import special, stats
 
-LEVEL = 0.95
+LEVEL = 0.95  # of confidence intervals
+SIGNIFICANT = 0.05  # a smaller p value is significant
 ROUNDING = 1e-12  # metrics are of order 1
 
 

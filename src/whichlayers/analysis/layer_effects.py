@@ -15,16 +15,12 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.baseline_differences import (
-    ALL_PRETRAINED,
-    BASELINES,
-    NONE_PRETRAINED,
-    differences_from_baseline,
-)
+from whichlayers.analysis.baseline_differences import differences_from_baseline
 from whichlayers.analysis.incremental_curves import incremental_steps
 from whichlayers.analysis.intervals import benjamini_yekutieli, paired_difference
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
+from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
 INCREMENTAL, SINGLE_LAYER = "incremental", "single_layer"
 BLOCK_REINITIALIZED, BLOCK_PRESERVED = "block reinitialized", "block preserved"

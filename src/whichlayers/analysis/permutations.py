@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import pandas as pd
 from scipy import stats
 
-from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES
 from whichlayers.analysis.intervals import LEVEL, Interval, p_below, t_interval
 from whichlayers.analysis.power import PowerFunction, t_test_power
+from whichlayers.trial import ALL_PRETRAINED, BASELINES
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES
 from whichlayers.analysis.intervals import paired_difference
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
+from whichlayers.trial import ALL_PRETRAINED, BASELINES
 
 POWER = 0.8
 MAX_TRIALS = 1000  # upper limit of the search

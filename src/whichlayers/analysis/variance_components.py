@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from whichlayers.analysis.intervals import LEVEL
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
 from whichlayers.trial import COMPONENTS
@@ -28,7 +29,6 @@ from whichlayers.trial import COMPONENTS
 RESIDUAL = "residual"
 MIN_TRIALS = 10  # of a point; with fewer, no component has more than one pair of trials per seed
 RESAMPLES = 2000  # of the parametric bootstrap
-LEVEL = 0.95
 POINT = [*CURVE, "condition", "x"]
 COLUMNS = [*POINT, "metric", "component", "variance", "low", "high", "share", "seeds", "trials"]
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 from whichlayers.analysis.intervals import Interval, summarize, t_interval
 from whichlayers.plots.facets import Mark, Panel
 from whichlayers.plots.style import (
@@ -23,6 +22,7 @@ from whichlayers.plots.style import (
     MAX_SINGLE_TRIALS,
     Theme,
 )
+from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
 # Lines of a panel are moved sideways so that their error bars do not overlap.
 DODGE_WIDTH = 0.3  # total width, as a fraction of one step of the x axis

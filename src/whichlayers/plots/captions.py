@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 from whichlayers.experiments import display_of
 from whichlayers.plots.artists import GUESS_LABEL
 from whichlayers.plots.curves import main_figure_rows
@@ -15,6 +14,7 @@ from whichlayers.plots.permutations import MIN_FOR_DENSITY
 from whichlayers.plots.style import MAX_SINGLE_TRIALS
 from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS, model_labels
 from whichlayers.results.frames import CURVE
+from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
 CLIPPED_NOTE = "Intervals that extend beyond the panel are clipped."
 

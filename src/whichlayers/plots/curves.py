@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.experiments import display_of
 from whichlayers.plots.artists import (
     DrawnValues,
@@ -32,6 +31,7 @@ from whichlayers.plots.facets import (
 from whichlayers.plots.published_overlay import add_published_legend, draw_published
 from whichlayers.plots.style import MARKERS, Theme
 from whichlayers.results.frame_utils import each_group
+from whichlayers.trial import BASELINES
 
 MAX_VARIANTS = 2  # variants in one figure
 SIZE_RATIO = 1.1  # training sizes of different tasks that count as about the same

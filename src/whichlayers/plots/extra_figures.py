@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.claims.singh2020 import movement, scaled_movement
 from whichlayers.analysis.intervals import summarize
 from whichlayers.experiments import display_of
@@ -56,6 +55,7 @@ from whichlayers.plots.style import LIGHT, MARKER_SIZE, MARKERS, MAX_SINGLE_TRIA
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE, setting_label, variant_labels
 from whichlayers.text import join_list
+from whichlayers.trial import BASELINES
 
 NORMS = ("frobenius", "spectral")
 SCALED = "spectral norm, min-max scaled"  # metric name in the published data

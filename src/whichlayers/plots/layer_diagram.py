@@ -18,6 +18,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from whichlayers.analysis.intervals import SIGNIFICANT
 from whichlayers.analysis.layer_effects import (
     BLOCK_PRESERVED,
     BLOCK_REINITIALIZED,
@@ -31,7 +32,6 @@ from whichlayers.plots.style import DARK, LIGHT, Theme
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.text import counted, format_half_width, format_range, format_score, join_list
 
-SIGNIFICANT = 0.05
 TITLES = {
     INCREMENTAL: "Effect of adding each pretrained layer to those below it",
     SINGLE_LAYER: "Loss from re-initializing a single layer",
@@ -146,7 +146,7 @@ class LayerDiagram:
         wide = any(box.first != box.last for column in self.columns for box in column.boxes)
         return (
             f"{TITLES[self.kind]}, in points ({metrics} × 100) ± half of the 95% interval: {DEFINITIONS[self.kind]}; "
-            f"{pairs}. Hatched: not significantly different from zero (adjusted p ≥ 0.05 within the column). "
+            f"{pairs}. Hatched: not significantly different from zero (adjusted p ≥ {SIGNIFICANT} within the column). "
             "Intervals are not adjusted for multiple comparisons, so that of a hatched layer may exclude zero. "
             "The score with no layer pretrained is below each column, the score with all layers pretrained above it."
             + (" A box that spans several layers is colored by its effect per layer." if wide else "")

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import stats
 
-from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.intervals import Interval, t_interval
 from whichlayers.experiments import display_of
 from whichlayers.plots.artists import (
@@ -33,6 +32,7 @@ from whichlayers.plots.facets import (
     set_y_limits,
 )
 from whichlayers.plots.style import CAP_SIZE, MARKER_SIZE, Theme
+from whichlayers.trial import BASELINES
 
 MIN_FOR_DENSITY = 5  # permutations needed to draw a density
 MEAN_STYLE: dict[str, Any] = {"marker": "D", "linestyle": "", "markersize": MARKER_SIZE}

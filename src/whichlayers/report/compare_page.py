@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from whichlayers.analysis.baseline_differences import BASELINES
 from whichlayers.analysis.compare_studies import Comparison
+from whichlayers.analysis.intervals import SIGNIFICANT
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
 from whichlayers.plots.artists import DrawnValues, draw_line, line_style
@@ -27,8 +27,8 @@ from whichlayers.report.page import ReportFigure, render
 from whichlayers.report.tables import TextTable
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.text import DIFFERENCE, counted, format_p, format_range, format_score
+from whichlayers.trial import BASELINES
 
-SIGNIFICANT = 0.05
 LABELS = ("experiment", "task", "examples", "curve", "points")
 NUMBERS = ("difference", "95% interval", "seeds", "p", "p (Holm)")
 TERMINAL_COLUMNS = ("task", "examples", "curve", "difference", "95% interval", "seeds", "p (Holm)")
@@ -87,7 +87,7 @@ def verdict(comparison: Comparison) -> str:
     up, down = int((clear["mean"] > 0).sum()), int((clear["mean"] < 0).sum())
     return (
         f"Of {counted(len(tested), 'tested curve')}, {comparison.b.name} is significantly higher in {up} and lower in "
-        f"{down} (Holm-adjusted p below 0.05), and {len(tested) - len(clear)} "
+        f"{down} (Holm-adjusted p below {SIGNIFICANT}), and {len(tested) - len(clear)} "
         f"{'does' if len(tested) - len(clear) == 1 else 'do'} not differ significantly."
     )
 

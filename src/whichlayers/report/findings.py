@@ -8,16 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.baseline_differences import (
-    ALL_PRETRAINED,
-    BASELINES,
-    NONE_PRETRAINED,
-    differences_from_baseline,
-)
+from whichlayers.analysis.baseline_differences import differences_from_baseline
 from whichlayers.analysis.claims import BELOW_MARGIN, FAILS, HOLDS, UNDECIDED, Claim
 from whichlayers.analysis.guessing import describe_exclusions, no_better_than_guessing
 from whichlayers.analysis.incremental_curves import Curve, curves, incremental_steps
-from whichlayers.analysis.intervals import PairedDifference, paired_difference, t_interval
+from whichlayers.analysis.intervals import SIGNIFICANT, PairedDifference, paired_difference, t_interval
 from whichlayers.analysis.permutations import permutation_effect
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.plots.display_names import effect_unit, metric_name, short_names, size_name
@@ -25,8 +20,8 @@ from whichlayers.plots.word_figures import PRETRAINED, model_labels
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
 from whichlayers.text import counted, format_percent, format_range, format_score, join_list
+from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
-SIGNIFICANT = 0.05
 MAX_ITEMS = 6  # with more tasks, models or variants, only the table lists them
 WITH_WORD_FINDINGS = ("word_probing", "neurons")
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES
 from whichlayers.analysis.correlations import task_correlations
 from whichlayers.analysis.incremental_curves import curves, incremental_steps
-from whichlayers.analysis.intervals import summarize, t_interval
+from whichlayers.analysis.intervals import SIGNIFICANT, summarize, t_interval
 from whichlayers.analysis.published import (
     FAMILIES,
     published_correlations,
@@ -22,7 +21,6 @@ from whichlayers.experiments import display_of
 from whichlayers.plots.display_names import short_names, size_name
 from whichlayers.plots.published_overlay import PUBLISHED_TABLES, comparable_pruning
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
-from whichlayers.report.findings import SIGNIFICANT
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
 from whichlayers.text import (
@@ -34,6 +32,7 @@ from whichlayers.text import (
     in_points,
     join_list,
 )
+from whichlayers.trial import ALL_PRETRAINED, BASELINES
 
 CELL = ["experiment", "condition", "model", "task", "train_size", "recipe", "x"]
 STATISTICS = ["mean", "low", "high", "sd", "n"]

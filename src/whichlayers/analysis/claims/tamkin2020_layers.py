@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from whichlayers.analysis.baseline_differences import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 from whichlayers.analysis.claims.base import (
     OF_GAIN,
     ONE_CURVE,
@@ -35,6 +34,7 @@ from whichlayers.analysis.intervals import EquivalenceResult, equivalence_test, 
 from whichlayers.analysis.permutations import permutation_difference
 from whichlayers.analysis.power import PowerFunction, interaction_power, joint_power, tost_power
 from whichlayers.results.frame_utils import each_group, each_row
+from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
 T3 = "Which block of layers matters differs from task to task"
 T4 = (
