@@ -6,6 +6,7 @@ the standard library, so that a study file is read without models, data or the e
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,22 +15,62 @@ CorpusFormat = Literal["conll", "conllu", "pmb"]
 
 
 @dataclass(frozen=True)
-class Metric:
+class Quantity:
+    """A number in results, and how it is shown.
+
+    Args:
+        display_name: Its name in figures, tables and text.
+        low, high: Its range.
+        decimals: Number of decimals. None: it is a fraction of 1, shown in points (× 100).
+    """
+
+    display_name: str
+    low: float = 0.0
+    high: float = 1.0
+    decimals: int | None = None
+
+
+@dataclass(frozen=True)
+class Metric(Quantity):
     """A metric of a task; higher is better. `data.metrics` computes it."""
 
-    kind: Kind
-    display_name: str
+    kind: Kind = "classification"
     binary_only: bool = False  # defined for two classes only
 
 
 METRICS: dict[str, Metric] = {  # the first one of a kind is the default
-    "accuracy": Metric("classification", "accuracy"),
-    "f1": Metric("classification", "F1", binary_only=True),
-    "macro_f1": Metric("classification", "macro F1"),
-    "mcc": Metric("classification", "Matthews correlation"),
-    "pearson": Metric("regression", "Pearson correlation"),
-    "spearman": Metric("regression", "Spearman correlation"),
+    "accuracy": Metric("accuracy"),
+    "f1": Metric("F1", binary_only=True),
+    "macro_f1": Metric("macro F1"),
+    "mcc": Metric("Matthews correlation", low=-1.0),
+    "pearson": Metric("Pearson correlation", low=-1.0, kind="regression"),
+    "spearman": Metric("Spearman correlation", low=-1.0, kind="regression"),
 }
+# what else is measured or computed
+QUANTITIES: dict[str, Quantity] = {
+    **METRICS,
+    "compression": Quantity("compression", high=math.inf, decimals=2),
+    "dev_loss": Quantity("evaluation loss", high=math.inf, decimals=3),
+    "distance": Quantity("weight change", high=math.inf, decimals=3),
+    "layers": Quantity("layers", high=math.inf, decimals=2),
+    "log ratio": Quantity("log ratio", low=-math.inf, high=math.inf, decimals=3),
+    "neurons": Quantity("fraction of all neurons"),
+    "r": Quantity("r", low=-1.0, decimals=3),
+    "rho": Quantity("rho", low=-1.0, decimals=3),
+    "spectral norm, min-max scaled": Quantity("weight change, scaled", decimals=3),
+    "spread": Quantity("fraction of the top neurons"),
+}
+DIFFERENCE = "difference in "  # prefix of the name of a difference
+
+
+def quantity(name: str) -> Quantity:
+    """A quantity by name; one that is not known is shown in points, by its name."""
+    whole = name.removeprefix(DIFFERENCE)
+    known = QUANTITIES.get(whole, Quantity(whole, low=-1.0))
+    if name == whole:
+        return known
+    width = known.high - known.low
+    return Quantity(DIFFERENCE + known.display_name, -width, width, known.decimals)
 
 
 def metrics_of(kind: Kind) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Text for people: numbers, counts, durations, sizes and lists in messages, tables, figures and reports.
 
 Scores are shown in points (100 times the metric) with one decimal, everywhere: "87.2" for an accuracy of 0.8716.
-Exported files (CSV, JSON) hold the metric itself, unrounded.
+Exported files (CSV, JSON) hold the metric itself.
 """
 
 from __future__ import annotations
@@ -9,24 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-# Quantities that are not shown in points, and their number of decimals.
-DECIMALS = {
-    "compression": 2,
-    "dev_loss": 3,
-    "distance": 3,
-    "layers": 2,
-    "log ratio": 3,
-    "r": 3,
-    "rho": 3,
-    "spectral norm, min-max scaled": 3,
-}
-DIFFERENCE = "difference in "  # prefix of the metric of a difference
+from whichlayers.catalog import quantity
+
 TIMES_100 = "× 100"
 
 
 def in_points(metric: str) -> bool:
     """Whether a metric (or other quantity) is a fraction of 1, which is shown × 100."""
-    return metric.removeprefix(DIFFERENCE) not in DECIMALS
+    return quantity(metric).decimals is None
 
 
 def format_score(value: float, metric: str = "", signed: bool = False) -> str:
@@ -37,9 +27,8 @@ def format_score(value: float, metric: str = "", signed: bool = False) -> str:
     """
     if math.isnan(value):
         return ""
-    scaled, decimals = (
-        (100 * value, 1) if in_points(metric) else (value, DECIMALS[metric.removeprefix(DIFFERENCE)])
-    )
+    decimals = quantity(metric).decimals
+    scaled, decimals = (100 * value, 1) if decimals is None else (value, decimals)
     text = f"{round(scaled, 9):{'+' if signed else ''}.{decimals}f}"
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−")
 

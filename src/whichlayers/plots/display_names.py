@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePath
 
-from whichlayers.catalog import METRICS
-from whichlayers.text import DIFFERENCE, TIMES_100, in_points
-
-MEASURES = {  # what is measured besides the metrics of tasks
-    "distance": "weight change",
-    "dev_loss": "evaluation loss",
-    "spectral norm, min-max scaled": "weight change, scaled",
-    "spread": "fraction of the top neurons",
-    "neurons": "fraction of all neurons",
-    "compression": "compression",
-}
+from whichlayers.catalog import quantity
+from whichlayers.text import TIMES_100, in_points
 
 
 def metric_name(metric: str) -> str:
     """Display name of a metric, e.g. "Matthews correlation" for "mcc"."""
-    whole = metric.removeprefix(DIFFERENCE)
-    name = METRICS[whole].display_name if whole in METRICS else MEASURES.get(whole, whole)
-    return metric.removesuffix(whole) + name
+    return quantity(metric).display_name
 
 
 def axis_name(metric: str) -> str:

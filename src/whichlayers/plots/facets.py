@@ -13,21 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, MaxNLocator, NullFormatter
 
+from whichlayers.catalog import quantity
 from whichlayers.plots.display_names import axis_name, short_names, size_name
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import in_points
 
-RANGES = {  # all other known metrics are in [-1, 1]
-    "accuracy": (0.0, 1.0),
-    "f1": (0.0, 1.0),
-    "macro_f1": (0.0, 1.0),
-    "distance": (0.0, math.inf),
-    "spectral norm, min-max scaled": (0.0, 1.0),
-    "dev_loss": (0.0, math.inf),
-    "spread": (0.0, 1.0),
-    "neurons": (0.0, 1.0),
-    "compression": (0.0, math.inf),
-}
 MAX_COLUMNS = 4
 
 
@@ -72,7 +62,7 @@ class PanelFigure(Figure):
 
 def metric_range(metric: str) -> tuple[float, float]:
     """Lowest and highest possible value of a metric."""
-    return RANGES.get(metric, (-1.0, 1.0))
+    return quantity(metric).low, quantity(metric).high
 
 
 def panel_columns(tasks: int) -> int:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from whichlayers.analysis.compare_studies import Comparison
 from whichlayers.analysis.intervals import SIGNIFICANT
+from whichlayers.catalog import DIFFERENCE
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
 from whichlayers.plots.artists import DrawnValues, draw_line, line_style
@@ -26,7 +27,7 @@ from whichlayers.plots.word_figures import LCA, MAX_CURVES_WITH_BARS, PRETRAINED
 from whichlayers.report.page import ReportFigure, render
 from whichlayers.report.tables import TextTable
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import DIFFERENCE, counted, format_p, format_range, format_score
+from whichlayers.text import counted, format_p, format_range, format_score
 from whichlayers.trial import BASELINES
 
 LABELS = ("experiment", "task", "examples", "curve", "points")
