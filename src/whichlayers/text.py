@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 
 from whichlayers.catalog import quantity
 
@@ -88,6 +89,28 @@ def format_bytes(number: float) -> str:
 def counted(number: int, noun: str) -> str:
     """A count with its noun in the singular or plural: "1 trial", "2,000 trials"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def count_range(numbers: Iterable[int]) -> str:
+    """The lowest and the highest of some counts: "3 to 5", or "3" if they are equal; "" without any."""
+    ordered = sorted(map(int, numbers))
+    if not ordered:
+        return ""
+    return str(ordered[0]) if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Map each name of a model or task to a short form without "package:", "builtin:" or folders, if that is unique."""
+    full = sorted(set(names))
+    short = {name: _shorten(name) for name in full}
+    short_forms = list(short.values())
+    return {name: text if short_forms.count(text) == 1 else name for name, text in short.items()}
+
+
+def _shorten(name: str) -> str:
+    for prefix in ("package:", "builtin:"):
+        name = name.removeprefix(prefix)
+    return PurePath(name).name if name.startswith(("/", ".", "~")) else name
 
 
 def join_list(items: Iterable[object], conjunction: str = "and") -> str:

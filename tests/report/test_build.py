@@ -290,8 +290,8 @@ def test_equal_values_everywhere_are_no_finding(tmp_path, value):
 def test_single_trials_give_no_findings(tmp_path):
     folder = write_results(tmp_path, incremental(trials=1) + localized(trials=1), lifelike(6))
     text = Page(write_report(folder).read_text(encoding="utf-8")).text
-    assert "in a single pair of trials, hence no interval" in text
-    assert "One trial per point, hence no intervals." in text
+    assert "in a single pair of trials, so there is no interval" in text
+    assert "One trial per point, so there are no intervals." in text
     assert "95% interval +" not in text
 
 

@@ -83,7 +83,7 @@ def test_differences_that_are_not_significant_are_reported_as_such(points):
 
 def test_single_trials_have_no_interval(points):
     [found] = findings(points[points["seed"] == 0], "neurons")
-    assert "a single trial, hence no interval" in found.sentences[0]
+    assert "a single trial, so there is no interval" in found.sentences[0]
     assert "95%" not in found.sentences[0]
 
 

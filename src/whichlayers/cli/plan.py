@@ -13,7 +13,7 @@ from rich.table import Table
 from whichlayers.cli.format import console, make_table, print_line, stderr_console
 from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.errors import WhichlayersError
-from whichlayers.text import counted, format_bytes, format_classes, format_duration, format_score
+from whichlayers.text import counted, format_bytes, format_classes, format_duration, format_score, short_names
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ def plan(
 
 def _plan_table(stacks: Sequence[Stack], trials: Sequence[Trial]) -> Table:
     """One row per model, task and training size, and one for the total."""
-    from whichlayers.plots.display_names import short_names
     from whichlayers.runs.plan import plan_rows
 
     numbers = ("examples", "trials", "steps", "stacks")

@@ -27,6 +27,8 @@ class Display:
         position: A value of x in a sentence, such as "layer 3".
         conditions: Display names of conditions that are not shown as they are stored.
         shared_y: Whether all panels have the same y range, starting at zero.
+        learning_curves: Whether scores by epoch are drawn for none, half and all of the layers pretrained; x is then
+            the number of pretrained layers kept.
         sets: What distinguishes the markers of a by_model figure.
     """
 
@@ -40,6 +42,7 @@ class Display:
     position: Callable[[float], str] = "x = {:g}".format
     conditions: Mapping[str, str] = field(default_factory=dict)
     shared_y: bool = False
+    learning_curves: bool = False
     sets: Literal["neurons", "ranking"] = "neurons"
 
     @property

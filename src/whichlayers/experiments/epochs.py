@@ -24,6 +24,7 @@ class Epochs(Incremental):
             description="The first k layers keep their pretrained weights, all layers above are re-initialized, and "
             "the whole model is finetuned for more epochs. The scores are those after the last epoch.",
             conditions={"": "after the last epoch"},
+            learning_curves=True,
         ),
     )
     evaluate_every_epoch = True

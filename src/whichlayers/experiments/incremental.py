@@ -24,6 +24,7 @@ class Incremental(ReinitExperiment):
             description="The first k layers keep their pretrained weights, all layers above are re-initialized, and "
             "the whole model is finetuned. k = 0 keeps only the embeddings.",
             plot="curves",
+            learning_curves=True,
         ),
     )
     keep: Keep = Field(

@@ -14,6 +14,7 @@ from whichlayers.plots.permutations import MIN_FOR_DENSITY
 from whichlayers.plots.style import MAX_SINGLE_TRIALS
 from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS, model_labels
 from whichlayers.results.frames import CURVE
+from whichlayers.text import count_range
 from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
 CLIPPED_NOTE = "Intervals that extend beyond the panel are clipped."
@@ -30,9 +31,9 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
     if display.plot == "permutations":
         sentences += _permutations(drawn[~drawn["condition"].isin(BASELINES)])
     elif counts.max() > 1:
-        sentences.append(f"Means with 95% t intervals over {_range(counts)} trials per point.")
+        sentences.append(f"Means with 95% t intervals over {count_range(counts)} trials per point.")
     else:
-        sentences.append("One trial per point, hence no intervals.")
+        sentences.append("One trial per point, so there are no intervals.")
     if display.plot == "by_layer" and _crowded(drawn):
         sentences.append(
             "Only the first curve has error bars, to avoid clutter; hover over another curve to see its intervals."
@@ -98,8 +99,3 @@ def _has_probes(points: pd.DataFrame, experiment: str) -> bool:
     """Whether some task has both a curve of the experiment and linear probes."""
     tasks = [set(points.loc[points["experiment"] == e, "task"]) for e in (experiment, "probing")]
     return bool(tasks[0] & tasks[1])
-
-
-def _range(counts: pd.Series) -> str:
-    least, most = int(counts.min()), int(counts.max())
-    return str(most) if least == most else f"{least} to {most}"

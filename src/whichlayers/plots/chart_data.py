@@ -21,11 +21,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from whichlayers.experiments import display_of
-from whichlayers.plots.display_names import metric_name, short_names, size_name
+from whichlayers.plots.display_names import metric_name, size_name
 from whichlayers.plots.facets import Mark, Panel, PanelFigure, widen_y_limits
 from whichlayers.plots.style import DARK, LIGHT, MAX_SINGLE_TRIALS, dark_color
 from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS
-from whichlayers.text import format_range, format_score
+from whichlayers.text import format_range, format_score, short_names
 
 # What can be switched on and off on the page, in this order; "reference": baselines, probes and published results.
 DIMENSIONS = {

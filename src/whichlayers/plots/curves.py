@@ -20,7 +20,7 @@ from whichlayers.plots.artists import (
     line_style,
     probe_style,
 )
-from whichlayers.plots.display_names import short_names, size_name
+from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import (
     add_legend_below,
     label_x_axis,
@@ -31,6 +31,7 @@ from whichlayers.plots.facets import (
 from whichlayers.plots.published_overlay import add_published_legend, draw_published
 from whichlayers.plots.style import MARKERS, Theme
 from whichlayers.results.frame_utils import each_group
+from whichlayers.text import short_names
 from whichlayers.trial import BASELINES
 
 MAX_VARIANTS = 2  # variants in one figure

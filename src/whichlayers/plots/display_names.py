@@ -1,9 +1,6 @@
-"""Display names of metrics, models and tasks, for figures, tables and text."""
+"""Display names of metrics and training sizes, for figures, tables and text."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from pathlib import PurePath
 
 from whichlayers.catalog import quantity
 from whichlayers.text import TIMES_100, in_points
@@ -27,17 +24,3 @@ def effect_unit(metric: str) -> str:
 def size_name(size: int) -> str:
     """A number of training examples, e.g. "1,000"; a dash for 0 (not finetuned)."""
     return f"{int(size):,}" if size else "–"
-
-
-def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Map each name to a short form without "package:", "builtin:" or directories, if that stays unique."""
-    full = sorted(set(names))
-    short = {name: _shorten(name) for name in full}
-    short_forms = list(short.values())
-    return {name: text if short_forms.count(text) == 1 else name for name, text in short.items()}
-
-
-def _shorten(name: str) -> str:
-    for prefix in ("package:", "builtin:"):
-        name = name.removeprefix(prefix)
-    return PurePath(name).name if name.startswith(("/", ".", "~")) else name

@@ -35,7 +35,7 @@ from whichlayers.plots.curves import (
     draw_size_curves,
     draw_tasks_together,
 )
-from whichlayers.plots.display_names import short_names, size_name
+from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import (
     Mark,
     Panel,
@@ -54,7 +54,7 @@ from whichlayers.plots.published_overlay import add_published_legend, draw_publi
 from whichlayers.plots.style import LIGHT, MARKER_SIZE, MARKERS, MAX_SINGLE_TRIALS, Theme
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE, setting_label, variant_labels
-from whichlayers.text import join_list
+from whichlayers.text import join_list, short_names
 from whichlayers.trial import BASELINES
 
 NORMS = ("frobenius", "spectral")
@@ -115,8 +115,9 @@ def extra_figures(
     """
     found = list(_incremental(points[points["experiment"] == "incremental"], overlay))
     found += _permutations(points[points["experiment"] == "permutation"])
-    for experiment in ("incremental", "epochs"):
-        found += _epochs(points[points["experiment"] == experiment], experiment, epochs)
+    for experiment in dict.fromkeys(points["experiment"]):
+        if display_of(experiment).learning_curves:
+            found += _epochs(points[points["experiment"] == experiment], experiment, epochs)
     if weights is not None and not weights.empty:
         found += _weights(points, weights, overlay)
     return found

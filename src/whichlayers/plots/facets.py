@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, MaxNLocator, NullFormatter
 
 from whichlayers.catalog import quantity
-from whichlayers.plots.display_names import axis_name, short_names, size_name
+from whichlayers.plots.display_names import axis_name, size_name
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import in_points
+from whichlayers.text import in_points, short_names
 
 MAX_COLUMNS = 4
 

@@ -27,10 +27,10 @@ from whichlayers.analysis.layer_effects import (
     baseline_scores,
     layer_effects,
 )
-from whichlayers.plots.display_names import metric_name, short_names, size_name
+from whichlayers.plots.display_names import metric_name, size_name
 from whichlayers.plots.style import DARK, LIGHT, Theme
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import counted, format_half_width, format_range, format_score, join_list
+from whichlayers.text import counted, format_half_width, format_range, format_score, join_list, short_names
 
 TITLES = {
     INCREMENTAL: "Effect of adding each pretrained layer to those below it",

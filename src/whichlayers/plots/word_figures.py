@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 from whichlayers.analysis.published import published_neuron_fraction, published_word_probing
 from whichlayers.experiments import display_of
 from whichlayers.plots.artists import DrawnValues, add_trial_legend, draw_line, line_style
-from whichlayers.plots.display_names import short_names, size_name
+from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import (
     Panel,
     PanelFigure,
@@ -25,7 +25,7 @@ from whichlayers.plots.facets import (
 from whichlayers.plots.published_overlay import COLOR_NOTE, DURRANI, draw_published_points
 from whichlayers.plots.style import MARKERS, Theme
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import format_percent
+from whichlayers.text import format_percent, short_names
 from whichlayers.trial import PRETRAINED
 
 PUBLISHED = f"published: {DURRANI}"

@@ -20,14 +20,14 @@ from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
 from whichlayers.plots.artists import DrawnValues, draw_line, line_style
 from whichlayers.plots.chart_data import chart_of
-from whichlayers.plots.display_names import short_names, size_name
+from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import Mark, Panel, label_x_axis, make_panels, set_layer_ticks, set_y_limits
 from whichlayers.plots.style import LIGHT, MARKERS, Theme
 from whichlayers.plots.word_figures import LCA, MAX_CURVES_WITH_BARS, PRETRAINED, set_model_ticks
 from whichlayers.report.page import ReportFigure, render
 from whichlayers.report.tables import TextTable
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import counted, format_p, format_range, format_score
+from whichlayers.text import counted, format_p, format_range, format_score, short_names
 from whichlayers.trial import BASELINES
 
 LABELS = ("experiment", "task", "examples", "curve", "points")

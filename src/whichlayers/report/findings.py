@@ -15,11 +15,11 @@ from whichlayers.analysis.incremental_curves import Curve, curves, incremental_s
 from whichlayers.analysis.intervals import SIGNIFICANT, PairedDifference, paired_difference, t_interval
 from whichlayers.analysis.permutations import permutation_effect
 from whichlayers.experiments import display_of, sort_experiments
-from whichlayers.plots.display_names import effect_unit, metric_name, short_names, size_name
+from whichlayers.plots.display_names import effect_unit, metric_name, size_name
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
-from whichlayers.text import counted, format_percent, format_range, format_score, join_list
+from whichlayers.text import counted, format_percent, format_range, format_score, join_list, short_names
 from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
 MAX_ITEMS = 6  # with more tasks, models or variants, only the table lists them
@@ -193,7 +193,7 @@ def _gain(curve: Curve) -> str:
         return f"{start} no pair of finished trials with none and with all {curve.depth} layers pretrained."
     start += " gain from pretraining"
     if gain.n == 1:
-        return f"{start} {_effect(gain.mean, metric)} in a single pair of trials, hence no interval."
+        return f"{start} {_effect(gain.mean, metric)} in a single pair of trials, so there is no interval."
     text = f"{start} {_interval(gain, metric)}"
     if not gain.significant:
         return f"{text}, not significantly different from zero."
@@ -308,7 +308,7 @@ def _layer_sentences(rows: pd.DataFrame) -> Iterator[str]:
         layer = "the embeddings have" if best == 0 else f"layer {best:g} has"
         interval = f" (95% interval {format_range(found.low, found.high, metric)}, {found.n} trials)"
         mean = f"{metric_name(metric)} {format_score(found.mean, metric)}"
-        mean += interval if found.n > 1 else " in a single trial, hence no interval"
+        mean += interval if found.n > 1 else " in a single trial, so there is no interval"
         yield f"In the pretrained model, {layer} the highest mean: {mean}."
     comparison = f"Layer {last:g} after finetuning compared with the same layer of the pretrained model"
     yield from _compare_models(_finetuning_effects(rows), comparison, metric)
@@ -357,7 +357,7 @@ def _compare_models(found: Differences, comparison: str, metric: str) -> Iterato
     if unclear:
         parts.append(f"not significantly different {_models(unclear)} ({_means(unclear, metric)})")
     if single:
-        parts.append(f"a single trial, hence no interval, {_models(single)} ({_means(single, metric)})")
+        parts.append(f"a single trial, so there is no interval, {_models(single)} ({_means(single, metric)})")
     if parts:
         yield f"{comparison}: {'; '.join(parts)}."
 

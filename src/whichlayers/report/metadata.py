@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 
 from whichlayers.experiments import DISPLAYS, display_of, sort_experiments
-from whichlayers.plots.display_names import metric_name, short_names, size_name
+from whichlayers.plots.display_names import metric_name, size_name
 from whichlayers.results.frame_utils import each_row
 from whichlayers.results.frames import StudySummary, load_notes
-from whichlayers.text import counted, format_classes, format_duration, format_score
+from whichlayers.text import count_range, counted, format_classes, format_duration, format_score, short_names
 
 MAX_FAILURES = 50
 
@@ -61,8 +61,8 @@ def study_setup(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str
             ", ".join(dict.fromkeys(points.loc[~points["untouched"], "recipe"])) or "none",
         ),
         ("Head", ", ".join(dict.fromkeys(points["head"]))),
-        ("Trials per point", _range(trials)),
-        ("Epochs", _range(done.loc[~done["experiment"].isin(word_level), "epochs"].dropna())),
+        ("Trials per point", count_range(trials)),
+        ("Epochs", count_range(done.loc[~done["experiment"].isin(word_level), "epochs"].dropna())),
     ]
     variants = [variant for variant in dict.fromkeys(done.get("variant", ())) if variant]
     found += [("Variants compared", "; ".join(variants))] if variants else []
@@ -157,13 +157,6 @@ def count_without_value(points: pd.DataFrame) -> int:
     """Number of finished trials with an undefined metric, e.g. the correlation with a constant."""
     undefined = points[(points["status"] == "done") & points["value"].isna()]
     return int(undefined["trial_id"].nunique())
-
-
-def _range(values: pd.Series) -> str:
-    if values.empty:
-        return ""
-    least, most = int(values.min()), int(values.max())
-    return str(most) if least == most else f"{least} to {most}"
 
 
 def _threads(number: float) -> str:

@@ -13,10 +13,10 @@ from whichlayers.analysis.published_settings import (
     published_times,
 )
 from whichlayers.experiments import display_of
-from whichlayers.plots.display_names import metric_name, short_names, size_name
+from whichlayers.plots.display_names import metric_name, size_name
 from whichlayers.report.tables import TextTable
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import format_duration, join_list
+from whichlayers.text import format_duration, join_list, short_names
 
 SPLITS = ("train", "dev", "test")
 

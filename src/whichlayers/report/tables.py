@@ -18,7 +18,7 @@ from whichlayers.analysis.published import (
     published_word_probing,
 )
 from whichlayers.experiments import display_of
-from whichlayers.plots.display_names import short_names, size_name
+from whichlayers.plots.display_names import size_name
 from whichlayers.plots.published_overlay import PUBLISHED_TABLES, comparable_pruning
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
 from whichlayers.results.frame_utils import each_group, each_row
@@ -31,6 +31,7 @@ from whichlayers.text import (
     format_score,
     in_points,
     join_list,
+    short_names,
 )
 from whichlayers.trial import ALL_PRETRAINED, BASELINES
 

@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from whichlayers.experiments import display_of, sort_experiments
-from whichlayers.plots.display_names import metric_name, short_names
+from whichlayers.plots.display_names import metric_name
 from whichlayers.report.tables import GridCell, SummaryGrid, summary_grid
 from whichlayers.results.frames import finished, load_points
-from whichlayers.text import TIMES_100
+from whichlayers.text import TIMES_100, short_names
 
 LABEL_WIDTHS = (16, 12, 8)  # maximum widths of the label columns to try; longer text is wrapped
 MIN_COLUMNS = 3  # value columns per table, before the label columns are made narrower

@@ -12,7 +12,7 @@ from whichlayers.experiments.base import FinetuningExperiment, ReinitExperiment
 from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.word_base import WordExperiment
 from whichlayers.study.study_file import Study, load_study
-from whichlayers.text import counted, join_list
+from whichlayers.text import counted, join_list, short_names
 from whichlayers.trial import COMPONENTS
 
 
@@ -26,7 +26,8 @@ def describe_file(path: Path) -> str:
 
 def describe_study(study: Study) -> str:
     """What the study investigates, what each experiment does, and how models are trained."""
-    models = join_list(_model_names(study))
+    short = short_names(model.name for model in study.models)
+    models = join_list(short[model.name] for model in study.models)
     sentences = []
     if any(not isinstance(e, WordExperiment) for e in study.experiments):
         does = "does" if len(study.tasks) == 1 else "do"
@@ -97,14 +98,6 @@ def _settings(study: Study, experiment: AnyExperiment) -> list[str]:
     if isinstance(experiment, FinetuningExperiment | WordExperiment | Probing) and experiment.lr:
         notes.append(f"learning rate {experiment.lr:g}")
     return notes
-
-
-def _model_names(study: Study) -> list[str]:
-    """Names of the models; a folder by its last part, unless two models share it."""
-    names = [Path(m.name).name if m.name.startswith(("/", "~", ".")) else m.name for m in study.models]
-    return [
-        short if names.count(short) == 1 else m.name for short, m in zip(names, study.models, strict=True)
-    ]
 
 
 def _trial_differences(study: Study) -> str:

@@ -169,7 +169,7 @@ class Drawing {
     if (trial) lines.push(`permutation ${trial[1]}: ${trial[3]}`);
     lines.push(`mean ${panel.quantity}: ${mean}`);
     if (interval) lines.push(`${mark.bounds}: ${interval}`);
-    if (row[5]) lines.push(`n = ${row[5]}${sd ? `, sd ${sd}` : ", hence no interval"}`);
+    if (row[5]) lines.push(`n = ${row[5]}${sd ? `, sd ${sd}` : ", so there is no interval"}`);
     const box = this.node.getBoundingClientRect(), scale = box.width / this.width;
     const of = mark.of >= 0 ? chart.data.marks[mark.of].label : "mean";
     const title = [panel.title, panel.sub, of === "mean" ? "" : of, mark.label === "mean" ? "" : mark.label].filter(Boolean).join(" \u00b7 ");

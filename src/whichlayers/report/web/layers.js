@@ -126,7 +126,7 @@ class LayerDiagrams {
     }
     const name = first === last ? `layer ${first}` : `layers ${first} to ${last}`;
     const lines = [`effect: ${effect} points (${column.metric} \u00d7 100)`];
-    lines.push(interval ? `95% interval: ${interval}` : "a single pair of trials, hence no interval");
+    lines.push(interval ? `95% interval: ${interval}` : "a single pair of trials, so there is no interval");
     lines.push(`n = ${n} paired ${n === 1 ? "trial" : "trials"}`, significant ? "significantly different from zero (adjusted p below 0.05)" : "not significantly different from zero");
     const show = (event) => this.tooltip.show(`${column.task} \u00b7 ${column.size} examples \u00b7 ${name}`, lines, event.clientX, event.clientY);
     group.addEventListener("pointermove", show);
