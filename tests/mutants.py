@@ -5,7 +5,8 @@
 A mutant is a copy of the source with one change: a sign, an operator, a comparison, a constant, min for max, any for
 all. It is killed if a test fails (or hangs), and survives if all tests pass. Mutants are drawn at random, with a fixed
 seed. Each is run against the tests that execute its line, the quickest first; one that survives these is run against
-all other tests of the folder.
+the other tests of their files, whose fixtures may have executed it. Lines that are executed on import are run against
+all tests.
 
 The package is imported from a copy of its source tree, never from the tree itself. Tests run in forked processes that
 share the imports of third-party packages. Results are appended to a JSON Lines file as they are found: an interrupted
@@ -33,7 +34,6 @@ import hashlib
 import importlib
 import json
 import os
-import random
 import shutil
 import signal
 import sys
@@ -182,9 +182,9 @@ class Runner:
         try:
             near = self.lines.get(str(path), {}).get(str(mutant.line), [])
             near = sorted(near, key=lambda test: self.seconds.get(test, 0.0))
-            rest = [
-                test for test in sorted(self.seconds, key=self.seconds.__getitem__) if test not in set(near)
-            ]
+            files = {test.partition("::")[0] for test in near}
+            rest = {test for test in self.seconds if not near or test.partition("::")[0] in files}
+            rest = sorted(rest - set(near), key=self.seconds.__getitem__)
             for tests in (near, rest):
                 if not tests:
                     continue
@@ -300,11 +300,14 @@ class StopAtFailure:
 
 
 def sample(package: Path, n: int, seed: int) -> list[Mutant]:
-    """`n` mutants of the package at random, without repetition; all of them if there are fewer."""
+    """`n` mutants of the package at random, without repetition; all of them if there are fewer.
+
+    Those with the smallest hashes: a change of the package changes only a few mutants of the sample.
+    """
     found = []
     for path in sorted(package.rglob("*.py")):
         found += mutants_of(path.read_text(), path.relative_to(package).as_posix())
-    return random.Random(seed).sample(found, min(n, len(found)))
+    return sorted(found, key=lambda mutant: hashlib.sha256(f"{seed}:{mutant.id}".encode()).digest())[:n]
 
 
 def explanations(tests: Sequence[Path]) -> dict[tuple[str, str, str], str]:

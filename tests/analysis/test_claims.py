@@ -354,23 +354,15 @@ def test_s1_and_s2_on_simulated_weight_change(study):
 def test_untested_claims_of_a_small_study_say_what_to_run(tmp_path):
     folder = write_results(tmp_path, incremental(depth=2, trials=1), lambda p: 0.5 + 0.1 * p.x, depth=2)
     found = study_claims(folder)
-    assert [claim.id for claim in found] == [
-        "T1",
-        "T2",
-        "T3",
-        "T4",
-        "T5",
-        "T6",
-        "T7",
-        "S1",
-        "S2",
-        *["D1", "D2", "D3", "D4"],
-    ]
+    tamkin, singh, durrani = (
+        [f"{letter}{i + 1}" for i in range(n)] for letter, n in zip("TSD", (10, 4, 4), strict=True)
+    )
+    assert [claim.id for claim in found] == tamkin + singh + durrani
     assert {claim.verdict for claim in found} == {NOT_TESTED}
     assert all("run" in claim.details for claim in found)
     records = json.loads(json.dumps(as_records(found), allow_nan=False))
     assert records[0]["p"] is None
-    assert as_table(found).claim_verdict.tolist() == [NOT_TESTED] * 13
+    assert as_table(found).claim_verdict.tolist() == [NOT_TESTED] * 18
 
 
 def test_p_values_are_adjusted_within_a_claim_and_every_test_is_in_the_table(study):

@@ -8,6 +8,7 @@ import pytest
 
 from whichlayers.analysis.claims import ClaimThresholds
 from whichlayers.analysis.claims.durrani2021 import d1, d2, d3, d4
+from whichlayers.analysis.claims.singh2020 import s3, s4
 from whichlayers.analysis.claims.tamkin2020_sizes import t1
 from whichlayers.analysis.correlations import correlate
 from whichlayers.analysis.incremental_curves import small_ks
@@ -115,7 +116,15 @@ def test_d3_holds_around_the_published_numbers_of_all_families():
     for families in (["bert"], ["roberta"], ["xlnet"], ["bert", "roberta", "xlnet"]):
         found = d3(neuron_rows(families), THRESHOLDS)
         assert found.verdict == "holds", families
-    assert any("against BERT's" in test.about for test in found.tests)
+    compared = [test for test in found.tests if test.about.endswith("against BERT")]
+    assert len(compared) == 2 * len(CORPORA) * len(TASKS)
+    test = next(t for t in compared if t.about == "PMB:sem after SST-2: bottom neurons, xlnet against BERT")
+    loss = {
+        family: published_word_probing(family, "PMB:sem", "SST-2")["bottom"]
+        - published_word_probing(family, "PMB:sem", "")["bottom"]
+        for family in ("bert", "xlnet")
+    }
+    assert test.effect == pytest.approx(loss["xlnet"] - loss["bert"], abs=0.003)
 
 
 def test_d3_fails_if_roberta_behaves_as_bert_and_says_nothing_of_other_families():
@@ -135,6 +144,39 @@ def test_d4_holds_around_the_published_numbers(family):
             row = {"task": task, "condition": condition, "value": published[f"prune {condition} 6"]}
             rows.append(row | {"model": family, "family": family, "x": 6})
     assert d4(frame(rows, experiment="prune"), THRESHOLDS).verdict == "holds"
+
+
+def test_d4_dropped_bottom_layers_cost_roberta_and_xlnet_more_than_bert_on_average_over_tasks():
+    """Table 2: on QNLI alone, XLNet and BERT both lose 7.4 points."""
+    tasks, loss = ("SST-2", "MNLI", "QNLI"), {}
+    rows = []
+    for family in FAMILIES:
+        published = {task: published_pruning(family, task) for task in tasks}
+        loss[family] = np.mean([published[t]["prune bottom 6"] - published[t]["none"] for t in tasks])
+        for task in tasks:
+            row = {"task": task, "model": family, "family": family, "train_size": len(task)}
+            parts = (
+                ("top", 6, "prune top 6"),
+                ("bottom", 6, "prune bottom 6"),
+                ("all pretrained", 0, "none"),
+            )
+            rows += [row | {"condition": c, "x": x, "value": published[task][q]} for c, x, q in parts]
+    found = d4(frame(rows, experiment="prune"), THRESHOLDS)
+    assert found.verdict == "holds"
+    compared = {test.about: test.effect for test in found.tests if "against BERT" in test.about}
+    about = "MNLI, QNLI and SST-2: bottom 6 dropped against none"
+    assert compared == {
+        f"{about}, roberta against BERT": pytest.approx(loss["roberta"] - loss["bert"], abs=0.002),
+        f"{about}, xlnet against BERT": pytest.approx(loss["xlnet"] - loss["bert"], abs=0.002),
+    }
+    assert max(compared.values()) < -MARGIN
+    alike = [row | {"value": 0.8 if row["condition"] == "bottom" else 0.9} for row in rows]
+    assert d4(frame(alike, experiment="prune"), THRESHOLDS).verdict == "does not hold"
+    one = [row for row in rows if row["family"] == "bert" or row["task"] == "SST-2"]
+    names = [
+        t.about for t in d4(frame(one, experiment="prune"), THRESHOLDS).tests if "against BERT" in t.about
+    ]
+    assert names[0] == "SST-2: bottom 6 dropped against none, roberta against BERT"
 
 
 def probing_rows(family, losses, lower=0.0):
@@ -187,3 +229,66 @@ def test_d2_expects_a_shift_in_roberta_and_xlnet_and_none_in_bert():
     assert d2(spread_rows("bert", 0.0), THRESHOLDS).verdict == "holds"
     assert d2(spread_rows("bert", 0.8), THRESHOLDS).verdict == "does not hold"
     assert d2(spread_rows("mpnet", 0.8), THRESHOLDS).verdict == "not asked for"
+
+
+def test_d1_and_d2_compare_the_architectures_of_a_study():
+    """The drop is "much more catastrophic" in RoBERTa and XLNet, and BERT's top neurons do not move."""
+    worse = {task: loss + (0.2 if loss > 0.05 else 0.0) for task, loss in AS_DESCRIBED.items()}
+    for more, verdict in ((worse, "holds"), (AS_DESCRIBED, "does not hold")):
+        points = pd.concat([probing_rows("bert", AS_DESCRIBED), probing_rows("xlnet", more)])
+        found = d1(points, THRESHOLDS)
+        compared = [test for test in found.tests if test.about.endswith("xlnet against BERT")]
+        assert len(compared) == 3
+        assert compared[0].effect == pytest.approx(-0.2 if more is worse else 0.0, abs=0.002)
+        assert found.verdict == verdict
+    for shift, verdict in ((0.8, "holds"), (0.0, "does not hold")):
+        found = d2(pd.concat([spread_rows("bert", 0.0), spread_rows("roberta", shift)]), THRESHOLDS)
+        assert (
+            found.tests[-1].about
+            == "UD-EWT:xpos after SST-2: mean layer of the top neurons, roberta against BERT"
+        )
+        assert found.tests[-1].verdict == verdict
+        assert found.tests[-1].unit == "layers"
+
+
+# --- Singh & Giovanardi 2020 ---
+
+
+def singh_curves(experiment):
+    curves = published_curves().query(f"experiment == '{experiment}' and source == 'singh-giovanardi-cs224n'")
+    curves = curves[curves["task"].isin(["SST-2", "QNLI"])]
+    return {key: rows.set_index("x")["value"] for key, rows in curves.groupby(["task", "train_size"])}
+
+
+SIZES = {"SST-2": 67_349, "QNLI": 104_743}
+
+
+def test_s3_holds_around_the_published_curves():
+    curves, rows = singh_curves("incremental"), []
+    for (task, size), curve in curves.items():
+        if size != "1%":
+            assert curve[0] < curves[task, "1%"][12] - MARGIN
+        row = {"model": "bert", "task": task, "train_size": round(SIZES[task] * float(size[:-1]) / 100)}
+        rows += [row | {"x": x, "value": value} for x, value in curve.items()]
+    found = s3(frame(rows, experiment="incremental"), THRESHOLDS)
+    assert found.verdict == "holds"
+    assert [test.about.partition(":")[0] for test in found.tests] == ["QNLI", "QNLI", "SST-2", "SST-2"]
+    expected = curves["SST-2", "100%"][0] - curves["SST-2", "1%"][12]
+    test = next(t for t in found.tests if "67,349" in t.about)
+    assert test.about == "SST-2: 67,349 examples without pretrained layers against 673 with all"
+    assert test.effect == pytest.approx(expected, abs=0.002)
+    scratch = [row | {"value": 0.95 if row["x"] == 0 else 0.85} for row in rows]
+    assert s3(frame(scratch, experiment="incremental"), THRESHOLDS).verdict == "does not hold"
+
+
+def test_s4_holds_around_the_published_curves():
+    rows = []
+    for (task, _), curve in singh_curves("probing").items():
+        assert curve[[11, 12]].mean() < curve[10] - MARGIN
+        rows += [{"model": "bert", "task": task, "x": x, "value": value} for x, value in curve.items()]
+    found = s4(frame(rows, experiment="probing"), THRESHOLDS)
+    assert found.verdict == "holds"
+    assert found.tests[1].about == "SST-2: layers 11 and 12 against 10"
+    assert found.tests[1].effect == pytest.approx((0.69 + 0.611) / 2 - 0.726, abs=0.002)
+    rising = [row | {"value": 0.5 + 0.03 * row["x"]} for row in rows]
+    assert s4(frame(rising, experiment="probing"), THRESHOLDS).verdict == "does not hold"

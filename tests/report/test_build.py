@@ -355,7 +355,7 @@ def test_the_page_has_the_tested_claims_and_table_1(full):
     assert set(claims.loc[claims.claim == "T3", "claim_verdict"]) == {"not asked for"}
     assert (claims.claim == "T1").sum() == 4
     assert "Claims from the papers" in page.text
-    assert "Not tested in this study: T2, T3, T5, T6, T7, S1, S2" in page.text
+    assert "Not tested in this study: T2, T3, T5, T6, T7, T9, T10, S1, S2" in page.text
     assert "SST-2, CoLA" in page.text
     assert "0.74 (p=0.02)" in page.text  # published Spearman
     assert "published for BERT-Base: Tamkin et al. 2020" in page.text

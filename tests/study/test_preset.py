@@ -20,6 +20,7 @@ AT_DEPTH_12 = {
     "tamkin2020/higher-lr": (13 + 12) * 3 * 3,
     "tamkin2020/keep-layer-norm": (13 + 12) * 3 * 3,
     "tamkin2020/epochs": 3 * 3 * 2 * 3,
+    "tamkin2020/longer-training": 2 * 3 * 3 * 2 * 3,
     "tamkin2020/probing": 12 * 8 * 3,
     "tamkin2020/all": (
         13 * (50 + 3 + 3) * 2

@@ -3,7 +3,7 @@
     for claim in study_claims(folder):
         print(claim.id, claim.verdict, claim.effect, claim.low, claim.high, claim.p)
 
-T1 to T7 are claims of Tamkin et al. 2020, S1 and S2 of Singh & Giovanardi 2020, D1 to D4 of Durrani et al. 2021,
+T1 to T10 are claims of Tamkin et al. 2020, S1 to S4 of Singh & Giovanardi 2020, D1 to D4 of Durrani et al. 2021,
 paraphrased.
 """
 
@@ -29,10 +29,10 @@ from whichlayers.analysis.claims.base import (
     ClaimThresholds,
 )
 from whichlayers.analysis.claims.durrani2021 import d1, d2, d3, d4
-from whichlayers.analysis.claims.singh2020 import s1, s2
-from whichlayers.analysis.claims.tamkin2020_layers import t3, t4, t5
+from whichlayers.analysis.claims.singh2020 import s1, s2, s3, s4
+from whichlayers.analysis.claims.tamkin2020_layers import t3, t4, t5, t8
 from whichlayers.analysis.claims.tamkin2020_sizes import t1, t2
-from whichlayers.analysis.claims.tamkin2020_training import t6, t7
+from whichlayers.analysis.claims.tamkin2020_training import t6, t7, t9, t10
 from whichlayers.analysis.guessing import judged_points, with_exclusions
 from whichlayers.results.frames import finished, load_baseline_weight_change, load_points
 
@@ -63,9 +63,9 @@ def evaluate_claims(
 
 
 def _evaluate(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds) -> list[Claim]:
-    found = [claim(points, thresholds) for claim in (t1, t2, t3, t4, t5, t6, t7)]
+    found = [claim(points, thresholds) for claim in (t1, t2, t3, t4, t5, t6, t7, t8, t9, t10)]
     found += [claim(points, weights, thresholds) for claim in (s1, s2)]
-    return found + [claim(points, thresholds) for claim in (d1, d2, d3, d4)]
+    return found + [claim(points, thresholds) for claim in (s3, s4, d1, d2, d3, d4)]
 
 
 def study_claims(folder: Path, thresholds: ClaimThresholds | None = None) -> list[Claim]:

@@ -153,7 +153,7 @@ def evaluate_claim(
     """Adjust the p values of a claim's tests, give each its verdict, and combine them as the module describes.
 
     Args:
-        id: T1 to T7, S1, S2 or D1 to D4.
+        id: T1 to T10, S1 to S4 or D1 to D4.
         text: The claim in one sentence.
         tests: The family of tests, at least one.
         thresholds: Its `alpha` is the significance level.
@@ -266,6 +266,12 @@ def decrease_test(values: np.ndarray, about: str, unit: str, margin: float) -> C
     p, p_against = two_sided(mean_p_below(i, 0.0)), mean_p_above(i, -margin)
     power = mean_power(i.mean, i.sd) if i.mean < 0 else None
     return ClaimTest(*(about, unit, i.mean, i.low, i.high, p, p_against, i.n), margin=margin, power=power)
+
+
+def increase_test(values: np.ndarray, about: str, unit: str, margin: float) -> ClaimTest:
+    """Test that the mean of `values` (n,) is positive, as in `decrease_test`."""
+    test = decrease_test(-values, about, unit, margin)
+    return dataclasses.replace(test, effect=-test.effect, low=-test.high, high=-test.low)
 
 
 def no_increase_test(values: np.ndarray, about: str, unit: str, margin: float, alpha: float) -> ClaimTest:

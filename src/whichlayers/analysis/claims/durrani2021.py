@@ -5,11 +5,14 @@ Each function takes finished points and the thresholds, and returns the claim wi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from whichlayers.analysis.baseline_differences import ALL_PRETRAINED
 from whichlayers.analysis.claims.base import (
     Claim,
     ClaimTest,
@@ -25,17 +28,18 @@ from whichlayers.analysis.claims.base import (
 )
 from whichlayers.analysis.intervals import welch_difference
 from whichlayers.results.frame_utils import each_group
+from whichlayers.text import join_list
 
 D1 = (
     "After finetuning on SST-2, QNLI or MNLI, word probes of the upper layers lose accuracy, more than after STS-B, "
-    "RTE or MRPC, and those of the lower layers do not"
+    "RTE or MRPC and more in RoBERTa and XLNet than in BERT, and those of the lower layers do not"
 )
 D2 = "In RoBERTa and XLNet, but not in BERT, finetuning moves the top neurons toward lower layers"
 D3 = (
     "In RoBERTa and XLNet, but not in BERT, finetuning costs the bottom neurons more word-probing accuracy than the "
     "top neurons"
 )
-D4 = "Dropping the bottom layers hurts more than dropping as many from the top"
+D4 = "Dropping the bottom layers hurts more than dropping as many from the top, and RoBERTa and XLNet more than BERT"
 FINETUNED = ["model", "task", "finetuned_on", "train_size", "variant"]
 FORGETTING, PRESERVING = ("SST-2", "QNLI", "MNLI"), ("STS-B", "RTE", "MRPC")  # finetuning tasks
 REDISTRIBUTING, STABLE = ("roberta", "xlnet"), ("bert",)  # model families: information moves, or stays
@@ -49,6 +53,18 @@ LOWER_MARGIN = (
     0.02  # RoBERTa and XLNet lose less than this at every lower layer, but never reach the old accuracy
 )
 SHIFT_MARGIN = 0.02  # of the depth: a smaller shift of the mean layer does not matter
+
+
+@dataclass(frozen=True)
+class FamilySample:
+    """Values of one model that are compared with those of BERT."""
+
+    family: str
+    model: str
+    about: str  # what is compared; equal for the models of a comparison
+    values: np.ndarray  # (seeds,)
+    unit: str
+    margin: float
 
 
 @dataclass(frozen=True)
@@ -67,7 +83,7 @@ class Change:
 
 def d1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Accuracy after minus before finetuning: falls in the upper layers, and not in the lower ones, after tasks that
-    forget; falls less in the upper layers after tasks that preserve."""
+    forget; falls less in the upper layers after tasks that preserve; falls more in RoBERTa and XLNet than in BERT."""
     changes = _changes(points[points["experiment"] == "word_probing"], ["x"], thresholds)
     tests = []
     for change in changes:
@@ -75,6 +91,9 @@ def d1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
             tests += _forgetting_tests(change, thresholds)
         elif is_task(change.task, *PRESERVING):
             tests += _preserving_test(change, changes)
+    upper = "upper quarter of the layers"
+    forgetting = [c for c in changes if is_task(c.task, *FORGETTING)]
+    tests += _against_bert([_sample(c, _upper_mean(c), upper, "accuracy", c.margin) for c in forgetting])
     if not tests:
         how = (
             'run kind = "word_probing" with pretrained = true and finetuned on SST-2, QNLI or MNLI, 3 trials or '
@@ -127,14 +146,18 @@ def _upper_mean(change: Change) -> pd.Series:
 
 
 def d2(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
-    """Mean layer of the top neurons after minus before finetuning, for the smallest set of each model and corpus."""
+    """Mean layer of the top neurons after minus before finetuning, for the smallest set of each model and corpus, and
+    the shift in RoBERTa and XLNet minus that in BERT."""
     rows = points[(points["experiment"] == "neuron_spread") & (points["ranking"] == "lca")]
-    tests = []
+    tests, samples, what = [], [], "mean layer of the top neurons"
     for change in _changes(_smallest_sets(rows), ["x"], thresholds):
         layers = change.values.columns.to_numpy(dtype=float)
-        shift = (change.values * layers).sum(axis=1, min_count=len(layers)).dropna().to_numpy()
-        about, margin = f"{change.name}: mean layer of the top neurons", SHIFT_MARGIN * change.depth
-        tests += _by_family(change, shift, about, "layers", margin, thresholds.alpha)
+        shift = (change.values * layers).sum(axis=1, min_count=len(layers)).dropna()
+        margin = SHIFT_MARGIN * change.depth
+        about = f"{change.name}: {what}"
+        tests += _by_family(change, shift.to_numpy(), about, "layers", margin, thresholds.alpha)
+        samples.append(_sample(change, shift, what, "layers", margin))
+    tests += _against_bert(samples)
     if not tests:
         return not_tested("D2", D2, _families_only('run kind = "neurons"'))
     return evaluate_claim("D2", D2, tests, thresholds)
@@ -151,7 +174,10 @@ def d3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
             difference = (change.values["bottom"] - change.values["top"]).dropna().to_numpy()
             about = f"{change.name}: bottom against top neurons"
             tests += _by_family(change, difference, about, "accuracy", change.margin, thresholds.alpha)
-    tests += _family_tests(changes)
+    bottom = [(c, c.values["bottom"]) for c in changes if "bottom" in c.values]
+    tests += _against_bert(
+        [_sample(c, values, "bottom neurons", "accuracy", c.margin) for c, values in bottom]
+    )
     if not tests:
         return not_tested("D3", D3, _families_only('run kind = "neurons" with sets = ["top", "bottom"]'))
     return evaluate_claim("D3", D3, tests, thresholds)
@@ -176,8 +202,10 @@ def _families_only(run: str) -> str:
 
 
 def d4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
-    """Score with the bottom n layers dropped minus that with the top n dropped, paired by seed, for each n."""
-    rows = points[(points["experiment"] == "prune") & points["condition"].isin(["top", "bottom"])]
+    """Score with the bottom n layers dropped minus that with the top n dropped, paired by seed, for each n; and the
+    loss by dropping the bottom n in RoBERTa and XLNet minus that in BERT."""
+    pruned = points[points["experiment"] == "prune"]
+    rows = pruned[pruned["condition"].isin(["top", "bottom"])]
     tests = []
     for (*_, dropped), group in each_group(rows, ["model", "task", "train_size", "variant", "x"]):
         table = group.pivot_table(index="seed", columns="condition", values="value")
@@ -186,6 +214,7 @@ def d4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
             about = f"{group_label(group, rows)}: bottom {dropped:g} against top {dropped:g} dropped"
             unit, margin = str(group["metric"].iloc[0]), metric_margin(group, thresholds)
             tests.append(decrease_test(differences, about, unit, margin))
+    tests += _pruning_tests(pruned, thresholds)
     if not tests:
         how = 'run kind = "prune" with top and bottom of the same numbers, 3 trials or more'
         return not_tested("D4", D4, how)
@@ -195,6 +224,11 @@ def d4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
 def _smallest_sets(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with the smallest fraction of neurons of each model and corpus."""
     return rows[rows["share"] == rows.groupby(["model", "task"])["share"].transform("min")]
+
+
+def _sample(change: Change, values: pd.Series, what: str, unit: str, margin: float) -> FamilySample:
+    about = f"{change.corpus} after {change.task}: {what}"
+    return FamilySample(change.family, change.model, about, values.dropna().to_numpy(), unit, margin)
 
 
 def _changes(rows: pd.DataFrame, columns: list[str], thresholds: ClaimThresholds) -> list[Change]:
@@ -214,21 +248,42 @@ def _changes(rows: pd.DataFrame, columns: list[str], thresholds: ClaimThresholds
     return found
 
 
-def _family_tests(changes: list[Change]) -> list[ClaimTest]:
-    """Change of the bottom neurons' accuracy in RoBERTa or XLNet minus that in BERT, if a study has both."""
-    bottom: dict[tuple[str, str, str, str], tuple[np.ndarray, float]] = {}  # family, model, corpus, task
-    for change in changes:
-        if "bottom" in change.values:
-            values = change.values["bottom"].dropna().to_numpy()
-            if values.size > 1:
-                bottom[change.family, change.model, change.corpus, change.task] = (values, change.margin)
+def _against_bert(samples: Sequence[FamilySample]) -> list[ClaimTest]:
+    """RoBERTa's and XLNet's values are below BERT's; one test for each pair of models with the same `about`."""
     tests = []
-    for (family, model, corpus, task), (values, margin) in bottom.items():
-        bert = [v for (f, _, c, t), (v, _) in bottom.items() if f in STABLE and (c, t) == (corpus, task)]
-        if family not in REDISTRIBUTING or not bert:
-            continue
-        about = f"{corpus} after {task}: bottom neurons of {model} against BERT's"
-        d = welch_difference(values, bert[0])
-        assert d is not None  # each has at least two values
-        tests.append(below_zero_test(d, about, "accuracy", min(len(values), len(bert[0])), margin))
+    for sample in samples:
+        bert = [s.values for s in samples if s.family in STABLE and s.about == sample.about]
+        if sample.family in REDISTRIBUTING and bert:
+            tests += _below_bert_test(sample, bert[0])
+    return tests
+
+
+def _below_bert_test(sample: FamilySample, bert: np.ndarray) -> list[ClaimTest]:
+    """The mean of the sample is below that of `bert` (seeds,); no test with a single value. Different models are
+    independent samples (Welch's t test)."""
+    d = welch_difference(sample.values, bert)
+    if d is None:
+        return []
+    about, n = f"{sample.about}, {sample.model} against BERT", min(len(sample.values), len(bert))
+    return [below_zero_test(d, about, sample.unit, n, sample.margin)]
+
+
+def _pruning_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> list[ClaimTest]:
+    """Dropping the bottom n layers costs RoBERTa and XLNet more than BERT, averaged over the tasks that both have."""
+    unit = ["model", "variant", "task", "train_size", "seed"]
+    full = rows[rows["condition"] == ALL_PRETRAINED].drop_duplicates(unit).set_index(unit)["value"]
+    tables: dict[tuple[Any, ...], tuple[pd.DataFrame, float]] = {}  # (seeds, tasks), and the margin
+    for key, group in each_group(rows[rows["condition"] == "bottom"], ["family", "model", "variant", "x"]):
+        loss = (group.set_index(unit)["value"] - full).dropna().droplevel(["model", "variant", "train_size"])
+        if not loss.empty:
+            tables[key] = (pd.DataFrame(loss.unstack("task")), metric_margin(group, thresholds))
+    tests: list[ClaimTest] = []
+    for (family, model, variant, n), (table, margin) in tables.items():
+        bert = [t for (f, _, v, m), (t, _) in tables.items() if f in STABLE and (v, m) == (variant, n)]
+        shared = [task for task in table.columns if bert and task in bert[0].columns]
+        if family in REDISTRIBUTING and shared:
+            about = f"{join_list(shared)}: bottom {n:g} dropped against none"
+            values, of_bert = (t[shared].dropna().mean(axis=1).to_numpy() for t in (table, bert[0]))
+            metric = str(rows["metric"].iloc[0])
+            tests += _below_bert_test(FamilySample(family, model, about, values, metric, margin), of_bert)
     return tests

@@ -1,6 +1,7 @@
-"""Claims S1 and S2 of Singh & Giovanardi 2020, on how far finetuning moves the weights of each layer.
+"""Claims of Singh & Giovanardi 2020: how far finetuning moves weights (S1, S2), little data (S3), probing (S4).
 
-Each claim function takes finished points, weight changes and the thresholds, and returns the claim with its verdict.
+Each claim function takes finished points, weight changes (S1 and S2) and the thresholds, and returns the claim with
+its verdict.
 """
 
 from __future__ import annotations
@@ -9,20 +10,34 @@ import numpy as np
 import pandas as pd
 
 from whichlayers.analysis.claims.base import (
+    ONE_CURVE,
     TOO_FEW_TRIALS,
     Claim,
     ClaimTest,
     ClaimThresholds,
+    below_zero_test,
+    decrease_test,
     evaluate_claim,
+    group_label,
+    is_task,
+    metric_margin,
     not_tested,
+    rows_with_default_settings,
     undecided_test,
 )
-from whichlayers.analysis.intervals import mean_p_above, mean_p_below, t_interval, two_sided
+from whichlayers.analysis.intervals import mean_p_above, mean_p_below, t_interval, two_sided, welch_difference
 from whichlayers.analysis.power import mean_power
 from whichlayers.results.frame_utils import each_group
 
 S1 = "Finetuning moves the weights of upper layers more than those of lower ones"
 S2 = "Finetuning on more data moves the weights more"
+S3 = (
+    "On SST-2 and QNLI, a pretrained model finetuned on few examples scores higher than one without pretrained layers "
+    "trained on 10 to 100 times as many"
+)
+S4 = "On SST-2 and QNLI, probes of the two highest layers score lower than those of the layer below them"
+TASKS = ("SST-2", "QNLI")  # of S3 and S4
+MORE_DATA = 10  # times as many examples, at least
 HOW_TO_TEST = 'run kind = "incremental" with k = depth among its values, 3 trials or more'
 LOG_RATIO_MARGIN = np.log(1.05)  # a ratio below 1.05 does not matter
 REMARK = "log of the ratio of the mean distances; less than 5% (0.049) does not matter"
@@ -117,3 +132,56 @@ def _ratio_test(ratios: np.ndarray, about: str) -> ClaimTest:
 
 def _label(moved: pd.DataFrame, model: str, task: str) -> str:
     return f"{task}, {model}" if moved["model"].nunique() > 1 else str(task)
+
+
+def s3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
+    """Score at k = 0 with at least 10 times the data minus the score of the pretrained model at the smallest size."""
+    rows = rows_with_default_settings(points, "incremental")
+    rows = rows[rows["task"].map(lambda task: is_task(task, *TASKS)).astype(bool)]
+    tests = []
+    for _, curve in each_group(rows, [name for name in ONE_CURVE if name != "train_size"]):
+        few, depth = curve["train_size"].min(), curve["depth"].iloc[0]
+        pretrained = curve[(curve["x"] == depth) & (curve["train_size"] == few)]
+        margin = metric_margin(curve, thresholds)
+        for (size,), scratch in each_group(curve[curve["x"] == 0], ["train_size"]):
+            if size >= MORE_DATA * few and not pretrained.empty:
+                compared = f"{size:,} examples without pretrained layers against {few:,} with all"
+                about = f"{group_label(curve, rows)}: {compared}"
+                tests.append(_scratch_test(scratch, pretrained, about, margin))
+    if not tests:
+        how = 'run kind = "incremental" with k = 0 and k = depth on SST-2 or QNLI, with two sizes a factor of 10 apart'
+        return not_tested("S3", S3, how)
+    return evaluate_claim("S3", S3, tests, thresholds)
+
+
+def _scratch_test(scratch: pd.DataFrame, pretrained: pd.DataFrame, about: str, margin: float) -> ClaimTest:
+    """For: the model without pretrained layers scores lower (Welch's t test: the training sets differ)."""
+    unit, n = str(scratch["metric"].iloc[0]), min(len(scratch), len(pretrained))
+    d = welch_difference(scratch["value"].to_numpy(), pretrained["value"].to_numpy())
+    return (
+        undecided_test(about, unit, n, TOO_FEW_TRIALS)
+        if d is None
+        else below_zero_test(d, about, unit, n, margin)
+    )
+
+
+def s4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
+    """Mean score of probes of the two highest layers minus that of the layer below them, paired by seed."""
+    rows = points[points["experiment"] == "probing"]
+    rows = rows[rows["task"].map(lambda task: is_task(task, *TASKS)).astype(bool)]
+    tests = []
+    for _, curve in each_group(rows, ONE_CURVE):
+        table, depth = (
+            curve.pivot_table(index="seed", columns="x", values="value"),
+            int(curve["depth"].iloc[0]),
+        )
+        if depth >= 3 and {depth - 2, depth - 1, depth} <= set(table.columns):
+            differences = (table[[depth - 1, depth]].mean(axis=1, skipna=False) - table[depth - 2]).dropna()
+            about = f"{group_label(curve, rows)}: layers {depth - 1} and {depth} against {depth - 2}"
+            unit, margin = str(curve["metric"].iloc[0]), metric_margin(curve, thresholds)
+            tests.append(decrease_test(differences.to_numpy(), about, unit, margin))
+    if not tests:
+        return not_tested(
+            "S4", S4, 'run kind = "probing" with layers = "all" on SST-2 or QNLI, 3 trials or more'
+        )
+    return evaluate_claim("S4", S4, tests, thresholds)

@@ -1,10 +1,11 @@
-"""Claims T3 to T5 of Tamkin et al. 2020: blocks of layers, permuted layers, single layers.
+"""Claims T3 to T5 and T8 of Tamkin et al. 2020: blocks of layers, permuted layers, single layers.
 
 Each claim function takes finished points and the thresholds, and returns the claim with its verdict.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -42,6 +43,7 @@ T4 = (
     "effects of permutations correlate across tasks"
 )
 T5 = "Re-initializing a single layer hardly matters, except the first layer on CoLA"
+T8 = "Early blocks of layers matter more than late ones, over all tasks"
 PERMUTATIONS = "permutations"  # counted by `needed` in T4
 
 
@@ -87,14 +89,22 @@ def _scaled_to_gain(rows: pd.DataFrame, condition: str) -> pd.DataFrame:
     return pd.concat(frames) if frames else pd.DataFrame(columns=["task", "seed", "x", "value"])
 
 
+def _scaled_with_note(group: pd.DataFrame, condition: str) -> tuple[pd.DataFrame, str]:
+    """`_scaled_to_gain`, and a note about the tasks that are left out."""
+    rows, n_tasks = _scaled_to_gain(group, condition), group["task"].nunique()
+    left_out = n_tasks - rows["task"].nunique()
+    return (
+        rows,
+        f"{left_out} of {n_tasks} tasks left out: no significant gain from pretraining" if left_out else "",
+    )
+
+
 def _task_interaction_test(
     group: pd.DataFrame, condition: str, name: str, thresholds: ClaimThresholds
 ) -> ClaimTest:
     """For: block and task interact (F test). Against: the interaction is smaller than `gain_margin`."""
     about, unit = f"{name}: interaction of block and task", "rms, of the gain"
-    rows, n_tasks = _scaled_to_gain(group, condition), group["task"].nunique()
-    left_out = n_tasks - rows["task"].nunique()
-    note = f"{left_out} of {n_tasks} tasks left out: no significant gain from pretraining" if left_out else ""
+    rows, note = _scaled_with_note(group, condition)
     found = interaction_test(rows, "task")
     if found is None:
         n = int(rows.groupby("task")["seed"].nunique().min()) if len(rows) else 0
@@ -106,6 +116,55 @@ def _task_interaction_test(
         margin=margin,
         power=interaction_power(found.noncentrality, found.df, found.n, found.df_denom),
     )
+
+
+# --- T8: early and late blocks ---
+
+
+def t8(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
+    """Mean score of blocks in the lower half of the layers against the upper half, as fractions of each task's gain
+    and averaged over tasks: the paper says "generally", and excepts single tasks."""
+    rows = rows_with_default_settings(points, "localized")
+    tests = []
+    for _, group in each_group(rows, ["model", "train_size", "variant"]):
+        for condition in [c for c in dict.fromkeys(group["condition"]) if c not in BASELINES]:
+            name = ", ".join(part for part in (group_label(group, rows), str(condition)) if part)
+            tests += _early_blocks_test(group, str(condition), name, thresholds)
+    if not tests:
+        return not_tested("T8", T8, 'run kind = "localized", 3 trials or more')
+    remark = "early and late: within the lower and the upper half; as fractions of each task's gain, mean over tasks"
+    return evaluate_claim("T8", T8, tests, thresholds, remark)
+
+
+def _early_blocks_test(
+    group: pd.DataFrame, condition: str, name: str, thresholds: ClaimThresholds
+) -> list[ClaimTest]:
+    """For: early minus late is below zero if blocks are re-initialized, late minus early if they are preserved; one
+    value per seed. No test if either half contains no block."""
+    of_condition = group[group["condition"] == condition]
+    depth, sizes = int(group["depth"].iloc[0]), of_condition["reinit"].map(len)
+    preserved = condition.startswith("block preserved")
+    length = int((depth - sizes if preserved else sizes).iloc[0])
+    starts = sorted(set(of_condition["x"]))
+    early = [x for x in starts if x + length - 1 <= depth / 2]
+    late = [x for x in starts if x > depth / 2]
+    if not early or not late:
+        return []
+    scaled, note = _scaled_with_note(group, condition)
+    tables = {
+        task: rows.pivot_table(index="seed", columns="x", values="value").reindex(columns=starts)
+        for (task,), rows in each_group(scaled, ["task"])
+    }
+    about = f"{name}: {'late minus early' if preserved else 'early minus late'} blocks"
+    if not tables:
+        return [undecided_test(about, OF_GAIN, 0, note)]
+    lower, upper = (late, early) if preserved else (early, late)
+    differences = pd.concat(
+        [(table[lower].mean(axis=1) - table[upper].mean(axis=1)) for table in tables.values()], axis=1
+    )
+    values = differences.dropna().mean(axis=1).to_numpy()
+    test = decrease_test(values, about, OF_GAIN, thresholds.gain_margin)
+    return [dataclasses.replace(test, note=note or test.note)]
 
 
 # --- T4: permuted layers ---
