@@ -14,6 +14,7 @@ from whichlayers.engine.checkpoint import Checkpoint
 from whichlayers.engine.finetune import finetune
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
+from whichlayers.text import format_bytes
 from whichlayers.trial import Surgery, Training, Trial
 
 PER_EPOCH, EPOCHS = 4, 3
@@ -204,11 +205,33 @@ def test_saving_takes_a_small_fraction_of_the_time(encoder_and_data, tmp_path, m
         now[0] += 60  # a large stack on a slow disk
 
     monkeypatch.setattr(Checkpoint, "save", slow)
+    monkeypatch.setattr(Checkpoint, "_lack_of_space", lambda self, trainer: None)
     one = Checkpoint(EngineSettings(checkpoint_folder=tmp_path, checkpoint_seconds=300), TRIALS)
     for _ in range(100):
         now[0] += 60
         one.save_if_due(None, [])
     assert saved == [300, 300 + 60 + 1200, 300 + 60 + 1200 + 60 + 1200, *saved[3:]]
+
+
+@pytest.mark.parametrize("spare", [-1, 0])
+def test_a_checkpoint_that_would_fill_the_disk_is_not_written(
+    encoder_and_data, tmp_path, monkeypatch, caplog, spare
+):
+    trainer = StackTrainer(TRIALS, *encoder_and_data, torch.device("cpu"), EngineSettings())
+    size = sum(t.numel() * t.element_size() for t in trainer.state().values())
+    free = size + checkpoint.MIN_FREE_BYTES + spare
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda folder: type("", (), {"free": free})())
+    one = Checkpoint(EngineSettings(checkpoint_folder=tmp_path, checkpoint_seconds=0), TRIALS)
+    for _ in range(2):
+        one.save_if_due(trainer, [])
+    assert one.file.exists() == (spare == 0)
+    assert len(caplog.records) == (spare < 0)  # once
+    if spare < 0:
+        message = caplog.records[0].getMessage()
+        assert (
+            f"{len(TRIALS)} trials takes {format_bytes(size)}, and {format_bytes(free)} are free" in message
+        )
+        assert "its 0 s of training are repeated" in message
 
 
 def test_the_state_of_a_trainer_is_all_that_changes(encoder_and_data):

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import logging
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,12 +30,14 @@ from whichlayers.engine.results import (
     checkpoint_file,
 )
 from whichlayers.files import atomic_write
+from whichlayers.text import counted, format_bytes, format_duration
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
     from whichlayers.engine.stack_trainer import StackTrainer
 
 MAX_TIME_FRACTION = 0.05  # fraction of the time that may be spent on saving
+MIN_FREE_BYTES = 2_000_000_000  # disk space that checkpoints leave free
 DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int16: "I16", torch.int32: "I32"}
 TRIAL_SUFFIX = re.compile(r"#(\d+)$")  # names of tensors that belong to a single trial end in its number
 
@@ -55,24 +58,43 @@ class Checkpoint:
         self.file = checkpoint_file(settings, trials)
 
     def save_if_due(self, trainer: StackTrainer, results: list[TrialResult]) -> None:
-        """Save if the interval has passed; a failure to write is logged once and training continues."""
-        if self.file is None or time.monotonic() - self.last_saved < self.interval:
-            return
+        """Save if the interval has passed. If that is not possible, this is logged once and training continues."""
         began = time.monotonic()
+        if self.file is None or began - self.last_saved < self.interval:
+            return
         try:
-            self.save(trainer, results)
-        except OSError as error:  # most likely a full disk
-            if not self.warned:
-                log.warning("cannot write a checkpoint (%s); training continues without one", error)
-                self.warned = True
+            if (problem := self._lack_of_space(trainer)) is None:
+                self.save(trainer, results)
+        except OSError as error:
+            problem = str(error)
+        if problem is not None and not self.warned:
+            log.warning(
+                "cannot write a checkpoint (%s): training continues without one, and if this stack is interrupted,"
+                " its %s of training are repeated",
+                problem,
+                format_duration(began - self.last_saved),
+            )
+            self.warned = True
         self.last_saved = time.monotonic()
         self.interval = max(self.interval, (self.last_saved - began) / MAX_TIME_FRACTION)
+
+    def _lack_of_space(self, trainer: StackTrainer) -> str | None:
+        """Why a checkpoint does not fit on the disk next to the previous one; None if it fits."""
+        assert self.file is not None
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        size = sum(t.numel() * t.element_size() for t in self._without_padding(trainer.state()).values())
+        free = shutil.disk_usage(self.file.parent).free
+        if free - size >= MIN_FREE_BYTES:
+            return None
+        return (
+            f"that of {counted(self.trials, 'trial')} takes {format_bytes(size)}, and {format_bytes(free)} are free;"
+            " use --checkpoints with a folder on a larger disk, or --max-stack for smaller stacks"
+        )
 
     def save(self, trainer: StackTrainer, results: list[TrialResult]) -> None:
         """Write the trainer's state and the results so far, atomically."""
         assert self.file is not None
         records = json.dumps([dataclasses.asdict(r) for r in results])
-        self.file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.file, fsync=True) as partial:
             state = self._without_padding(trainer.state())
             _write_safetensors(state, partial, {"outcomes": records, "format": CHECKPOINT_FORMAT})

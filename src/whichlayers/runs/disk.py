@@ -1,4 +1,4 @@
-"""Disk space of a study: what is used, what a run will need, and whether checkpoints and models fit on the disk."""
+"""Disk space of a study: what is used, what a run will need, and whether finetuned models fit on the disk."""
 
 from __future__ import annotations
 
@@ -63,26 +63,6 @@ def estimate_disk(
 def checkpoint_bytes(stacks: Sequence[Stack], workers: int, weights_bytes: int) -> int:
     """Size of one checkpoint of the largest stack for each worker; `weights_bytes` is that of the largest model."""
     return weights_bytes * CHECKPOINT_COPIES * max(1, workers) * _largest_stack(stacks)
-
-
-def checkpoint_folder(
-    folder: Path, stacks: Sequence[Stack], workers: int, weights_bytes: int, on_event: OnEvent
-) -> Path | None:
-    """The folder for checkpoints; None (with a note) if they could fill more than half of the free disk space.
-
-    Old and new checkpoints exist at the same time.
-    """
-    size = checkpoint_bytes(stacks, workers, weights_bytes)
-    folder.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(folder).free > 4 * size:
-        return folder
-    on_event(
-        Note(
-            f"no checkpoints are written: they could take {format_bytes(2 * size)}, too much for this disk; an"
-            " interrupted stack will restart from the beginning"
-        )
-    )
-    return None
 
 
 def finetuned_models_folder(

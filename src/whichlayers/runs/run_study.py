@@ -25,7 +25,7 @@ from whichlayers.results.folder import StudyFolder
 from whichlayers.results.lock import study_lock
 from whichlayers.runs import machine
 from whichlayers.runs.assets import Assets, cache_folder, tokens_key
-from whichlayers.runs.disk import checkpoint_folder, finetuned_models_folder
+from whichlayers.runs.disk import finetuned_models_folder
 from whichlayers.runs.events import Note, OnEvent, RunStarted, RunSummary
 from whichlayers.runs.executors.local import Executor, InProcessExecutor, ProcessExecutor
 from whichlayers.runs.executors.ray import RayExecutor, is_single_machine, parse_ray_address, ray_session
@@ -254,15 +254,8 @@ def _local_executor(
 ) -> Executor:
     """The executor on this machine: so many worker processes; 0: the main process."""
     folder, assets = settings.folder, settings.assets
-    checkpoints = finetuned_models = None
-    if settings.checkpoint_seconds:
-        checkpoints = checkpoint_folder(
-            settings.checkpoints or folder.checkpoints,
-            stacks,
-            workers,
-            assets.weights_bytes,
-            settings.on_event,
-        )
+    finetuned_models = None
+    checkpoints = (settings.checkpoints or folder.checkpoints) if settings.checkpoint_seconds else None
     if any(stack.handler.needs_model_folder for stack in stacks):
         delete_unused(folder.finetuned_models, models_to_keep(stacks))
         finetuned_models = finetuned_models_folder(
