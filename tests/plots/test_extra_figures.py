@@ -170,6 +170,11 @@ def test_scaled_weight_change_has_the_published_curve(tmp_path):
     assert all(
         mark.table["mean"].tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1]) for mark in lines_drawn
     )
+    for panel in figure.panels:
+        low, high = panel.axes.get_ylim()
+        assert low <= 0 < 1 <= high  # the whole range is shown
+    caption = found["weight_change_scaled"].caption
+    assert "0 to 1 is 3 to 8 (SST-2, 5,000 examples) and 3 to 8 (CoLA, 5,000 examples)" in caption
     published = {
         p.task: m.table["mean"].max() for p in figure.panels for m in p.marks if m.kind == "published"
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.markers import CARETDOWN, CARETUP
 from synthetic_results import (
     incremental,
     lifelike,
@@ -15,7 +16,7 @@ from synthetic_results import (
 )
 
 from whichlayers.analysis.intervals import t_interval
-from whichlayers.plots.captions import caption, guess_caption
+from whichlayers.plots.captions import caption, clipped_caption, guess_caption
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.facets import panel_columns
 from whichlayers.plots.figures import draw, save
@@ -105,8 +106,20 @@ def test_an_interval_of_two_wild_trials_does_not_flatten_the_curve(tmp_path):
     points = read(
         tmp_path, incremental(trials=2), lambda p: 0.7 + 0.01 * p.x + 0.05 * p.trial.seed * (p.x == 3)
     )
-    low, high = draw(points, "incremental").axes[0].get_ylim()
+    figure = draw(points, "incremental")
+    low, high = figure.axes[0].get_ylim()
     assert high - low < 0.35
+    (up,), (down,) = (lines_with(figure.axes[0], marker) for marker in (CARETUP, CARETDOWN))
+    assert (list(up.get_xdata()), list(up.get_ydata())) == ([3], [high])  # arrowheads at the edges
+    assert (list(down.get_xdata()), list(down.get_ydata())) == ([3], [low])
+    assert "arrowhead" in clipped_caption(figure)
+    assert "arrowhead" not in caption(points, "incremental")
+
+
+def test_intervals_inside_the_panel_have_no_arrowheads(tmp_path):
+    figure = draw(read(tmp_path, incremental(trials=5)), "incremental")
+    assert lines_with(figure.axes[0], CARETUP) == lines_with(figure.axes[0], CARETDOWN) == []
+    assert clipped_caption(figure) == ""
 
 
 def luminance(color):

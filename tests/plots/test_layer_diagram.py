@@ -7,6 +7,8 @@ from matplotlib.colors import to_rgb
 from synthetic_results import incremental, lifelike, localized, write_results
 
 from whichlayers.plots.layer_diagram import (
+    LEGEND_TITLE,
+    Box,
     diagram_data,
     diagram_file_names,
     draw_layers,
@@ -25,6 +27,34 @@ def found(tmp_path_factory):
     return layer_diagrams(
         finished(load_points(write_results(tmp_path_factory.mktemp("layers"), study_points, lifelike(6))))
     )
+
+
+def nearer_bound(box):
+    """The end of the interval that is nearer to zero; 0 if it contains zero."""
+    low, high = box.mean - box.half, box.mean + box.half
+    return 0.0 if low <= 0 <= high else min(low, high, key=abs)
+
+
+def test_the_color_is_that_of_the_bound_nearer_to_zero(found):
+    boxes = found[0].boxes
+    assert any(nearer_bound(box) == 0 for box in boxes)
+    assert any(nearer_bound(box) > 0 for box in boxes)
+    for box in boxes:
+        assert box.certain == pytest.approx(nearer_bound(box))
+        if nearer_bound(box) == 0:
+            assert found[0].colors(box, LIGHT)[0] == shade(0.0, LIGHT)
+    assert "bound of the interval nearer to zero" in found[0].caption
+    assert Box(2, 5, mean=0.3, half=0.1, n=3, significant=True).certain == pytest.approx(0.2 / 4)
+    assert Box(2, 2, mean=-0.3, half=0.1, n=3, significant=True).certain == pytest.approx(-0.2)
+
+
+def test_the_legend_explains_the_colors(found):
+    texts = [text.get_text() for text in draw_layers(found[0]).texts]
+    most = max(abs(nearer_bound(box)) for box in found[0].boxes)
+    assert f"color: {LEGEND_TITLE}" in texts
+    assert found[0].legend[-1] == (format_score(most, signed=True), 1.0)
+    assert {text for text, _ in found[0].legend} <= set(texts)
+    assert [text for text, _ in diagram_data(found)[0]["legend"]] == [text for text, _ in found[0].legend]
 
 
 def test_one_column_per_task_and_size_and_one_box_per_layer(found):
@@ -64,8 +94,8 @@ def test_the_data_for_the_page_are_the_same_in_points(found):
     data = diagram_data(found)[0]
     box, box_data = found[0].columns[0].boxes[2], data["columns"][0]["boxes"][2]
     assert box_data == [3, 3, round(100 * box.mean, 3), round(100 * box.half, 3), 8, box.significant]
-    most = max(abs(b.mean) for s in found[0].columns for b in s.boxes)
-    colors = [shade(box.mean / most, theme) for theme in (LIGHT, DARK)]
+    most = max(abs(nearer_bound(b)) for s in found[0].columns for b in s.boxes)
+    colors = [shade(nearer_bound(box) / most, theme) for theme in (LIGHT, DARK)]
     assert [list(pair) for pair in data["columns"][0]["colors"][2]] == [[c, text_color_on(c)] for c in colors]
     clear = [b for b in found[0].columns[0].boxes if b.significant]
     assert all(f"{b.first} ({format_score(b.mean, signed=True)})" in data["alt"] for b in clear[:4])
@@ -91,3 +121,9 @@ def test_many_columns_wrap_into_rows_and_one_trial_has_no_interval(tmp_path):
     figure = draw_layers(diagram)
     assert len(figure.axes) == 2
     assert not any("±" in text.get_text() for axes in figure.axes for text in axes.texts)
+    assert not any(patch.get_hatch() for axes in figure.axes for patch in axes.patches)
+    assert diagram.legend == []
+    assert {diagram.colors(box, LIGHT)[0] for box in diagram.boxes} == {shade(0.0, LIGHT)}
+    for word in ("95%", "Hatched", "±", "nearer to zero"):
+        assert word not in diagram.caption
+    assert "1 paired trial, hence no intervals" in diagram.caption

@@ -130,7 +130,7 @@ def test_pruned_layers_with_the_published_values(tmp_path):
     text = crosses_caption(figure, points, "prune")
     assert text.startswith("Crosses, published for BERT: Durrani et al. 2021, Tables 2 and 6")
     crosses = [line.get_xdata()[0] for line in panel.axes.lines if line.get_marker() == "x"]
-    own = [line.get_xdata()[1] for line in panel.axes.lines if line.get_marker() in "os"]
+    own = [line.get_xdata()[1] for line in panel.axes.lines if line.get_marker() in ("o", "s")]
     assert crosses == pytest.approx(own), "each at the x of its own line"
     published = {m.attributes["condition"]: m.table for m in panel.marks if m.kind == "published"}
     assert {name: table.values.tolist() for name, table in published.items()} == {

@@ -293,6 +293,32 @@ def test_single_trials_give_no_findings(tmp_path):
     assert "in a single pair of trials, so there is no interval" in text
     assert "One trial per point, so there are no intervals." in text
     assert "95% interval +" not in text
+    assert "t interval" not in text
+    assert "Hatched" not in text
+    assert "±" not in text
+
+
+def test_the_findings_are_above_the_setup(full):
+    _, page = full
+    landmarks = ("in all 4 curves (", "Effect of each layer's", "Re-initialization recipe")
+    order = [page.text.index(text) for text in landmarks]
+    assert order == sorted(order)
+
+
+def test_the_number_of_steps_is_explained(tmp_path):
+    def text_of(name, study_points, score=None):
+        folder = write_results(tmp_path / name, study_points, score or lifelike(6))
+        return Page(page_alone(folder)).text
+
+    assert "The steps are those of 2 curves, 6 in each." in text_of("two", incremental(("SST-2", "CoLA")))
+    one = text_of("one", incremental())
+    assert " 6 steps from one k" in one
+    assert "steps are those of" not in one
+    sparse = text_of("sparse", incremental(ks=(0, 3, 6)))
+    assert "of 2 steps" in sparse or "the 2 steps" in sparse
+    assert "A step covers several layers where not every k was run." in sparse
+    partial = text_of("partial", incremental(), lambda p: lifelike(6)(p) if p.x < 5 else None)
+    assert "2 layers without a tested step: too few paired trials, or k not run." in partial
 
 
 def test_a_study_without_finished_trials_is_an_error_and_writes_nothing(tmp_path):

@@ -9,7 +9,7 @@ from whichlayers.experiments import display_of
 from whichlayers.plots.artists import GUESS_LABEL
 from whichlayers.plots.curves import main_figure_rows
 from whichlayers.plots.display_names import size_name
-from whichlayers.plots.facets import PanelFigure
+from whichlayers.plots.facets import PanelFigure, has_clipped_bars
 from whichlayers.plots.permutations import MIN_FOR_DENSITY
 from whichlayers.plots.style import MAX_SINGLE_TRIALS
 from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS, model_labels
@@ -17,7 +17,7 @@ from whichlayers.results.frames import CURVE
 from whichlayers.text import count_range
 from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
-CLIPPED_NOTE = "Intervals that extend beyond the panel are clipped."
+CLIPPED_NOTE = "An arrowhead marks an interval that extends beyond the panel."
 
 
 def caption(points: pd.DataFrame, experiment: str) -> str:
@@ -49,9 +49,12 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
         sentences.append(f"Shown for {drawn['variant'].iloc[0]}; the figures below compare other settings.")
     if display.plot == "curves" and _has_probes(points, experiment):
         sentences.append("The dashed line is a linear probe on layer k of the frozen model.")
-    if counts.between(2, 3).any():
-        sentences.append(CLIPPED_NOTE)
     return " ".join(text for text in sentences if text)
+
+
+def clipped_caption(figure: Figure) -> str:
+    """A sentence on intervals that extend beyond their panel; empty if there are none."""
+    return CLIPPED_NOTE if has_clipped_bars(figure) else ""
 
 
 def guess_caption(figure: Figure) -> str:

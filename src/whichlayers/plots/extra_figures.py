@@ -28,7 +28,6 @@ from whichlayers.plots.artists import (
     shared_attributes,
     trial_offsets,
 )
-from whichlayers.plots.captions import CLIPPED_NOTE
 from whichlayers.plots.curves import (
     comparable_tasks,
     compares_two_variants,
@@ -50,15 +49,14 @@ from whichlayers.plots.facets import (
     set_y_limits,
 )
 from whichlayers.plots.permutations import draw_with_two_sd
-from whichlayers.plots.published_overlay import add_published_legend, draw_published
 from whichlayers.plots.style import LIGHT, MARKER_SIZE, MARKERS, MAX_SINGLE_TRIALS, Theme
+from whichlayers.plots.weight_change import SCALED, draw_weight_change, scaled_ranges
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE, setting_label, variant_labels
 from whichlayers.text import join_list, short_names
 from whichlayers.trial import BASELINES
 
 NORMS = ("frobenius", "spectral")
-SCALED = "spectral norm, min-max scaled"  # metric name in the published data
 MIN_EPOCHS = 4  # evaluated epochs needed for a learning curve
 DOTTED = (0, (1.2, 1.4))
 
@@ -97,6 +95,7 @@ COMPARED = {
     ),
 }
 INTERVALS = "Means with 95% t intervals; trials with the same seed share examples, data order and head."
+ONE_TRIAL = "One trial per point, hence no intervals."
 
 
 def extra_figures(
@@ -139,7 +138,7 @@ def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[ExtraFigure]:
     for column, (key, title, caption) in COMPARED.items():
         if rows.loc[~rows["untouched"], column].nunique() > 1 and not compares_two_variants(rows):
             draw = partial(draw_comparison, rows, column)
-            yield ExtraFigure(key, "incremental", title, f"{caption} {INTERVALS}", draw)
+            yield ExtraFigure(key, "incremental", title, f"{caption} {_intervals(rows)}", draw)
     if _has_fractions(rows):
         caption = "The same curves, with training sizes in percent of each task's training set."
         draw = partial(_draw_fractions, rows, overlay)
@@ -149,7 +148,7 @@ def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[ExtraFigure]:
     if not together.empty:
         caption = (
             "Tasks with the same metric and about the same number of training examples in one panel, as in Figure 1c "
-            f"of Singh & Giovanardi 2020. {INTERVALS}"
+            f"of Singh & Giovanardi 2020. {_intervals(together)}"
         )
         draw = partial(draw_tasks_together, together)
         yield ExtraFigure("tasks", "incremental", "Tasks in one panel", caption, draw)
@@ -179,7 +178,7 @@ def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) ->
         curves = epoch_curves(rows, epochs)
         caption = (
             "Scores after every epoch: the metric (top) and the evaluation loss (bottom), with none, half and all of "
-            f"the layers pretrained. {INTERVALS}"
+            f"the layers pretrained. {_intervals(rows)}"
         )
         key = "epochs" if experiment == "incremental" else "every_epoch"
         yield ExtraFigure(key, experiment, "Learning curves", caption, partial(draw_epochs, curves))
@@ -200,7 +199,9 @@ def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iter
         "How much finetuning changed each layer of the model with all layers pretrained: the Frobenius norm"
     )
     draw = partial(draw_weight_change, moved)
-    yield ExtraFigure("weight_change", section, "Weight change", f"{caption} {measure} {INTERVALS}", draw)
+    yield ExtraFigure(
+        "weight_change", section, "Weight change", f"{caption} {measure} {_intervals(moved)}", draw
+    )
     scaled = scaled_movement(by_spectral)
     if (weights["kind"] == "spectral").any() and not scaled.empty:
         caption = (
@@ -208,8 +209,16 @@ def _weights(points: pd.DataFrame, weights: pd.DataFrame, overlay: bool) -> Iter
             "changed least) to 1 (the layer that changed most), as in Singh & Giovanardi 2020."
         )
         draw = partial(draw_weight_change, scaled, metric=SCALED, overlay=overlay)
-        caption = f"{caption} {INTERVALS} {CLIPPED_NOTE}"
+        caption = f"{caption} {scaled_ranges(by_spectral)} {_intervals(scaled)}"
         yield ExtraFigure("weight_change_scaled", section, "Weight change, scaled", caption, draw)
+
+
+def _intervals(rows: pd.DataFrame) -> str:
+    """A sentence on the intervals of a figure of these rows, or on why it has none."""
+    cell = [
+        name for name in ("model", "task", "train_size", "variant", "condition", "x", "layer") if name in rows
+    ]
+    return INTERVALS if rows.groupby(cell)["seed"].nunique().max() > 1 else ONE_TRIAL
 
 
 def _add_depth_and_rows(moved: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
@@ -388,42 +397,9 @@ def _draw_epoch_lines(panel: Panel, styles: dict[float, dict[str, Any]], drawn_v
         shift, room = dodge(index, len(ks), panel)
         mark = Mark("line", styles[k], shared_attributes(curve), table, curve[["x", "seed", "value"]])
         offsets = trial_offsets(curve["seed"], shift + 0.6 * room, 0.7 * room)
-        panel.marks.append(replace(mark, shift=shift, offsets=offsets))
+        panel.marks.append(replace(mark, shift=shift, offsets=offsets, band=True))
 
 
 def _layers_kept(k: float) -> str:
     """Name of the curve of k in the legend of learning curves."""
     return f"{k:g} layer kept" if k == 1 else f"{k:g} layers kept"
-
-
-def draw_weight_change(
-    changes: pd.DataFrame, theme: Theme, metric: str = "distance", overlay: bool = False
-) -> Figure:
-    """Draw how much finetuning changed each layer, one curve per training size; with `overlay`, published curves too.
-
-    Args:
-        changes: Columns model, task, train_size, layer, seed, value, depth and train_rows.
-        metric: What the values are; decides the y label and which published curves are comparable.
-    """
-    points = changes.rename(columns={"layer": "x"}).assign(metric=metric, variant="")
-    figure, panels = make_panels(points, ["model"])
-    sizes = sorted(set(points["train_size"]))
-    colors = dict(zip(sizes, theme.sizes(len(sizes)), strict=True))
-    drawn_values: DrawnValues = {panel.task: [] for panel in panels}
-    has_trials, sources = False, set[str]()
-    for panel in panels:
-        present = [size for size in sizes if (panel.points["train_size"] == size).any()]
-        for index, size in enumerate(present):
-            curve = panel.points[panel.points["train_size"] == size]
-            style = line_style(theme, colors[size], 0)
-            has_trials |= draw_line(panel, curve, (index, len(present)), style, drawn_values)
-            sources |= draw_published(panel, curve, "weight-change", style, drawn_values, overlay)
-        set_layer_ticks(panel.axes, 1, panel.depth)
-    set_y_limits(panels, drawn_values)
-    label_x_axis(panels, "layer")
-    handles = [Line2D([], [], **line_style(theme, colors[size], 0)) for size in sizes]
-    labels = [f"{size_name(size)} examples" for size in sizes]
-    add_trial_legend(handles, labels, has_trials, theme)
-    add_published_legend(handles, labels, sources, theme)
-    add_legend_below(figure, handles, labels)
-    return figure

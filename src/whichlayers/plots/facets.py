@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, MaxNLocator, NullFormatter
 
 from whichlayers.catalog import quantity
@@ -19,6 +20,7 @@ from whichlayers.results.frame_utils import each_group
 from whichlayers.text import in_points, short_names
 
 MAX_COLUMNS = 4
+ARROW_SIZE = 4.0  # of the arrowhead of an interval that extends beyond its panel, in points
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Mark:
     span: tuple[float, float] | None = None  # start and end of a level; None: the whole width
     bounds: str = "95% interval"  # what `low` and `high` of the table are
     outline: Sequence[tuple[float, float]] = ()  # polygon of a density: (x, y)
+    band: bool = False  # whether files show the interval as a band instead of a bar
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,35 @@ def set_y_limits(
         bottom = min(0.0, least) if shared_y else least - margin
         for panel in group_panels:
             panel.axes.set_ylim(bottom, most + margin)
+            _draw_arrows(panel)
+
+
+def _draw_arrows(panel: Panel) -> None:
+    """Draw an arrowhead where an error bar leaves the panel, instead of the cap that would be outside."""
+    bottom, top = panel.axes.get_ylim()
+    for mark in panel.marks:
+        if mark.kind not in ("line", "strip") or not mark.bars or mark.band:
+            continue
+        low, high = mark.table["low"] < bottom, mark.table["high"] > top
+        for beyond, edge, marker in (
+            (low, bottom, CARETDOWN),
+            (high, top, CARETUP),
+        ):  # their tip is at the edge
+            x = mark.table.loc[beyond, "x"] + mark.shift
+            if len(x):
+                style: dict[str, Any] = {"linestyle": "", "markersize": ARROW_SIZE, "mew": 0, "zorder": 5}
+                panel.axes.plot(x, [edge] * len(x), marker=marker, color=mark.style["color"], **style)
+
+
+def has_clipped_bars(figure: Figure) -> bool:
+    """Whether an interval of the figure that has an error bar extends beyond its panel."""
+    for panel in figure.panels if isinstance(figure, PanelFigure) else ():
+        bottom, top = panel.axes.get_ylim()
+        for mark in panel.marks:
+            drawn = mark.kind in ("line", "strip") and mark.bars
+            if drawn and ((mark.table["low"] < bottom) | (mark.table["high"] > top)).any():
+                return True
+    return False
 
 
 def widen_y_limits(limits: tuple[float, float], values: Iterable[float]) -> tuple[float, float]:

@@ -1,8 +1,10 @@
 """Layer diagram: the model as columns of layers, each colored by the effect of its pretrained weights.
 
 There is one column per task and training size. The number in a box is the effect of a layer in points (100 times the
-metric) ± half of its 95% interval; hatched boxes are not significantly different from zero. The score with no layer
-pretrained is below each column, the score with all layers pretrained above it.
+metric) ± half of its 95% interval. The color is that of the bound of the interval nearer to zero: what is certain of
+the effect, not its estimate. Hatched boxes are not significantly different from zero. With a single trial there are no
+intervals, and hence neither colors nor hatching. The score with no layer pretrained is below each column, the score
+with all layers pretrained above it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from whichlayers.analysis.intervals import SIGNIFICANT
 from whichlayers.analysis.layer_effects import (
@@ -46,6 +48,7 @@ DEFINITIONS = {
     BLOCK_PRESERVED: "one block pretrained minus no layer pretrained, paired by seed, averaged over the blocks "
     "that contain the layer",
 }
+LEGEND_TITLE = "bound of the 95% interval nearer to zero, in points"
 MAX_COLUMNS_PER_ROW = 12
 # Geometry, in units of the width of a column and of the height of a layer. Layer n spans n to n + 1; heights above the
 # layers are measured from the upper edge of the last layer.
@@ -54,6 +57,7 @@ INSET = (0.02, 0.07)  # of a box in its column and layer
 NONE_HEIGHT = 0.48  # score with no layer pretrained
 ALL_HEIGHT, SIZE_HEIGHT, TASK_HEIGHT = 0.52, 1.19, 1.96  # above the layers
 BOTTOM, TOP = -0.11, 2.4  # TOP: above the layers
+LEGEND_HEIGHT = 0.36  # of the legend of colors, in inches
 SHADES = {  # for negative, zero and positive effects; the ends differ in lightness from the middle in both themes
     "light": ("#b85000", "#f3f5f8", "#0b5394"),
     "dark": ("#f08a3c", "#222933", "#62b6f0"),
@@ -72,9 +76,14 @@ class Box:
     significant: bool  # adjusted p below 0.05 within its column
 
     @property
-    def per_layer(self) -> float:
-        """Mean effect per layer, which determines the color."""
-        return self.mean / (self.last - self.first + 1)
+    def certain(self) -> float:
+        """The bound of the interval nearer to zero, per layer, which determines the color.
+
+        0 if the interval contains zero, or if there is none.
+        """
+        if math.isnan(self.half) or abs(self.mean) <= self.half:
+            return 0.0
+        return math.copysign(abs(self.mean) - self.half, self.mean) / (self.last - self.first + 1)
 
 
 @dataclass(frozen=True)
@@ -100,9 +109,29 @@ class LayerDiagram:
     columns: tuple[LayerColumn, ...]
 
     @property
+    def boxes(self) -> list[Box]:
+        """The boxes of all columns."""
+        return [box for column in self.columns for box in column.boxes]
+
+    @property
     def max_effect(self) -> float:
-        """End of the color scale: the largest absolute effect per layer."""
-        return max(abs(box.per_layer) for column in self.columns for box in column.boxes) or 1.0
+        """End of the color scale: the largest absolute bound nearer to zero, per layer."""
+        return max(abs(box.certain) for box in self.boxes) or 1.0
+
+    @property
+    def single_trials(self) -> bool:
+        """Whether no box has an interval."""
+        return all(math.isnan(box.half) for box in self.boxes)
+
+    @property
+    def legend(self) -> list[tuple[str, float]]:
+        """Colors to explain: text in points and value relative to `max_effect`; empty if no box has a color."""
+        certain = [box.certain for box in self.boxes]
+        if not any(certain):
+            return []
+        values = [-1.0, -0.5] if min(certain) < 0 else []
+        values += [0.0] + ([0.5, 1.0] if max(certain) > 0 else [])
+        return [(format_score(value * self.max_effect, signed=True), value) for value in values]
 
     @property
     def end(self) -> int:
@@ -130,7 +159,7 @@ class LayerDiagram:
 
     def colors(self, box: Box, theme: Theme) -> tuple[str, str]:
         """Fill and text color of a box."""
-        fill = shade(box.per_layer / self.max_effect, theme)
+        fill = shade(box.certain / self.max_effect, theme)
         return fill, text_color_on(fill)
 
     @property
@@ -143,21 +172,33 @@ class LayerDiagram:
         metrics = join_list(dict.fromkeys(metric_name(column.metric) for column in self.columns))
         ns = sorted({box.n for column in self.columns for box in column.boxes})
         pairs = counted(ns[0], "paired trial") if len(ns) == 1 else f"{ns[0]} to {ns[-1]} paired trials"
-        wide = any(box.first != box.last for column in self.columns for box in column.boxes)
+        wide = any(box.first != box.last for box in self.boxes)
+        scores = (
+            "The score with no layer pretrained is below each column, the score with all layers above it."
+        )
+        start, definition = f"{TITLES[self.kind]}, in points ({metrics} × 100)", DEFINITIONS[self.kind]
+        if self.single_trials:
+            return f"{start}: {definition}; {pairs}, hence no intervals, no tests and no colors. {scores}"
+        colors = (
+            "The color is that of the bound of the interval nearer to zero"
+            + (", per layer if a box spans several layers" if wide else "")
+            + ("" if self.legend else "; no interval excludes zero")
+        )
         return (
-            f"{TITLES[self.kind]}, in points ({metrics} × 100) ± half of the 95% interval: {DEFINITIONS[self.kind]}; "
-            f"{pairs}. Hatched: not significantly different from zero (adjusted p ≥ {SIGNIFICANT} within the column). "
+            f"{start} ± half of the 95% interval: {definition}; {pairs}. {colors}. "
+            f"Hatched: not significantly different from zero (adjusted p ≥ {SIGNIFICANT} within the column). "
             "Intervals are not adjusted for multiple comparisons, so that of a hatched layer may exclude zero. "
-            "The score with no layer pretrained is below each column, the score with all layers pretrained above it."
-            + (" A box that spans several layers is colored by its effect per layer." if wide else "")
+            f"{scores}"
         )
 
     @property
     def alt_text(self) -> str:
         """Text alternative for screen readers: the layers with a significant effect, column by column."""
         sentences = [f"{TITLES[self.kind]}."]
+        if self.single_trials:
+            sentences.append("Single trials, hence no tests.")
         short = short_names([column.task for column in self.columns])
-        for column in self.columns:
+        for column in () if self.single_trials else self.columns:
             boxes = sorted((box for box in column.boxes if box.significant), key=lambda box: -abs(box.mean))
             names = [f"{layer_label(box)} ({format_score(box.mean, signed=True)})" for box in boxes[:4]]
             names += [f"{len(boxes) - 4} more"] if len(boxes) > 4 else []
@@ -231,6 +272,12 @@ def diagram_data(diagrams: Sequence[LayerDiagram]) -> list[dict[str, Any]]:
             "inset": INSET,
             "caption": d.caption,
             "alt": d.alt_text,
+            "tested": not d.single_trials,
+            "legendTitle": LEGEND_TITLE,
+            "legend": [
+                [text, [(color := shade(value, theme), text_color_on(color)) for theme in (LIGHT, DARK)]]
+                for text, value in d.legend
+            ],
             "columns": [
                 {
                     "task": tasks[c.task],
@@ -264,19 +311,54 @@ def draw_layers(diagram: LayerDiagram, theme: Theme = LIGHT) -> Figure:
     widest = max(len(row) + TASK_GAP * len({column.task for column in row}) for row in rows)
     width, height = max(4.6, 0.72 * widest + 1.0), 0.27 * (diagram.end + TOP - BOTTOM)
     spare = width - (0.72 * widest + 1.0)  # with few columns, the note below them is wider than they are
-    total_height = height * len(rows) + 0.3
+    below = 0.3 + (LEGEND_HEIGHT if diagram.legend else 0.0)  # inches for the note and the legend
+    total_height = height * len(rows) + below
     with theme.applied():
         figure = Figure(figsize=(width, total_height))
         for index, row in enumerate(rows):
-            bottom = (0.3 + height * (len(rows) - 1 - index)) / total_height
+            bottom = (below + height * (len(rows) - 1 - index)) / total_height
             left = 0.86 + spare / 2
             axes = figure.add_axes((left / width, bottom, 1 - (left + 0.04) / width, height / total_height))
             axes.set_xlim(-0.06, max(widest, (width - left - 0.04) / 0.72) - TASK_GAP)
             _draw_row(axes, row, diagram, theme)
-        note = f"{TITLES[diagram.kind]}: points ± half of the 95% interval; hatched: not significant"
+        units = (
+            "points, single trials"
+            if diagram.single_trials
+            else "points ± half of the 95% interval; hatched: not significant"
+        )
+        note = f"{TITLES[diagram.kind]}: {units}"
         note = note if width > 6.6 else note.replace(": ", ":\n", 1)
-        figure.text(0.5, 0.13 / total_height, note, ha="center", va="center", size=6.4, color=theme.ink)
+        y = (below - 0.17) / total_height
+        figure.text(0.5, y, note, ha="center", va="center", size=6.4, color=theme.ink)
+        _draw_legend(figure, diagram, theme)
     return figure
+
+
+def _draw_legend(figure: Figure, diagram: LayerDiagram, theme: Theme) -> None:
+    """Draw the colors with their values at the bottom of the figure."""
+    width, height = figure.get_size_inches()
+    cell, left = 0.42, width / 2 - 0.42 * len(diagram.legend) / 2
+    for index, (text, value) in enumerate(diagram.legend):
+        color = shade(value, theme)
+        place = ((left + index * cell) / width, 0.19 / height)
+        figure.patches.append(
+            Rectangle(
+                place,
+                cell / width,
+                0.15 / height,
+                facecolor=color,
+                edgecolor=theme.muted,
+                linewidth=0.4,
+                transform=figure.transFigure,
+                figure=figure,
+            )
+        )
+        middle = (left + (index + 0.5) * cell) / width
+        style: dict[str, Any] = {"ha": "center", "va": "center", "size": 6.2, "color": text_color_on(color)}
+        figure.text(middle, 0.26 / height, text, **style)
+    if diagram.legend:
+        style = {"ha": "center", "va": "center", "size": 6.2, "color": theme.ink}
+        figure.text(0.5, 0.09 / height, f"color: {LEGEND_TITLE}", **style)
 
 
 def _wrap(columns: Sequence[LayerColumn]) -> list[list[LayerColumn]]:
@@ -315,6 +397,7 @@ def _draw_column(axes: Axes, left: float, column: LayerColumn, diagram: LayerDia
         )
     for box in column.boxes:
         color, text_color = diagram.colors(box, theme)
+        plain = box.significant or math.isnan(box.half)  # without an interval there is no test
         axes.add_patch(
             FancyBboxPatch(
                 (left + INSET[0], box.first + INSET[1]),
@@ -322,9 +405,9 @@ def _draw_column(axes: Axes, left: float, column: LayerColumn, diagram: LayerDia
                 box.last - box.first + 1 - 2 * INSET[1],
                 boxstyle="round,pad=0,rounding_size=0.06",
                 facecolor=color,
-                edgecolor=theme.muted if box.significant else (*to_rgb(text_color), 0.35),
-                linewidth=0.5 if box.significant else 0.0,
-                hatch=None if box.significant else "/////",
+                edgecolor=theme.muted if plain else (*to_rgb(text_color), 0.35),
+                linewidth=0.5 if plain else 0.0,
+                hatch=None if plain else "/////",
                 hatch_linewidth=0.4,
             )
         )
@@ -337,7 +420,7 @@ def _draw_column(axes: Axes, left: float, column: LayerColumn, diagram: LayerDia
             size=6.2,
             weight="bold" if box.significant else "normal",
             color=text_color,
-            bbox=None if box.significant else {"facecolor": color, "edgecolor": "none", "pad": 0.8},
+            bbox=None if plain else {"facecolor": color, "edgecolor": "none", "pad": 0.8},
         )
 
 

@@ -115,8 +115,10 @@ def _steps_overall(tested: pd.DataFrame, points: pd.DataFrame) -> str:
     adjusted = "significantly different from zero (p values adjusted within each curve)"
     if clear.empty:
         steps = "The only step tested" if total == 1 else f"None of the {total} steps"
-        return f"{steps} from one k to the next is {'not ' if total == 1 else ''}{adjusted}."
+        explained = _explain_steps(tested, points)
+        return f"{steps} from one k to the next is {'not ' if total == 1 else ''}{adjusted}.{explained}"
     steps = "The only step tested" if total == 1 else f"{len(clear)} of {total} steps"
+    explained = _explain_steps(tested, points)
     largest = max(each_row(clear), key=lambda step: abs(step.mean))
     where = f"{short_names(points['task'])[largest.task]} with {size_name(largest.train_size)} examples"
     first, last = largest.from_k + 1, largest.to_k
@@ -125,8 +127,29 @@ def _steps_overall(tested: pd.DataFrame, points: pd.DataFrame) -> str:
     return (
         f"{steps} from one k to the next {_are(len(clear))} {adjusted}; {which} is the effect of {layers} on "
         f"{where}{f', {largest.variant}' if largest.variant else ''}: "
-        f"{_interval(largest, points.loc[points['task'] == largest.task, 'metric'].iloc[0])}."
+        f"{_interval(largest, points.loc[points['task'] == largest.task, 'metric'].iloc[0])}.{explained}"
     )
+
+
+def _explain_steps(tested: pd.DataFrame, points: pd.DataFrame) -> str:
+    """A sentence on why the number of steps is not the number of layers; empty with one curve of one step per layer."""
+    depths = points.drop_duplicates("model").set_index("model")["depth"]
+    keys = ["model", "task", "train_size", "variant"]
+    curves = tested.drop_duplicates(keys)
+    layers = int(curves["model"].map(depths).sum())
+    covered = int((tested["to_k"] - tested["from_k"]).sum())
+    parts = []
+    if len(curves) > 1:
+        each = sorted(set(tested.groupby(keys).size()))
+        per = f"{each[0]}" if len(each) == 1 else f"{each[0]} to {each[-1]}"
+        parts.append(f"the steps are those of {len(curves)} curves, {per} in each")
+    if covered > len(tested):
+        parts.append("a step covers several layers where not every k was run")
+    if covered < layers:
+        missing = counted(layers - covered, "layer")
+        parts.append(f"{missing} without a tested step: too few paired trials, or k not run")
+    text = "; ".join(parts)
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def _experiment_overall(rows: pd.DataFrame, experiment: str) -> list[str]:

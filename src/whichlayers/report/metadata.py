@@ -159,5 +159,11 @@ def count_without_value(points: pd.DataFrame) -> int:
     return int(undefined["trial_id"].nunique())
 
 
+def single_trials(points: pd.DataFrame) -> bool:
+    """Whether every point has a single trial, so that there are no intervals."""
+    cell = ["experiment", "condition", "x", "model", "task", "train_size", "variant"]
+    return len(points) > 0 and int(points.groupby(cell)["seed"].nunique().max()) == 1
+
+
 def _threads(number: float) -> str:
     return "" if pd.isna(number) else f", {counted(int(number), 'thread')}"
