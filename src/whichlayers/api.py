@@ -121,6 +121,12 @@ class Results:
 
         return write_report(self.folder, overlay=overlay, description=self.question())
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: progress, main findings and the table of means."""
+        from whichlayers.report.notebook import results_html
+
+        return results_html(self.folder)
+
     def _finished(self) -> pd.DataFrame:
         from whichlayers.results.frames import finished, load_points
 
@@ -149,7 +155,8 @@ def run(
         max_stack: Maximum number of trials trained as one stack. Default: as many as fit in memory, up to
             64 on a GPU and 4 on a CPU.
         retry_failed: Whether to retry trials that failed in an earlier run.
-        progress: Whether to show progress on stderr: a bar in a terminal, otherwise a line every few seconds.
+        progress: Whether to show progress: a widget in a notebook with ipywidgets, else on stderr, as a bar in a
+            terminal and otherwise as a line every few seconds.
         on_event: Called with every event of the run.
         options: Further options of `whichlayers.runs.run_study.run`.
     """
@@ -160,10 +167,7 @@ def run(
     with contextlib.ExitStack() as stack:
         listeners = [on_event] if on_event else []
         if progress:
-            from whichlayers.cli.format import stderr_console
-            from whichlayers.cli.progress import ProgressDisplay
-
-            listeners.append(stack.enter_context(ProgressDisplay(stderr_console())))
+            listeners.append(stack.enter_context(_progress_display()))
 
         def notify(event: RunEvent) -> None:
             for listener in listeners:
@@ -180,6 +184,18 @@ def run(
             **options,
         )
     return Results(summary.folder, summary)
+
+
+def _progress_display() -> Any:
+    """A widget in a notebook, else a display on stderr."""
+    from whichlayers.cli.notebook import NotebookProgress, in_notebook
+
+    if in_notebook():
+        return NotebookProgress()
+    from whichlayers.cli.format import stderr_console
+    from whichlayers.cli.progress import ProgressDisplay
+
+    return ProgressDisplay(stderr_console())
 
 
 def load(folder: str | Path) -> Results:

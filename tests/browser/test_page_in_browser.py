@@ -73,6 +73,14 @@ class opening:
             assert self.complaints == []
 
 
+def wait_until(page, condition):
+    """Wait until the condition holds; the page's policy does not allow playwright's `wait_for_function`."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(100)
+
+
 def chart(page, key):
     return page.locator(f"figure[data-chart={key}]")
 
@@ -260,6 +268,58 @@ def test_tables_fit_a_phone_without_breaking_words(browser, deep):
             assert lines <= len(text.replace("-", " ").split()), text
 
 
+def test_findings_are_on_the_first_screen_of_a_phone(browser, deep):
+    with opening(browser, deep / "report.html", 390) as page:
+        box = page.locator("#main-findings ~ ul.findings li").first.bounding_box()
+        assert box["y"] + box["height"] < 844
+
+
+def test_targets_and_text_are_large_enough(browser, deep):
+    """WCAG 2.5.8: targets of at least 24 by 24 px, unless they are links in a sentence."""
+    for width in (390, 1280):
+        with opening(browser, deep / "report.html", width) as page:
+            page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+            page.wait_for_timeout(100)
+            small = page.evaluate(
+                """() => [...document.querySelectorAll("button, select, summary, .controls label, nav a, figcaption a")]
+                    .map(node => [node.textContent.slice(0, 30), node.getBoundingClientRect()])
+                    .filter(([, box]) => box.width && (box.height < 23.9 || box.width < 23.9)).map(([text]) => text)"""
+            )
+            assert small == []
+            tiny = page.evaluate(
+                """() => [...document.querySelectorAll("body *")]
+                    .filter(node => [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim()))
+                    .filter(node => node.getClientRects().length && parseFloat(getComputedStyle(node).fontSize) < 12)
+                    .map(node => node.textContent.slice(0, 40))"""
+            )
+            assert tiny == []
+
+
+def test_a_table_that_scrolls_says_so(browser, deep):
+    with opening(browser, deep / "report.html", 390) as page:
+        found = page.evaluate(
+            """() => [...document.querySelectorAll(".scroll")].filter(box => box.clientWidth)
+                .map(box => [box.scrollWidth > box.clientWidth + 1, !box.previousElementSibling.hidden])"""
+        )
+        assert any(wide for wide, _ in found)
+        assert all(wide == hinted for wide, hinted in found)
+
+
+def test_intervals_beyond_the_panel_end_in_an_arrowhead(browser, tmp_path):
+    from whichlayers.report.build import page as render
+
+    folder = write_results(
+        tmp_path, incremental(trials=2), lambda p: 0.7 + 0.01 * p.x + 0.05 * p.trial.seed * (p.x == 3)
+    )
+    (folder / "report.html").write_text(render(folder), encoding="utf-8")
+    with opening(browser, folder / "report.html") as page:
+        bars = chart(page, "incremental").locator("svg[role=img] path[stroke-width='1.2']")
+        shapes = [bar.get_attribute("d") for bar in bars.all()]
+        assert len(shapes) == 7
+        assert [shape.count("L") for shape in shapes] == [0, 0, 0, 4, 0, 0, 0]  # two lines per arrowhead
+        assert [shape.count("h") for shape in shapes] == [2, 2, 2, 0, 2, 2, 2]
+
+
 def test_tables_do_not_widen_the_printed_page(browser, deep):
     with opening(browser, deep / "report.html", 700) as page:
         page.emulate_media(media="print")
@@ -329,16 +389,54 @@ def test_watch_fills_in_while_a_run_writes(browser, tmp_path):
             figure = chart(page, "incremental")
             drawn = figure.locator("svg[role=img] path[stroke-width='1.3']")  # a marker a point
             assert "9 of 21 trials finished" in page.locator("#status").inner_text()
+            rows = page.locator("#trials tbody tr")
+            page.locator("#trials select").select_option("done")
+            wait_until(page, lambda: rows.count() == 9)
+            page.locator("#trials input").fill("incremental 500 no-such-word")
+            wait_until(page, lambda: rows.count() == 0)
+            page.locator("#trials input").fill("")
+            page.locator("#trials select").select_option("")
+            wait_until(page, lambda: rows.count() == 21)
+            page.locator("#trials thead button", has_text="seed").click()
+            wait_until(page, lambda: page.locator("#trials th[aria-sort=ascending]").count() == 1)
+            seeds = [row.locator("td").nth(6).inner_text() for row in rows.all()]
+            assert seeds == sorted(seeds)
             assert drawn.count() == 3
             figure.locator("label", has_text="single trials").locator("input").uncheck()
             with sqlite3.connect(folder / "results.db") as db:
                 for (trial,) in db.execute("SELECT id FROM trials WHERE status = 'pending'").fetchall():
                     db.execute("INSERT INTO epochs VALUES (?, 2, 'accuracy', 0.9)", (trial,))
                     db.execute("UPDATE trials SET status = 'done' WHERE id = ?", (trial,))
-            deadline = time.monotonic() + 20
-            while drawn.count() < 7 and time.monotonic() < deadline:
-                page.wait_for_timeout(100)
-            assert drawn.count() == 7
+            wait_until(page, lambda: drawn.count() == 7)
             assert "21 of 21 trials finished" in page.locator("#status").inner_text()
+            assert page.title() == "100% · a study · whichlayers"
             assert not figure.locator("label", has_text="single trials").locator("input").is_checked()
+        server.shutdown()
+
+
+def test_watch_draws_the_loss_of_running_trials(browser, tmp_path, monkeypatch):
+    from whichlayers.cli import status
+    from whichlayers.cli.watch import HOST, make_server, start_rendering
+    from whichlayers.results.folder import StudyFolder
+    from whichlayers.results.lock import LockHolder
+    from whichlayers.results.losses import LossLog
+
+    folder = write_results(tmp_path / "live", incremental(), lambda p: lifelike(6)(p) if p.x < 3 else None)
+    with sqlite3.connect(folder / "results.db") as db:
+        ids = [row[0] for row in db.execute("SELECT id FROM trials WHERE status = 'pending' ORDER BY id")]
+        db.execute("UPDATE trials SET status = 'running' WHERE id IN (?, ?)", ids[:2])
+    log = LossLog(folder)
+    for step in (20, 40, 60):
+        log.record(step, {ids[0]: 1 - step / 100, ids[1]: 0.5})
+    log.flush()
+    monkeypatch.setattr(status, "lock_holder", lambda path: LockHolder("a-host", 1, 0.0))
+    with make_server(StudyFolder(folder), None) as server:
+        start_rendering(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with opening(browser, f"http://{HOST}:{server.server_address[1]}/") as page:
+            page.wait_for_selector("#losses svg g.loss")
+            assert page.locator("#losses g.loss").count() == 2
+            page.locator("#losses g.loss circle").first.hover()
+            assert "step 60 of" in page.locator("#losses .tooltip").inner_text()
+            assert page.title().startswith("42% ·")
         server.shutdown()

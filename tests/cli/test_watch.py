@@ -21,6 +21,7 @@ from whichlayers.cli import app
 from whichlayers.cli.status import read_status
 from whichlayers.cli.watch import HOST, LivePage, describe_progress, make_server, start_rendering
 from whichlayers.results.folder import StudyFolder
+from whichlayers.results.losses import LossLog
 
 
 @pytest.fixture
@@ -84,6 +85,30 @@ def test_the_server_is_read_only_and_has_only_the_page(server, study):
     request(server)
     left = {path.name for path in study.iterdir()}
     assert left <= {"results.db", "results.db-wal", "results.db-shm"}
+
+
+def test_losses_of_running_trials(server, study):
+    assert json.loads(request(server, "/losses")[1]) == []
+    with sqlite3.connect(study / "results.db") as db:
+        ids = [row[0] for row in db.execute("SELECT id FROM trials WHERE status = 'pending' ORDER BY id")]
+        db.execute("UPDATE trials SET status = 'running' WHERE id IN (?, ?)", ids[:2])
+    log = LossLog(study)
+    log.record(7, {ids[0]: 0.5, ids[2]: 0.7})  # one running trial has no loss yet, one is not running
+    log.flush()
+    (curve,) = json.loads(request(server, "/losses")[1])
+    assert curve["id"] == ids[0]
+    assert curve["points"] == [[7, 0.5]]
+    assert curve["steps"] > 7
+    assert "bert-base-uncased on SST-2, 500 examples" in curve["name"]
+
+
+def test_the_table_of_trials_is_searched_and_sorted(server):
+    answer = json.loads(request(server, "/trials?q=sst-2&status=done&sort=score&descending=1")[1])
+    assert (answer["total"], answer["of"]) == (12, 21)
+    scores = [float(row[answer["columns"].index("score")]) for row in answer["rows"]]
+    assert scores == sorted(scores, reverse=True)
+    assert json.loads(request(server, "/trials?q=%3Cscript%3E")[1])["total"] == 0
+    assert request(server, "/trials", "evil.example")[0].status == 403
 
 
 def test_a_head_request_is_answered_without_the_page(server):

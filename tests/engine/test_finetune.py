@@ -72,6 +72,31 @@ def test_a_stack_equals_the_plain_loop_over_20_steps(family):
             )
 
 
+@pytest.mark.parametrize("epochs", [3, 80])
+def test_losses_by_step_average_to_those_of_the_epochs(epochs, monkeypatch):
+    monkeypatch.setattr("whichlayers.engine.finetune.LOSS_VALUES", 9)
+    values: list[tuple[int, list[float]]] = []
+    trials = [trial(0, epochs=epochs), trial(1, epochs=epochs)]
+    settings = EngineSettings(slots=3)  # the padding has no losses
+    results = finetune(
+        trials, tiny_encoder("bert"), tiny_task(), settings=settings, on_loss=lambda *v: values.append(v)
+    )
+    per_epoch = trials[0].steps_per_epoch
+    steps = [0, *(step for step, _ in values)]
+    assert steps[-1] == per_epoch * epochs
+    assert len(values) == (9 if epochs == 3 else epochs)
+    for t, result in enumerate(results):
+        for record in result.epochs:
+            inside = range((record.epoch - 1) * per_epoch + 1, record.epoch * per_epoch + 1)
+            total = sum(
+                losses[t] * (step - before)
+                for before, (step, losses) in zip(steps, values, strict=False)
+                if step in inside
+            )
+            assert total / per_epoch == pytest.approx(record.train_loss, rel=1e-5)
+        assert all(len(losses) == 2 for _, losses in values)
+
+
 def without_dropout(encoder):
     """A copy with dropout 0 in the modules and in the config, which some attention code reads."""
     import copy

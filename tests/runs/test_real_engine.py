@@ -15,6 +15,7 @@ import pytest
 from small_study import small_study
 
 import whichlayers
+from whichlayers.results.losses import read_losses
 from whichlayers.runs import machine
 from whichlayers.runs.events import Note, Progress
 
@@ -42,6 +43,9 @@ def study(tmp_path_factory) -> whichlayers.Study:
 def uninterrupted(study, tmp_path_factory) -> dict[tuple, float]:
     folder = tmp_path_factory.mktemp("uninterrupted") / "study"
     whichlayers.run(study, folder, device="cpu", workers=0, max_stack=8)
+    curves = read_losses(folder)
+    assert curves.keys() == finished(folder).keys()  # the training loss of every trial is kept
+    assert all(len(curve.losses) > 2 for curve in curves.values())
     return values(folder)
 
 

@@ -28,7 +28,7 @@ def test_the_template_loads_and_runs_without_a_hub(tmp_path):
 
 
 def test_every_disabled_setting_is_valid(tmp_path):
-    text = write_template(tmp_path / "s.toml").read_text()
+    text = write_template(tmp_path / "s.toml", full=True).read_text()
     study = Study.from_toml(all_enabled(text), tmp_path)
     assert [e.kind for e in study.experiments] == list(KINDS)
     assert [t.origin for t in study.tasks] == ["builtin", "glue", "files"]
@@ -36,13 +36,13 @@ def test_every_disabled_setting_is_valid(tmp_path):
 
 
 def test_defaults_in_the_template_are_the_defaults(tmp_path):
-    study = Study.from_toml(all_enabled(write_template(tmp_path / "s.toml").read_text()), tmp_path)
+    study = Study.from_toml(all_enabled(write_template(tmp_path / "s.toml", full=True).read_text()), tmp_path)
     assert study.training.model_copy(update={"dropout": None}) == TrainingSpec()
     assert study.head == Study.model_fields["head"].default
 
 
 def test_every_key_is_in_the_template_and_explained(tmp_path):
-    text = write_template(tmp_path / "s.toml").read_text()
+    text = write_template(tmp_path / "s.toml", full=True).read_text()
     for section in (Study, ModelSpec, TaskSpec, CorpusSpec, TrainingSpec, *KINDS.values()):
         for key, field in section.model_fields.items():
             assert re.search(rf"^#?(\[+{key}\]|{key} = )", text, flags=re.MULTILINE), key
@@ -50,7 +50,7 @@ def test_every_key_is_in_the_template_and_explained(tmp_path):
 
 
 def test_the_comments_name_the_shared_keys_of_each_kind(tmp_path):
-    text = write_template(tmp_path / "s.toml").read_text()
+    text = write_template(tmp_path / "s.toml", full=True).read_text()
     prose = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
     for phrase, kind, redefined in (
         ("Shared keys, as above: ", "localized", set()),
@@ -61,6 +61,18 @@ def test_the_comments_name_the_shared_keys_of_each_kind(tmp_path):
         named = re.split(r"[.;]", prose.partition(phrase)[2])[0]
         taken = set(KINDS[kind].model_fields) & set(SHARED_KEYS) - redefined
         assert set(re.findall(r"\w+", named)) - {"and"} == taken, kind
+
+
+def test_the_short_template_has_the_settings_of_the_full_one(tmp_path):
+    data = {"train": "/d/train.tsv", "dev": "/d/dev.tsv", "text": "a", "label": "l", "pair": "b"}
+    for own in ({}, data):
+        short, full = (
+            write_template(tmp_path / f"{len(own)}{name}" / "s.toml", **own, full=name == "full", rows=100)
+            for name in ("short", "full")
+        )
+        assert len(short.read_text().splitlines()) < 40 < len(full.read_text().splitlines())
+        assert load_study(short) == load_study(full)
+        assert "#" not in re.sub(r"^# .*$", "", short.read_text(), flags=re.MULTILINE)  # nothing is disabled
 
 
 def test_trials_are_enough_for_an_interval(tmp_path):

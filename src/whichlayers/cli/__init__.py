@@ -24,6 +24,7 @@ from whichlayers.cli import (
     presets,
     report,
     run,
+    show,
     status,
     watch,
 )
@@ -71,7 +72,7 @@ class ErrorHandlingGroup(TyperGroup):
 app = typer.Typer(
     cls=ErrorHandlingGroup,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,  # --install-completion and --show-completion
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Find out which layers of a pretrained language model a task needs.",
@@ -82,6 +83,7 @@ app.command("new", rich_help_panel="Prepare a study")(new.new)
 app.command("plan", rich_help_panel="Prepare a study")(plan.plan)
 app.command("run", rich_help_panel="Run a study")(run.run)
 app.command("status", rich_help_panel="Run a study")(status.status)
+app.command("show", rich_help_panel="Run a study")(show.show)
 app.command("watch", rich_help_panel="Run a study")(watch.watch)
 app.command("report", rich_help_panel="Analyze results")(report.report)
 app.command("claims", rich_help_panel="Analyze results")(claims.claims)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from whichlayers.cli.as_json import AsJson, comparison_data, print_json
 from whichlayers.cli.format import console, print_line
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import find_folder
@@ -16,8 +17,12 @@ def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="Folder or study file of the first study.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Folder or study file of the second study.")],
     out: Annotated[Path, typer.Option("--out", help="HTML page to write.")] = Path("compare.html"),
+    as_json: AsJson = False,
 ) -> None:
-    """Compare two studies: differences B - A, paired by seed, with confidence intervals; writes an HTML page."""
+    """Compare two studies: differences B - A, paired by seed, with confidence intervals; writes an HTML page.
+
+    With --json, no page is written.
+    """
     from whichlayers.analysis.compare_studies import compare_studies
     from whichlayers.report.compare_page import comparison_table, verdict, write_comparison
 
@@ -27,6 +32,9 @@ def compare(
             f"--out {out}: the folder {out.parent} does not exist; create it, or choose another path"
         )
     comparison = compare_studies(first, second)
+    if as_json:
+        print_json(comparison_data(comparison, verdict(comparison)))
+        return
     for setting, value_a, value_b in comparison.differs:
         print_line(f"{setting}: {value_a or 'unknown'} in A, {value_b or 'unknown'} in B")
     console().print(comparison_table(comparison))

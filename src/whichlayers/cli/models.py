@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from whichlayers.cli.as_json import AsJson, print_json
 from whichlayers.cli.format import console, make_table
 
 
-def models() -> None:
+def models(as_json: AsJson = False) -> None:
     """List the available models, and how to name others."""
     from whichlayers.models.load import known_models
 
+    if as_json:
+        print_json([{"name": name, "description": description} for name, description in known_models()])
+        return
     table = make_table("name", "description")
     for name, description in known_models():
         table.add_row(Text(name), Text(description))

@@ -1,4 +1,4 @@
-"""`whichlayers new`: write a study file with all settings explained."""
+"""`whichlayers new`: write a study file, short or with all settings explained."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def new(
         str | None,
         typer.Option(help=f"{join_list(METRICS, 'or')}. Default: chosen from the label type."),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="List all settings, each with its meaning and default.")
+    ] = False,
 ) -> None:
-    """Write a runnable study file with all settings explained."""
+    """Write a runnable study file: the settings that a study needs, or with --full all of them."""
     from whichlayers.data.readers import check_columns, count_rows
     from whichlayers.study.template import write_template
 
@@ -43,6 +46,6 @@ def new(
         for data in (path for path in (train, dev) if path is not None):
             check_columns(data, [text, label] if pair is None else [text, label, pair])
     written = write_template(
-        file, model, train, dev, text, label, pair=pair, kind=kind, metric=metric, rows=rows
+        file, model, train, dev, text, label, pair=pair, kind=kind, metric=metric, rows=rows, full=full
     )
     typer.echo(f"wrote {written}; edit it, then: whichlayers plan {written}, whichlayers run {written}")

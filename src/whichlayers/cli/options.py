@@ -17,9 +17,39 @@ from whichlayers.results.folder import STUDY_FILE, folder_of
 if TYPE_CHECKING:
     from whichlayers.study.study_file import Study
 
+
+def complete_study(incomplete: str) -> list[str]:
+    """Study files, study folders and presets that start with this text, for completion in a shell."""
+    from whichlayers.study.preset import preset_names
+
+    return [*complete_folder(incomplete), *(name for name in preset_names() if name.startswith(incomplete))]
+
+
+def complete_folder(incomplete: str) -> list[str]:
+    """Study files and study folders that start with this text."""
+    parent = Path(incomplete).parent if not incomplete.endswith("/") else Path(incomplete)
+    found = []
+    for path in sorted(parent.iterdir()) if parent.is_dir() else ():
+        is_study = path.suffix == ".toml" or (path / STUDY_FILE).is_file()
+        if is_study and str(path).startswith(incomplete):
+            found.append(str(path))
+    return found
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Presets that start with this text."""
+    from whichlayers.study.preset import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
 StudyFolderPath = Annotated[
     Path,
-    typer.Argument(metavar="STUDY", help="Folder of a study, a file in it, or its study file."),
+    typer.Argument(
+        metavar="STUDY",
+        help="Folder of a study, a file in it, or its study file.",
+        autocompletion=complete_folder,
+    ),
 ]
 
 
@@ -32,6 +62,7 @@ class StudyOptions:
         typer.Argument(
             metavar="STUDY",
             help="A study file, the folder of a study to resume, or a preset (see whichlayers presets).",
+            autocompletion=complete_study,
         ),
     ]
     folder: Annotated[
@@ -67,6 +98,15 @@ class StudyOptions:
         int | None,
         typer.Option(
             "--words", min=1, help="Maximum number of training words, and of test words, of each corpus."
+        ),
+    ] = None
+    set_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a key of the study file, checked like the file: trials=5, training.lr=1e-4,"
+            " experiments[0].keep=[0, 6]. May be repeated; applied after the other options.",
         ),
     ] = None
     device: Annotated[
@@ -105,6 +145,10 @@ class StudyOptions:
         }
         if any(value is not None for value in overrides.values()):
             study = study.override(**overrides)  # type: ignore[arg-type]
+        if self.set_key:
+            from whichlayers.study.set_keys import set_keys
+
+            study = set_keys(study, self.set_key)
         return study, self.folder or default_folder
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from whichlayers.cli.as_json import AsJson, plan_data, print_json
 from whichlayers.cli.format import console, make_table, print_line, stderr_console
 from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.errors import WhichlayersError
@@ -38,6 +39,7 @@ def plan(
         bool,
         typer.Option("--no-measure", help="Only check and count; do not train to measure the time."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a study and estimate its trials, time and disk space. Trains for at most a minute."""
     from whichlayers.runs import assets, machine
@@ -48,7 +50,8 @@ def plan(
     study, folder = options.select()
     resources = choose_resources(machine.choose_devices(options.device), options.workers, options.max_stack)
     speeds = gpu_speeds(gpus, resources.on_cuda)
-    print_line(f"{describe_study(study)}\n")
+    if not as_json:
+        print_line(f"{describe_study(study)}\n")
     estimate = estimate_study(
         study,
         folder,
@@ -59,6 +62,9 @@ def plan(
         show_activity=ActivityDisplay(stderr_console()),
         make_assets=assets.Assets,
     )
+    if as_json:
+        print_json(plan_data(study, folder, estimate))
+        return
 
     def show(header: str, text: str) -> None:
         print_line(f"{header:<6}{text}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from whichlayers.cli.as_json import AsJson, power_data, print_json
 from whichlayers.cli.format import console, make_table, print_line
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.errors import WhichlayersError
@@ -33,6 +34,7 @@ def power(
     add: Annotated[
         int | None, typer.Option("--add", min=1, help="Add this many trials of every point to the study.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Estimate how many trials each comparison needs to detect a difference (80% power, paired t test)."""
     from whichlayers.analysis.power import minutes_per_added_trial, power_estimates
@@ -49,6 +51,11 @@ def power(
     runs = load_runs(folder.path)
     on_gpu = bool(len(runs)) and "cuda" in str(runs["device"].iloc[-1])
     unit = "GPU-min" if on_gpu else "process-min"
+    if as_json:
+        print_json(power_data(estimates, difference, unit))
+        if add is not None:
+            _add(folder, add)
+        return
     console().print(
         _comparison_table(estimates, unit) if all_comparisons else _curve_table(estimates, points, unit)
     )

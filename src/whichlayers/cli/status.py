@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from whichlayers.cli.as_json import AsJson, print_json, status_data
 from whichlayers.cli.format import console, describe_trial
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.results.db import ResultsDB
@@ -41,9 +42,13 @@ def status(
     errors: Annotated[
         bool, typer.Option("--errors", help="Show all failures with their tracebacks.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show progress, failures, time left and disk usage of a study."""
     current = read_status(find_folder(folder))
+    if as_json:
+        print_json(status_data(current))
+        return
     out = console()
 
     def show(text: str, style: str = "") -> None:

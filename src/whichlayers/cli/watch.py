@@ -19,6 +19,7 @@ from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.text import Text
@@ -26,6 +27,7 @@ from rich.text import Text
 from whichlayers.cli.format import console
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.cli.status import Status, read_status
+from whichlayers.cli.watch_data import TrialSearch, running_losses
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder, find_folder
 from whichlayers.text import counted, format_duration
@@ -85,6 +87,9 @@ class LivePage:
     cached_until: float = 0.0
     status_lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def __post_init__(self) -> None:
+        self.search = TrialSearch(self.folder)
+
     def status(self) -> Status:
         """The status of the study, reused for a second, or longer if it is slow to read."""
         with self.status_lock:
@@ -126,6 +131,11 @@ class LivePage:
         self.ready.wait()
         return self.html
 
+    def trials(self, query: str) -> dict[str, Any]:
+        """Rows of the table of trials for a query string."""
+        counts = self.status().counts
+        return self.search.answer(query, f"{self.results_version()}.{counts.running}")
+
     def state(self) -> dict[str, Any]:
         """Progress and version of the page, polled by its script."""
         status = self.status()
@@ -133,6 +143,7 @@ class LivePage:
         return {
             "text": describe_progress(status),
             "share": status.counts.done / max(1, status.counts.total),
+            "running": status.counts.running if status.running else 0,
             "version": self.version,
         }
 
@@ -151,7 +162,7 @@ class WatchServer(ThreadingHTTPServer):
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """Answers / and /page with the page, /state with JSON."""
+    """Answers / and /page with the page; /state, /losses and /trials?QUERY with JSON."""
 
     server: WatchServer
     protocol_version = "HTTP/1.1"
@@ -165,11 +176,19 @@ class RequestHandler(BaseHTTPRequestHandler):
             if self.path in ("/", "/page"):
                 self.answer(HTTPStatus.OK, "text/html", self.server.live_page.page())
             elif self.path == "/state":
-                self.answer(HTTPStatus.OK, "application/json", json.dumps(self.server.live_page.state()))
+                self.answer_json(self.server.live_page.state())
+            elif self.path == "/losses":
+                self.answer_json(running_losses(self.server.live_page.folder))
+            elif urlsplit(self.path).path == "/trials":
+                self.answer_json(self.server.live_page.trials(urlsplit(self.path).query))
             else:
                 self.answer(HTTPStatus.NOT_FOUND, "text/plain", "not found; the page is at /")
         except WhichlayersError as error:
             self.answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error))
+
+    def answer_json(self, data: Any) -> None:
+        """Send data as JSON."""
+        self.answer(HTTPStatus.OK, "application/json", json.dumps(data))
 
     do_HEAD = do_GET  # `answer` leaves out the body
 

@@ -18,7 +18,15 @@ from transformers import PreTrainedModel
 from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.checkpoint import Checkpoint
 from whichlayers.engine.export_weights import encoder_weights
-from whichlayers.engine.results import EngineSettings, EpochRecord, OnEpoch, OnStep, OnTrained, TrialResult
+from whichlayers.engine.results import (
+    EngineSettings,
+    EpochRecord,
+    OnEpoch,
+    OnLoss,
+    OnStep,
+    OnTrained,
+    TrialResult,
+)
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.weight_change import weight_changes
 from whichlayers.errors import WhichlayersError
@@ -27,6 +35,7 @@ from whichlayers.text import counted
 from whichlayers.trial import Trial
 
 DEVICES = "cpu, cuda or cuda:N"
+LOSS_VALUES = 64  # most calls of `on_loss`, unless there are more epochs
 
 
 def stack_key(trial: Trial, family: str | None = None, depth: int | None = None) -> Hashable:
@@ -62,6 +71,7 @@ def finetune(
     on_step: OnStep | None = None,
     on_restored: OnStep | None = None,
     on_trained: OnTrained | None = None,
+    on_loss: OnLoss | None = None,
     with_weight_changes: bool = True,
     settings: EngineSettings | None = None,
 ) -> list[TrialResult]:
@@ -76,6 +86,8 @@ def finetune(
         on_step: Called with the number of training steps just completed, summed over trials.
         on_restored: Called once with the number of steps restored from a checkpoint, summed over trials.
         on_trained: Called with the result and the encoder weights of each trial that did not fail.
+        on_loss: Called about `LOSS_VALUES` times with the number of completed steps and the mean training loss of
+            each trial since the call before; on a GPU each call waits for the steps launched so far.
         with_weight_changes: Measure how far every weight matrix moved.
         settings: How to run.
 
@@ -97,6 +109,7 @@ def finetune(
                 on_epoch(result.trial_id, record)
 
     per_epoch, epochs = trials[0].steps_per_epoch, trials[0].training.epochs
+    window = LossWindow(trainer, per_epoch, epochs, step)
     for epoch in range(step // per_epoch + 1, epochs + 1):
         epoch_started = time.perf_counter()
         while step < epoch * per_epoch:
@@ -104,10 +117,13 @@ def finetune(
             step += 1
             if on_step is not None:
                 on_step(len(trials))
+            if on_loss is not None and window.ends_at(step):
+                on_loss(step, window.means(step)[: len(trials)])
             if step < epoch * per_epoch:  # at the end of an epoch, evaluate first
                 checkpoint.save_if_due(trainer, results)
         train_losses = (trainer.loss_sum / per_epoch).tolist()
         trainer.loss_sum.zero_()
+        window.start(step)
         evaluated = epoch == epochs or trials[0].training.evaluate == "every epoch"
         dev_losses, metrics = trainer.evaluate() if evaluated else (train_losses, [])
         seconds = time.perf_counter() - epoch_started
@@ -132,6 +148,39 @@ def finetune(
     if not settings.keep_checkpoint:
         checkpoint.delete()
     return results
+
+
+class LossWindow:
+    """Mean losses of consecutive steps of a stack, read from the sums that the trainer keeps on its device.
+
+    Windows do not cross epochs, at whose end the sums are reset.
+
+    Args:
+        trainer: The trainer.
+        per_epoch: Steps of an epoch.
+        epochs: Number of epochs.
+        step: Steps done so far, by an earlier run.
+    """
+
+    def __init__(self, trainer: StackTrainer, per_epoch: int, epochs: int, step: int) -> None:
+        self.trainer, self.per_epoch = trainer, per_epoch
+        self.length = math.ceil(per_epoch / max(1, LOSS_VALUES // epochs))
+        self.begin, self.sums = step, trainer.loss_sum.tolist()
+
+    def ends_at(self, step: int) -> bool:
+        """Whether a window ends after this many steps."""
+        return step % self.per_epoch == 0 or step % self.per_epoch % self.length == 0
+
+    def means(self, step: int) -> list[float]:
+        """Mean loss of each trial since the last call, or since `start`."""
+        sums, steps = self.trainer.loss_sum.tolist(), step - self.begin
+        means = [(new - old) / steps for new, old in zip(sums, self.sums, strict=True)]
+        self.begin, self.sums = step, sums
+        return means
+
+    def start(self, step: int) -> None:
+        """The sums were reset after this many steps."""
+        self.begin, self.sums = step, [0.0] * len(self.sums)
 
 
 def check_stackable(trials: Sequence[Trial], family: str | None = None, depth: int | None = None) -> None:

@@ -81,5 +81,6 @@ def checkpoint_file(settings: EngineSettings, trials: Sequence[Trial]) -> Path |
 
 
 OnEpoch = Callable[[str, EpochRecord], None]  # trial id, record
+OnLoss = Callable[[int, list[float]], None]  # number of completed steps, mean loss of each trial
 OnStep = Callable[[int], None]  # number of additional training steps, summed over trials
 OnTrained = Callable[[TrialResult, "dict[str, Tensor]"], None]  # result, finetuned encoder weights by name

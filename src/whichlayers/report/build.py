@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from whichlayers.analysis.claims import NOT_TESTED, Claim, as_table, evaluate_claims
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
-from whichlayers.plots.captions import caption, guess_caption
+from whichlayers.plots.captions import caption, clipped_caption, guess_caption
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.extra_figures import ExtraFigure, extra_figures
 from whichlayers.plots.facets import fix_layout
@@ -214,7 +214,7 @@ def _report_figure(
 ) -> ReportFigure:
     with LIGHT.applied():
         figure = draw(LIGHT)
-    text = caption if isinstance(caption, str) else caption(figure)
+    text = f"{caption if isinstance(caption, str) else caption(figure)} {clipped_caption(figure)}".rstrip()
     chart = chart_of(figure, key, title, text, overlay)
     if chart is not None:
         return ReportFigure(key, title, chart["caption"], figure, chart, files=files)
@@ -247,6 +247,7 @@ def _render_page(
         {"charts": charts, "layers": diagram_data(content.diagrams)},
         live,
         study=study,
+        folder=folder,
         progress=metadata.progress(study),
         description=metadata.shorten_names(description, points),
         author_description=metadata.author_description(folder),
@@ -263,6 +264,7 @@ def _render_page(
         notes=metadata.notes(folder),
         failures=metadata.failures(load_trials(folder)),
         without_value=metadata.count_without_value(points),
+        single_trials=metadata.single_trials(content.points),
         files=live is None,
     )
 

@@ -29,6 +29,7 @@ from whichlayers.version import __version__
 
 WEB = Path(__file__).with_name("web")
 SCRIPTS = ("tools.js", "chart.js", "drawing.js", "layers.js", "page.js")
+LIVE_SCRIPTS = (*SCRIPTS[:-1], "live.js", SCRIPTS[-1])  # of the page of `whichlayers watch`
 POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data: blob:; "
     "style-src {style}; script-src {script}; connect-src {connect}"
@@ -66,7 +67,7 @@ def render(template: str, data: dict[str, Any], live: str | None = None, **conte
         live: Version of the page, if a server keeps it up to date.
         context: Further variables of the template.
     """
-    style, script = _style(), _script()
+    style, script = _style(), _script(SCRIPTS if live is None else LIVE_SCRIPTS)
     policy = POLICY.format(
         style=_hash(style), script=_hash(script), connect="'none'" if live is None else "'self'"
     )
@@ -112,8 +113,8 @@ def _style() -> str:
 
 
 @cache
-def _script() -> str:
-    parts = [(WEB / name).read_text(encoding="utf-8") for name in SCRIPTS]
+def _script(names: tuple[str, ...]) -> str:
+    parts = [(WEB / name).read_text(encoding="utf-8") for name in names]
     return "\n".join(["(() => {", *parts, "})();"])
 
 

@@ -10,10 +10,11 @@ from whichlayers.files import atomic_write
 from whichlayers.results.connection import DATABASE, missing_error
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.lock import LOCK_NAME, lock_holder, locked_error
+from whichlayers.results.losses import LOSSES
 
 STUDY_FILE = "study.toml"
 # files and folders of a run that ended before its first result
-RUN_FILES = {LOCK_NAME, "cache", "checkpoints", "encoders", "logs", STUDY_FILE}
+RUN_FILES = {LOCK_NAME, "cache", "checkpoints", "encoders", "logs", LOSSES, STUDY_FILE}
 
 
 @dataclass(frozen=True)

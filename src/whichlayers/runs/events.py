@@ -39,6 +39,14 @@ class StepsDone:
 
 
 @dataclass(frozen=True)
+class LossMeasured:
+    """Training losses of the trials of a running stack."""
+
+    step: int  # optimizer steps of a trial so far
+    losses: dict[str, float]  # by trial id: mean over the steps since the last event
+
+
+@dataclass(frozen=True)
 class TrialsDone:
     """Some or all trials of a running stack are finished."""
 
@@ -78,7 +86,9 @@ class WorkerNote:
     text: str
 
 
-WorkerEvent = EpochDone | StepsDone | TrialsDone | StackDone | StackFailed | StackLost | WorkerNote
+WorkerEvent = (
+    EpochDone | StepsDone | LossMeasured | TrialsDone | StackDone | StackFailed | StackLost | WorkerNote
+)
 Emit = Callable[[WorkerEvent], None]
 
 
@@ -106,6 +116,10 @@ class Reporter:
         if (now := time.monotonic()) - self._last_sent >= PROGRESS_SECONDS:
             self._last_sent = now
             self.emit(StepsDone(self.stack, self._steps, self._restored))
+
+    def loss(self, step: int, losses: dict[str, float]) -> None:
+        """Mean training loss of each trial since the last call, after so many steps of each trial."""
+        self.emit(LossMeasured(step, losses))
 
     def restored(self, more: int) -> None:
         """So many further steps, summed over trials, were done by an earlier run and read from disk."""

@@ -21,9 +21,11 @@ from pathlib import Path
 from whichlayers.engine.cost import TrialWork
 from whichlayers.engine.results import EngineSettings, checkpoint_file
 from whichlayers.results.db import ResultsDB
+from whichlayers.results.losses import LossLog
 from whichlayers.results.records import TrialResultLike
 from whichlayers.runs.events import (
     EpochDone,
+    LossMeasured,
     Note,
     OnEvent,
     Progress,
@@ -81,6 +83,7 @@ class Scheduler:
         self.settings = EngineSettings(checkpoint_folder=checkpoints)
         self.finetuned_models = finetuned_models
         self.retries = retries
+        self.losses = LossLog(db.path.parent)
         self.queue = StackQueue(stacks)
         self.running: dict[int, Stack] = {}  # by number
         self.ended_ids: dict[int, set[str]] = {}  # by stack: trials that ended before their stack did
@@ -139,7 +142,10 @@ class Scheduler:
                 self.steps_running[number], self.restored[number] = steps, restored
                 self.time_left.update(number, steps, restored, time.monotonic())
                 self._report_progress()
+            case LossMeasured(step, losses):
+                self.losses.record(step, losses)
             case TrialsDone(number, results):
+                self.losses.forget([result.trial_id for result in results])
                 self._store_results(self.running[number], results)
             case StackDone(number):
                 self.time_left.end(number, time.monotonic(), finished=True)

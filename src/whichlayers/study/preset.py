@@ -17,6 +17,11 @@ def list_presets() -> dict[str, str]:
     return {name: load_preset(name).description for name in sorted(_preset_files())}
 
 
+def preset_names() -> list[str]:
+    """Names of the presets, without reading them."""
+    return sorted(_preset_files())
+
+
 def load_preset(name: str) -> Study:
     """The study of a preset. Raises a `WhichlayersError` for an unknown name."""
     return Study.from_toml(preset_text(name), Path.cwd(), file=f"{name}.toml")

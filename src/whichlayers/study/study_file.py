@@ -269,6 +269,16 @@ class Study(Section):
         study._file = self._file
         return study
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: name, what is studied, and the study file."""
+        from html import escape
+
+        from whichlayers.study.describe import describe_study
+
+        about = f"<p>{escape(self.description)}</p>" if self.description else ""
+        details = f"<details><summary>Study file</summary><pre>{escape(self.to_toml())}</pre></details>"
+        return f"<p><b>{escape(self.name)}</b></p>{about}<p>{escape(describe_study(self))}</p>{details}"
+
     def with_more_trials(self, more: int) -> Study:
         """A copy with `more` additional trials of every point. The seeds, ids and results of the others stay valid."""
         experiments = []

@@ -1,6 +1,7 @@
-"""Template of a study file, written by `whichlayers new`: a small runnable study with all settings explained.
+"""Templates of a study file, written by `whichlayers new`: a small runnable study, on request with all settings.
 
-Comments are written "# like this", disabled settings "#like = this"; removing the # enables a setting.
+In the full template, comments are written "# like this", disabled settings "#like = this"; removing the # enables
+a setting.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ TRIALS = 3  # with 2, a 95% confidence interval would be 12 standard errors wide
 WIDTH = 100
 HEADER = """A study of which layers of a pretrained model a task needs. A line that starts with # and no space
 is a setting with its default or an example value: remove the # to use it."""
+SHORT_HEADER = """A study of which layers of a pretrained model a task needs. All other settings have their defaults;
+to see them with their meaning: whichlayers new other-name.toml --full"""
 
 
 def write_template(
@@ -49,6 +52,7 @@ def write_template(
     kind: str | None = None,
     metric: str | None = None,
     rows: int | None = None,
+    full: bool = False,
 ) -> Path:
     """Write a valid study file.
 
@@ -58,6 +62,7 @@ def write_template(
         train, dev, text, label: Training and dev file of your own task and its columns; all four or none.
         pair, kind, metric: Further keys of your own task.
         rows: Number of rows of the training file, if known: the training size is "all" if there are few.
+        full: Whether to list all settings with their meaning, instead of only those that a study needs.
 
     Returns:
         The path of the file.
@@ -85,7 +90,7 @@ def write_template(
     model_name = model or PACKAGED_MODEL
     if Path(model_name).expanduser().is_dir():
         model_name = _relative_path(path, model_name)
-    content = template(path.stem, {"name": model_name}, task, rows)
+    content = template(path.stem, {"name": model_name}, task, rows, full=full)
     try:
         Study.from_toml(content, path.resolve().parent, str(path))
     except StudyError as error:  # for example an unknown metric; the file was not written, so no line numbers
@@ -95,11 +100,20 @@ def write_template(
     return path
 
 
-def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any], rows: int | None = None) -> str:
+def template(
+    name: str,
+    model: Mapping[str, Any],
+    task: Mapping[str, Any],
+    rows: int | None = None,
+    *,
+    full: bool = False,
+) -> str:
     """The content of a study file with this name and the keys of its model and its task."""
     few = rows is not None and rows < EXAMPLES
     top = {"name": name, "train_sizes": ("all",) if few else (EXAMPLES,), "trials": PerSize(TRIALS)}
     notes = {} if rows is None else {"train_sizes": f"Your training file has {counted(rows, 'row')}."}
+    if not full:
+        return "\n".join(_short_parts(top, model, task, notes))
     tables = ("models", "tasks", "corpora", "experiments", "training")
     shared = set(Incremental.key_order()) & set(Localized.key_order()) - {"kind"}
     parts = [
@@ -125,6 +139,18 @@ def template(name: str, model: Mapping[str, Any], task: Mapping[str, Any], rows:
     training = _settings(TrainingSpec, {}, TrainingSpec.key_order())
     parts.append(_comment(TrainingSpec.__doc__ or "") + "[training]\n" + training)
     return "\n".join(parts)
+
+
+def _short_parts(
+    top: Mapping[str, Any], model: Mapping[str, Any], task: Mapping[str, Any], notes: Mapping[str, str]
+) -> Iterator[str]:
+    """The parts of a study file with only the keys that are given."""
+    yield _comment(SHORT_HEADER) + "\n" + _settings(Study, top, list(top), notes)
+    yield "[[models]]\n" + _settings(ModelSpec, model, list(model))
+    yield "[[tasks]]\n" + "".join(f"{key} = {format_setting(key, value)}\n" for key, value in task.items())
+    yield _comment(Incremental.__doc__ or "") + '[[experiments]]\nkind = "incremental"\n'
+    kinds = [kind for kind in KINDS if kind != "incremental"]
+    yield _comment(f"Other kinds of experiments: {join_list(kinds)}.")
 
 
 def redefines(kind: type[Section], key: str) -> bool:

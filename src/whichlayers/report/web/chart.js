@@ -1,7 +1,7 @@
 // A chart: panels of curves with intervals, with controls, tooltips, keyboard navigation and downloads.
 "use strict";
 
-const HEIGHT = 250, RIGHT = 12, BOTTOM = 40, TICK_SIZE = 11.5, Y_LABEL = 19; // Y_LABEL: width of the label of the y axis
+const MIN_HEIGHT = 250, MAX_HEIGHT = 400, RIGHT = 12, BOTTOM = 40, TICK_SIZE = 12, Y_LABEL = 19; // Y_LABEL: width of the label of the y axis
 
 class Chart {
   constructor(figure, data, themes, savedState) {
@@ -62,7 +62,9 @@ class Chart {
     const marks = this.visible(), theme = this.theme();
     const panels = this.data.panels.map((panel, index) => ({ panel, marks: marks.filter((mark) => mark.panel === index) })).filter((one) => one.marks.some((mark) => mark.kind === "line" || mark.kind === "strip"));
     const columns = this.columns(panels.length, width);
-    this.cell = Math.min(560, Math.floor((width - 14 * (columns - 1)) / columns));
+    this.cell = Math.floor((width - 14 * (columns - 1)) / columns);
+    const longest = Math.max(0, ...panels.map((one) => textWidth(one.panel.y, TICK_SIZE))); // the rotated label of the y axis fits
+    this.height = Math.round(Math.max(MIN_HEIGHT, Math.min(MAX_HEIGHT, 0.5 * this.cell), longest + BOTTOM + 44));
     this.panels.style.gridTemplateColumns = `repeat(${columns}, minmax(0, ${this.cell}px))`;
     this.columnCount = columns;
     this.shown = new Set(panels.flatMap((one) => one.marks));
@@ -105,7 +107,7 @@ class Chart {
   // All panels and the legend in one SVG.
   exportSvg() {
     const theme = this.theme(), nodes = [...this.panels.querySelectorAll("svg")];
-    const height = nodes.length ? Number(nodes[0].getAttribute("height")) : HEIGHT;
+    const height = nodes.length ? Number(nodes[0].getAttribute("height")) : MIN_HEIGHT;
     const rows = Math.ceil(nodes.length / this.columnCount), gap = 14;
     const width = this.columnCount * (this.cell + gap) + gap;
     const entries = this.entries();

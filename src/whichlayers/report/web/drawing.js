@@ -9,10 +9,10 @@ class Drawing {
     this.left = chart.left;
     const [left, right] = panel.xlim, [low, high] = scale.range;
     this.x = (value) => this.left + ((value - left) / (right - left)) * (this.width - this.left - RIGHT);
-    this.y = (value) => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - BOTTOM - this.top);
+    this.y = (value) => chart.height - BOTTOM - ((value - low) / (high - low)) * (chart.height - BOTTOM - this.top);
     this.inside = (value) => Math.max(low, Math.min(high, value));
     this.rotatedDepth = this.rotatedTickDepth(); // extra height for rotated tick labels; 0: they are horizontal
-    const height = HEIGHT + this.rotatedDepth;
+    const height = chart.height + this.rotatedDepth;
     this.node = svg("svg", { viewBox: `0 0 ${this.width} ${height}`, width: this.width, height, role: "img", tabindex: 0, "aria-label": panel.alt, "font-family": FONT, "font-size": TICK_SIZE });
     this.axes(scale.ticks);
     this.hits = [];
@@ -38,7 +38,7 @@ class Drawing {
   }
 
   axes(ticks) {
-    const { panel, theme, node } = this, right = this.width - RIGHT, bottom = HEIGHT - BOTTOM;
+    const { panel, theme, node } = this, right = this.width - RIGHT, bottom = this.chart.height - BOTTOM;
     const text = (x, y, content, more) => svg("text", { x, y, fill: theme.ink, ...more }, node, content);
     text(0, 13, panel.title, { "font-size": 13.5, "font-weight": 600 });
     if (panel.sub) text(0, 29, panel.sub, { fill: theme.muted });
@@ -55,10 +55,9 @@ class Drawing {
       if (this.rotatedDepth) text(x + 3, y, label, { "text-anchor": "end", transform: `rotate(-35 ${x + 3} ${y})` });
       else if (index % step === 0) text(x, y, label, { "text-anchor": "middle" });
     });
-    text((this.left + right) / 2, HEIGHT + this.rotatedDepth - 5, this.chart.data.x, { "text-anchor": "middle" });
+    text((this.left + right) / 2, this.chart.height + this.rotatedDepth - 5, this.chart.data.x, { "text-anchor": "middle" });
     const middle = (this.top + bottom) / 2;
-    const tall = bottom - this.top + 6, wide = textWidth(panel.y, TICK_SIZE);
-    text(11, middle, panel.y, { "text-anchor": "middle", "font-size": wide > tall ? (TICK_SIZE * tall) / wide : null, transform: `rotate(-90 11 ${middle})` });
+    text(11, middle, panel.y, { "text-anchor": "middle", transform: `rotate(-90 11 ${middle})` });
   }
 
   line(mark) {
@@ -79,7 +78,9 @@ class Drawing {
   bar(x, row, color, cap) {
     if (row[2] === null || row[3] === null) return;
     const low = this.y(this.inside(row[2])), high = this.y(this.inside(row[3]));
-    svg("path", { d: `M${x} ${low}V${high}M${x - cap} ${low}h${2 * cap}M${x - cap} ${high}h${2 * cap}`, stroke: color, "stroke-width": 1.2, fill: "none" }, this.node);
+    // an end inside the panel has a cap, an end beyond it an arrowhead at the edge
+    const end = (value, y, way) => (value === this.inside(value) ? `M${x - cap} ${y}h${2 * cap}` : `M${x - cap} ${y + way * 5}L${x} ${y}L${x + cap} ${y + way * 5}`);
+    svg("path", { d: `M${x} ${low}V${high}${end(row[2], low, -1)}${end(row[3], high, 1)}`, stroke: color, "stroke-width": 1.2, fill: "none" }, this.node);
   }
 
   trials(mark) {

@@ -11,7 +11,8 @@ class LayerDiagrams {
     const caption = figure.querySelector("figcaption");
     this.controls = html("div", { class: "controls" });
     this.container = html("div", { class: "panels" });
-    figure.prepend(this.controls, this.container);
+    this.legend = html("p", { class: "scale" });
+    figure.prepend(this.controls, this.container, this.legend);
     this.tooltip = new Tooltip(figure);
     downloadButtons(figure, [
       ["Layers as CSV", () => download("layers.csv", csv(this.rows()), "text/csv")],
@@ -62,6 +63,26 @@ class LayerDiagrams {
     this.container.replaceChildren();
     for (const row of this.wrap(width)) this.container.append(this.drawRow(row, diagram, width));
     if (!this.container.children.length) html("p", { class: "soft" }, this.container, "Nothing selected.");
+    this.drawLegend(diagram);
+  }
+
+  // The colors with their values; nothing if no box has a color.
+  drawLegend(diagram) {
+    this.legend.replaceChildren();
+    this.legend.hidden = !diagram.legend.length;
+    if (this.legend.hidden) return;
+    html("span", {}, this.legend, `color: ${diagram.legendTitle}`);
+    this.legend.append(this.scaleSvg(diagram));
+  }
+
+  scaleSvg(diagram) {
+    const cell = 52, theme = this.themes[isDark() ? "dark" : "light"];
+    const node = svg("svg", { width: cell * diagram.legend.length, height: 22, role: "img", "aria-label": diagram.legend.map(([label]) => label).join(", "), "font-family": FONT, "font-size": 12 });
+    diagram.legend.forEach(([label, colors], index) => {
+      svg("rect", { x: index * cell, y: 0, width: cell, height: 22, fill: colors[isDark() ? 1 : 0][0], stroke: theme.muted, "stroke-width": 0.5 }, node);
+      svg("text", { x: (index + 0.5) * cell, y: 15.5, "text-anchor": "middle", fill: colors[isDark() ? 1 : 0][1] }, node, label);
+    });
+    return node;
   }
 
   // Columns of a task stay together if possible; a box is never narrower than its number.
@@ -83,9 +104,9 @@ class LayerDiagrams {
 
   drawRow(columns, diagram, width) {
     const dark = isDark(), theme = this.themes[dark ? "dark" : "light"], tasks = [...new Set(columns.map((column) => column.task))];
-    const units = columns.length + diagram.gap * tasks.length, cell = Math.max(42, Math.min(118, (width - LABEL_WIDTH) / units));
+    const units = columns.length + diagram.gap * tasks.length, cell = Math.max(42, Math.min(170, (width - LABEL_WIDTH) / units));
     const [low, high] = diagram.height, total = LABEL_WIDTH + cell * units, height = (high - low) * ROW_HEIGHT;
-    const node = svg("svg", { viewBox: `0 0 ${total} ${height}`, width: total, height, role: "img", tabindex: 0, "aria-label": diagram.alt, "font-family": FONT, "font-size": 11.5 });
+    const node = svg("svg", { viewBox: `0 0 ${total} ${height}`, width: total, height, role: "img", tabindex: 0, "aria-label": diagram.alt, "font-family": FONT, "font-size": 12 });
     node.style.maxWidth = `${total}px`;
     node.style.margin = "0 auto";
     const id = `hatch${Math.random().toString(36).slice(2)}`, defs = svg("defs", {}, node);
@@ -116,18 +137,20 @@ class LayerDiagrams {
     const top = y(last + 1 - insetY), height = y(first + insetY) - top, middle = x + cell / 2;
     const shape = { x: x + insetX * cell, y: top, width: (1 - 2 * insetX) * cell, height, rx: 5 };
     const group = svg("g", {}, node);
-    svg("rect", { ...shape, fill: color, stroke: significant ? theme.muted : "none" }, group);
-    if (!significant) svg("rect", { ...shape, fill: `url(#${id}${ink.slice(1)})`, "pointer-events": "none" }, group);
+    svg("rect", { ...shape, fill: color, stroke: significant || half === "" ? theme.muted : "none" }, group);
+    const hatched = !significant && half !== ""; // without an interval there is no test
+    if (hatched) svg("rect", { ...shape, fill: `url(#${id}${ink.slice(1)})`, "pointer-events": "none" }, group);
     const label = cell >= 84 && half ? `${effect} ${half}` : effect;
     const textNode = text(middle, top + height / 2 + 4, label, { fill: ink, "font-weight": significant ? 700 : 400, "pointer-events": "none" });
-    if (!significant) {
-      const wide = label.length * 6 + 4;
+    if (hatched) {
+      const wide = label.length * 6.4 + 4;
       textNode.before(svg("rect", { x: middle - wide / 2, y: top + height / 2 - 7, width: wide, height: 14, rx: 3, fill: color, "pointer-events": "none" }));
     }
     const name = first === last ? `layer ${first}` : `layers ${first} to ${last}`;
     const lines = [`effect: ${effect} points (${column.metric} \u00d7 100)`];
     lines.push(interval ? `95% interval: ${interval}` : "a single pair of trials, so there is no interval");
-    lines.push(`n = ${n} paired ${n === 1 ? "trial" : "trials"}`, significant ? "significantly different from zero (adjusted p below 0.05)" : "not significantly different from zero");
+    lines.push(`n = ${n} paired ${n === 1 ? "trial" : "trials"}`);
+    if (half) lines.push(significant ? "significantly different from zero (adjusted p below 0.05)" : "not significantly different from zero");
     const show = (event) => this.tooltip.show(`${column.task} \u00b7 ${column.size} examples \u00b7 ${name}`, lines, event.clientX, event.clientY);
     group.addEventListener("pointermove", show);
     group.addEventListener("pointerdown", show);
@@ -137,7 +160,8 @@ class LayerDiagrams {
   exportSvg() {
     const theme = this.themes[isDark() ? "dark" : "light"], rows = [...this.container.querySelectorAll("svg")];
     const width = Math.max(...rows.map((row) => Number(row.getAttribute("width")))) + 24;
-    const height = rows.reduce((sum, row) => sum + Number(row.getAttribute("height")) + 12, 36);
+    const legend = this.diagram().legend.length ? 34 : 0;
+    const height = rows.reduce((sum, row) => sum + Number(row.getAttribute("height")) + 12, 36 + legend);
     const image = svg("svg", { xmlns: SVG, width, height, "font-family": FONT });
     svg("rect", { width: "100%", height: "100%", fill: theme.background }, image);
     let y = 12;
@@ -148,7 +172,15 @@ class LayerDiagrams {
       image.append(copy);
       y += Number(row.getAttribute("height")) + 12;
     }
-    svg("text", { x: 14, y: height - 12, "font-size": 11, fill: theme.muted }, image, `${this.diagram().source}, in points; hatched: not significantly different from zero`);
+    if (legend) {
+      const scale = this.scaleSvg(this.diagram());
+      scale.setAttribute("x", 14);
+      scale.setAttribute("y", y);
+      image.append(scale);
+      svg("text", { x: 22 + Number(scale.getAttribute("width")), y: y + 15, "font-size": 12, fill: theme.ink }, image, this.diagram().legendTitle);
+    }
+    const note = this.diagram().tested ? "hatched: not significantly different from zero" : "single trials";
+    svg("text", { x: 14, y: height - 12, "font-size": 12, fill: theme.ink }, image, `${this.diagram().source}, in points; ${note}`);
     return image;
   }
 

@@ -1,4 +1,4 @@
-// Sets up the page: charts, sortable tables, light and dark mode, and live updates while a study runs.
+// Sets up the page: charts, sortable tables, light and dark mode; on the page of `whichlayers watch` also live.js.
 "use strict";
 
 const states = new Map(); // state of the controls by chart key, kept across updates
@@ -14,6 +14,15 @@ function build() {
     drawn.push(chart);
   }
   for (const table of document.querySelectorAll("table.sortable")) sortable(table);
+  scrollHints();
+}
+// A table wider than the screen says so above it.
+function scrollHints() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    const hint = html("p", { class: "scroll-hint screen-only", hidden: true }, null, "Scroll sideways for more columns \u2192");
+    box.before(hint);
+    new ResizeObserver(() => (hint.hidden = box.scrollWidth <= box.clientWidth + 1)).observe(box);
+  }
 }
 const redraw = () => drawn.forEach((one) => one.draw(true));
 
@@ -70,37 +79,6 @@ function themes() {
   addEventListener("beforeprint", redraw);
   addEventListener("afterprint", redraw);
   apply(storedTheme());
-}
-
-// --- live updates ---
-
-function live() {
-  let version = document.body.dataset.live;
-  const status = document.getElementById("status"), bar = document.querySelector("progress");
-  const open = () => [...document.querySelectorAll("details")].map((one) => one.open);
-  const poll = async () => {
-    let wait = 2000;
-    try {
-      const state = await (await fetch("state", { cache: "no-store" })).json();
-      status.textContent = state.text;
-      bar.value = state.share;
-      if (state.version !== version) {
-        const text = await (await fetch("page", { cache: "no-store" })).text();
-        const fresh = new DOMParser().parseFromString(text, "text/html"), wasOpen = open(), at = scrollY;
-        version = fresh.body.dataset.live;
-        document.getElementById("data").textContent = fresh.getElementById("data").textContent;
-        document.getElementById("content").replaceWith(fresh.getElementById("content"));
-        build();
-        document.querySelectorAll("details").forEach((one, index) => wasOpen[index] !== undefined && (one.open = wasOpen[index]));
-        scrollTo(0, at);
-      }
-    } catch {
-      status.textContent = "Connection to whichlayers watch lost: it may have been stopped. Showing the last state received.";
-      wait = 10000;
-    }
-    setTimeout(poll, wait);
-  };
-  setTimeout(poll, 1000);
 }
 
 build();

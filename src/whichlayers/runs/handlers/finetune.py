@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Hashable, Sequence
+from functools import partial
 
 from whichlayers.engine.cost import (
     MemoryCost,
@@ -25,6 +27,11 @@ BACKWARD_COST = 2  # relative to the forward pass
 OPTIMIZER_TOKENS = 150  # tokens in the forward pass that take as long as AdamW, about, on a CPU and on a GPU
 
 log = logging.getLogger(__name__)
+
+
+def _report_loss(report: Reporter, trials: Sequence[Trial], step: int, losses: list[float]) -> None:
+    known = {t.id: loss for t, loss in zip(trials, losses, strict=True) if math.isfinite(loss)}
+    report.loss(step, known)
 
 
 class FinetuneHandler(TrialHandler):
@@ -73,6 +80,7 @@ class FinetuneHandler(TrialHandler):
             on_epoch=report.epoch,
             on_step=report.steps,
             on_restored=report.restored,
+            on_loss=partial(_report_loss, report, trials),
             settings=settings,
         )
         report.results(results)

@@ -1,0 +1,116 @@
+"""`whichlayers show`: everything about one trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from whichlayers.cli.as_json import AsJson, print_json
+from whichlayers.cli.format import console, make_table, print_line
+from whichlayers.cli.options import StudyFolderPath
+from whichlayers.results.folder import find_folder
+from whichlayers.text import format_duration, format_score
+
+if TYPE_CHECKING:
+    from whichlayers.results.trial_details import TrialDetails
+
+BARS = "▁▂▃▄▅▆▇█"
+NOT_SCORES = ("train_loss", "dev_loss", "seconds")
+
+
+def show(
+    folder: StudyFolderPath,
+    trial: Annotated[str, typer.Argument(metavar="TRIAL", help="Id of the trial, or its first characters.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show everything about one trial: settings, points, epochs, loss, weight change, run and error."""
+    from whichlayers.results.trial_details import trial_details
+
+    details = trial_details(find_folder(folder).path, trial)
+    if as_json:
+        print_json(details)
+        return
+    print_line(f"trial {details.trial_id}: {details.row['status']}", "bold")
+    for name, text in _settings(details):
+        print_line(f"{name:<18}{text}")
+    for point in details.points:
+        condition = f", {point['condition']}" if point["condition"] else ""
+        print_line(f"{'point':<18}{point['experiment']}{condition}, x = {point['x']:g}")
+    if details.run is not None:
+        print_line(f"{'run':<18}{_describe_run(details.run)}")
+    if details.row["error"]:
+        print_line(f"error: {details.row['error']}", "red")
+    if details.epochs:
+        console().print()
+        console().print(_epoch_table(details.epochs))
+    if details.loss.losses:
+        first, last = details.loss.losses[0], details.loss.losses[-1]
+        print_line(
+            f"\ntraining loss by step: {sparkline(details.loss.losses)} {first:.3f} to {last:.3f},"
+            f" step {details.loss.steps[-1]:,}"
+        )
+    if details.weight_change:
+        changes = [one["frobenius"] or 0.0 for one in details.weight_change]
+        ends = f"{changes[0]:.3g} (layer 1) to {changes[-1]:.3g} (layer {details.weight_change[-1]['layer']})"
+        print_line(f"weight change by layer (Frobenius norm): {sparkline(changes)} {ends}")
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Values as bars of eight heights, the lowest value as the lowest bar."""
+    low, high = min(values), max(values)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in values)
+
+
+def _settings(details: TrialDetails) -> list[tuple[str, str]]:
+    """What determines the result of the trial, as (name, text)."""
+    row = details.row
+    seeds = {name: row[name] for name in row if name.startswith("seed_") and row[name] is not None}
+    settings = {
+        "kind": row["kind"],
+        "model": row["model"],
+        "task": row["task"],
+        "finetuned on": row["finetuned_on"],
+        "examples": f"{row['train_size']:,}" if row["train_size"] else None,
+        "seed": row["seed"],
+        "other seeds": ", ".join(f"{name.removeprefix('seed_')} {seed}" for name, seed in seeds.items()),
+        "re-initialized": row["reinit"] and f"layers {row['reinit']} ({row['recipe']})",
+        "layer order": row["layer_order"],
+        "layer norms": "kept in re-initialized layers" if row["keep_layer_norm"] else None,
+        "head": row["head"],
+        "neurons": row["neurons"],
+        "training": ", ".join(
+            f"{key} {value}" for key, value in details.training.items() if value is not None
+        ),
+        "time": format_duration(row["seconds"], fine=True) if row["seconds"] is not None else None,
+    }
+    return [(name, str(value)) for name, value in settings.items() if value not in (None, "")]
+
+
+def _describe_run(run: dict[str, Any]) -> str:
+    started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run["started"]))
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(run["versions"].items()))
+    return f"started {started} on {run['device']}; {versions}; {run['command']}"
+
+
+def _epoch_table(epochs: Sequence[dict[str, Any]]) -> Any:
+    """One row per epoch: losses, scores in points, seconds."""
+    metrics = list(dict.fromkeys(name for epoch in epochs for name in epoch if name != "epoch"))
+    metrics.sort(key=lambda name: NOT_SCORES.index(name) if name in NOT_SCORES else -1)
+    table = make_table("epoch", *metrics, right=("epoch", *metrics))
+    for epoch in epochs:
+        cells = [_cell(epoch.get(name), name) for name in metrics]
+        table.add_row(Text(str(epoch["epoch"])), *map(Text, cells))
+    return table
+
+
+def _cell(value: float | None, name: str) -> str:
+    if value is None:
+        return ""
+    if name == "seconds":
+        return f"{value:.1f}"
+    return format_score(value, "dev_loss" if name.endswith("_loss") else name)

@@ -1,0 +1,128 @@
+// The live page of `whichlayers watch`: progress, loss curves of running trials, and a table of trials to search.
+"use strict";
+
+const LOSS_HEIGHT = 240;
+
+function live() {
+  let version = document.body.dataset.live;
+  const status = document.getElementById("status"), bar = document.querySelector("progress"), name = document.title;
+  const open = () => [...document.querySelectorAll("#content details")].map((one) => one.open);
+  const losses = new RunningLosses(document.getElementById("losses"));
+  const trials = new TrialSearch(document.getElementById("trials"));
+  const get = async (path) => await (await fetch(path, { cache: "no-store" })).json();
+  const poll = async () => {
+    let wait = 2000;
+    try {
+      const state = await get("state");
+      status.textContent = state.text;
+      bar.value = state.share;
+      document.title = `${Math.floor(100 * state.share)}% \u00b7 ${name}`;
+      losses.show(state.running ? await get("losses") : []);
+      if (state.version !== version) {
+        const text = await (await fetch("page", { cache: "no-store" })).text();
+        const fresh = new DOMParser().parseFromString(text, "text/html"), wasOpen = open(), at = scrollY;
+        version = fresh.body.dataset.live;
+        document.getElementById("data").textContent = fresh.getElementById("data").textContent;
+        document.getElementById("content").replaceWith(fresh.getElementById("content"));
+        build();
+        document.querySelectorAll("#content details").forEach((one, index) => wasOpen[index] !== undefined && (one.open = wasOpen[index]));
+        scrollTo(0, at);
+        trials.load();
+      }
+    } catch {
+      status.textContent = "Connection to whichlayers watch lost: it may have been stopped. Showing the last state received.";
+      document.title = `(stopped) ${name}`;
+      wait = 10000;
+    }
+    setTimeout(poll, wait);
+  };
+  trials.load();
+  setTimeout(poll, 1000);
+}
+
+// One line per running trial: mean training loss by step, the x axis as a share of the trial's steps.
+class RunningLosses {
+  constructor(figure) {
+    this.figure = figure;
+    this.chart = html("div", { class: "panels" });
+    figure.prepend(this.chart);
+    this.tooltip = new Tooltip(figure);
+  }
+
+  show(curves) {
+    const shown = curves.filter((curve) => curve.points.length);
+    this.figure.parentElement.hidden = !shown.length;
+    this.tooltip.hide();
+    this.chart.replaceChildren();
+    if (!shown.length) return;
+    const width = this.chart.clientWidth || 600, left = 46, bottom = LOSS_HEIGHT - 34, ink = getComputedStyle(this.figure).color;
+    const top = Math.max(...shown.flatMap((curve) => curve.points.map((point) => point[1]))) * 1.05 || 1;
+    const x = (step, curve) => left + (step / curve.steps) * (width - left - 14), y = (loss) => bottom - (loss / top) * (bottom - 12);
+    const label = `Training loss of ${shown.length} running trials`;
+    const node = svg("svg", { viewBox: `0 0 ${width} ${LOSS_HEIGHT}`, width, height: LOSS_HEIGHT, role: "img", "aria-label": label, "font-family": FONT, "font-size": 12, fill: ink }, this.chart);
+    for (const share of [0, 0.25, 0.5, 0.75, 1]) {
+      svg("line", { x1: left, x2: width - 14, y1: y(share * top), y2: y(share * top), stroke: ink, opacity: 0.12 }, node);
+      svg("text", { x: left - 6, y: y(share * top) + 4, "text-anchor": "end" }, node, (share * top).toFixed(2));
+      svg("text", { x: left + share * (width - left - 14), y: bottom + 16, "text-anchor": "middle" }, node, `${100 * share}%`);
+    }
+    svg("text", { x: (left + width) / 2, y: LOSS_HEIGHT - 3, "text-anchor": "middle" }, node, "share of the trial's steps");
+    for (const curve of shown) {
+      const at = curve.points.map(([step, loss]) => [x(step, curve), y(loss)]), last = curve.points.at(-1);
+      const group = svg("g", { class: "loss" }, node);
+      svg("path", { d: polyline(at), fill: "none", stroke: "var(--accent)", "stroke-width": 1.6, opacity: 0.6 }, group);
+      svg("path", { d: polyline(at), fill: "none", stroke: "transparent", "stroke-width": 14 }, group); // easier to hit
+      svg("circle", { cx: at.at(-1)[0], cy: at.at(-1)[1], r: 3, fill: "var(--accent)" }, group);
+      const lines = [curve.name, `step ${last[0].toLocaleString("en")} of ${curve.steps.toLocaleString("en")}: loss ${last[1].toFixed(3)}`];
+      group.addEventListener("pointermove", (event) => this.tooltip.show(curve.id, lines, event.clientX, event.clientY));
+      group.addEventListener("pointerleave", () => this.tooltip.hide());
+    }
+  }
+}
+
+// A table whose rows the server searches and sorts, so that it works for a hundred thousand trials.
+class TrialSearch {
+  constructor(section) {
+    this.section = section;
+    this.sort = "";
+    this.descending = false;
+    this.search = section.querySelector("input");
+    this.status = section.querySelector("select");
+    this.note = section.querySelector("p");
+    this.table = section.querySelector("table");
+    let timer;
+    this.search.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => this.load(), 200);
+    });
+    this.status.addEventListener("change", () => this.load());
+  }
+
+  async load() {
+    const query = new URLSearchParams({ q: this.search.value, status: this.status.value, sort: this.sort, descending: this.descending ? 1 : 0 });
+    const number = (this.asked = (this.asked || 0) + 1);
+    const answer = await (await fetch(`trials?${query}`, { cache: "no-store" })).json();
+    if (number === this.asked) this.show(answer); // a later answer may have come first
+  }
+
+  show({ columns, rows, total, of }) {
+    const some = rows.length < total ? `first ${rows.length.toLocaleString("en")} of ` : "";
+    this.note.textContent = `${some}${total.toLocaleString("en")} of ${of.toLocaleString("en")} rows. For everything about a trial: whichlayers show ${this.section.dataset.folder} TRIAL`;
+    const head = html("tr", {});
+    for (const name of columns) {
+      const cell = html("th", { scope: "col", class: "text" }, head);
+      const button = html("button", { type: "button" }, cell, name);
+      if (name === this.sort) cell.setAttribute("aria-sort", this.descending ? "descending" : "ascending");
+      button.addEventListener("click", () => {
+        this.descending = this.sort === name && !this.descending;
+        this.sort = name;
+        this.load();
+      });
+    }
+    this.table.tHead.replaceChildren(head);
+    this.table.tBodies[0].replaceChildren(...rows.map((cells) => {
+      const row = html("tr", {});
+      cells.forEach((text, index) => html(index ? "td" : "th", index ? { class: "text" } : { scope: "row", class: "text" }, row, text));
+      return row;
+    }));
+  }
+}
