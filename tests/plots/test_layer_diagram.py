@@ -126,4 +126,4 @@ def test_many_columns_wrap_into_rows_and_one_trial_has_no_interval(tmp_path):
     assert {diagram.colors(box, LIGHT)[0] for box in diagram.boxes} == {shade(0.0, LIGHT)}
     for word in ("95%", "Hatched", "±", "nearer to zero"):
         assert word not in diagram.caption
-    assert "1 paired trial, hence no intervals" in diagram.caption
+    assert "1 paired trial, so there are no intervals" in diagram.caption

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from whichlayers.cli.format import describe_trial
 from whichlayers.runs import events
-from whichlayers.runs.estimate import RecentSpeed, time_left
 from whichlayers.text import counted, format_duration
 
 REFRESH_SECONDS = 0.5
@@ -37,7 +36,6 @@ class NotebookProgress:
         self.messages = ipywidgets.HTML()
         self.box = ipywidgets.VBox([ipywidgets.HBox([self.bar, self.label]), self.messages])
         self.lines: list[str] = []
-        self.speed = RecentSpeed()
         self.started: events.RunStarted | None = None
         self.last_update = 0.0
 
@@ -68,15 +66,13 @@ class NotebookProgress:
         if self.started is None:
             return
         now, total, done = time.monotonic(), self.started.steps, event.steps_done
-        speed = self.speed.update(now, done - event.steps_restored)
         if now - self.last_update < REFRESH_SECONDS and done < total:
             return
         self.last_update = now
         self.bar.value = done / total if total else 1.0
-        seconds = time_left(total - done, speed)
         text = f"{event.trials_done:,}/{self.started.trials:,} trials"
         text += f", {event.trials_failed:,} failed" if event.trials_failed else ""
-        text += f", about {format_duration(seconds)} left" if seconds else ""
+        text += f", about {format_duration(event.seconds_left)} left" if event.seconds_left else ""
         self.label.value = escape(text)
 
     def _message(self, text: str) -> None:

@@ -95,7 +95,7 @@ COMPARED = {
     ),
 }
 INTERVALS = "Means with 95% t intervals; trials with the same seed share examples, data order and head."
-ONE_TRIAL = "One trial per point, hence no intervals."
+ONE_TRIAL = "One trial per point, so there are no intervals."
 
 
 def extra_figures(

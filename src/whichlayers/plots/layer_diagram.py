@@ -3,7 +3,7 @@
 There is one column per task and training size. The number in a box is the effect of a layer in points (100 times the
 metric) ± half of its 95% interval. The color is that of the bound of the interval nearer to zero: what is certain of
 the effect, not its estimate. Hatched boxes are not significantly different from zero. With a single trial there are no
-intervals, and hence neither colors nor hatching. The score with no layer pretrained is below each column, the score
+intervals, and therefore neither colors nor hatching. The score with no layer pretrained is below each column, the score
 with all layers pretrained above it.
 """
 
@@ -178,7 +178,9 @@ class LayerDiagram:
         )
         start, definition = f"{TITLES[self.kind]}, in points ({metrics} × 100)", DEFINITIONS[self.kind]
         if self.single_trials:
-            return f"{start}: {definition}; {pairs}, hence no intervals, no tests and no colors. {scores}"
+            return (
+                f"{start}: {definition}; {pairs}, so there are no intervals, no tests and no colors. {scores}"
+            )
         colors = (
             "The color is that of the bound of the interval nearer to zero"
             + (", per layer if a box spans several layers" if wide else "")
@@ -196,7 +198,7 @@ class LayerDiagram:
         """Text alternative for screen readers: the layers with a significant effect, column by column."""
         sentences = [f"{TITLES[self.kind]}."]
         if self.single_trials:
-            sentences.append("Single trials, hence no tests.")
+            sentences.append("Single trials, so there are no tests.")
         short = short_names([column.task for column in self.columns])
         for column in () if self.single_trials else self.columns:
             boxes = sorted((box for box in column.boxes if box.significant), key=lambda box: -abs(box.mean))

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from whichlayers.plots.artists import DrawnValues, add_trial_legend, draw_line, line_style
-from whichlayers.plots.display_names import short_names, size_name
+from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import (
     add_legend_below,
     label_x_axis,
@@ -17,7 +17,7 @@ from whichlayers.plots.facets import (
 )
 from whichlayers.plots.published_overlay import add_published_legend, draw_published
 from whichlayers.plots.style import Theme
-from whichlayers.text import join_list
+from whichlayers.text import join_list, short_names
 
 SCALED = "spectral norm, min-max scaled"  # metric name in the published data
 MAX_RANGES = 8  # of scaled weight changes, listed in the caption
