@@ -2,11 +2,14 @@
 
 import contextlib
 import itertools
+import os
+import stat
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch._inductor.runtime import cache_dir_utils
 
 from whichlayers.engine.cuda_graphs import (
     CAPTURE_SECONDS,
@@ -15,6 +18,7 @@ from whichlayers.engine.cuda_graphs import (
     WARMUP_STEPS,
     StepRunner,
     choose_sizes,
+    keep_compiled_code,
 )
 
 
@@ -126,3 +130,37 @@ def test_running_out_of_memory_while_capturing_raises(cuda):
     runner(0)
     with pytest.raises(RuntimeError, match="out of memory"):
         runner(1)
+
+
+@pytest.fixture
+def cache_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # so that it is restored after the test
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    return tmp_path / "whichlayers"
+
+
+def test_compiled_code_is_kept_in_a_private_folder_of_the_user(cache_home):
+    cache_home.mkdir()
+    (cache_home / "compiled").mkdir(mode=0o777)
+    assert keep_compiled_code() == cache_home / "compiled"
+    assert stat.S_IMODE((cache_home / "compiled").stat().st_mode) == 0o700
+    assert cache_dir_utils.cache_dir() == str(cache_home / "compiled")
+
+
+def test_a_folder_of_compiled_code_that_the_user_chose_is_left_alone(cache_home, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
+    assert keep_compiled_code() is None
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "mine")
+    assert not cache_home.exists()
+
+
+def test_a_folder_of_compiled_code_that_may_belong_to_others_is_not_used(cache_home, tmp_path, caplog):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere").chmod(0o755)
+    cache_home.mkdir()
+    (cache_home / "compiled").symlink_to(tmp_path / "elsewhere")
+    assert keep_compiled_code() is None
+    assert "compiled code is not kept between runs" in caplog.text
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    assert stat.S_IMODE((tmp_path / "elsewhere").stat().st_mode) == 0o755

@@ -9,9 +9,12 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import os
+import stat
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -206,9 +209,37 @@ def choose_sizes(
     return np.array(chosen[::-1])[np.searchsorted(chosen[::-1], rounded)]
 
 
+def keep_compiled_code() -> Path | None:
+    """Let torch keep compiled code between runs in the user's own cache folder.
+
+    The files are read with pickle, so only a private folder is used, never one inside a study. A folder that is set in
+    TORCHINDUCTOR_CACHE_DIR is left as it is.
+
+    Returns:
+        The folder; None if torch's default is used.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # torch itself sets the variable to a folder in /tmp
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir()) != default_cache_dir():
+        return None
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whichlayers" / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            raise PermissionError(f"{folder} does not belong to this user")
+        folder.chmod(stat.S_IRWXU)
+    except OSError as error:
+        log.warning("compiled code is not kept between runs: %s", error)
+        return None
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    return folder
+
+
 @functools.cache  # once per process
 def warm_up_compiler() -> None:
     """Import torch's compiler and start its worker processes in a background thread; both take seconds."""
+    keep_compiled_code()
 
     def load() -> None:
         importlib.import_module("torch._inductor.compile_fx")
