@@ -151,7 +151,12 @@ def test_the_shared_keys_are_those_that_experiments_share():
         # layers: of single_layer, probing and word_probing; the others: their defaults differ
         assert set(own) - {"kind"} & set.union(*others) <= {"layers", "keep", "l1", "l2", "shares"}
     assert set(SHARED) & set(KINDS["probing"].key_order()) == {"tasks", "train_sizes", "trials", "lr"}
-    assert set(SHARED) - set(KINDS["prune"].key_order()) == {"recipe", "keep_layer_norm", "reinit_lr_factor"}
+    assert set(SHARED) - set(KINDS["prune"].key_order()) == {
+        "recipe",
+        "keep_layer_norm",
+        "reinit_pooler",
+        "reinit_lr_factor",
+    }
 
 
 def test_key_tables_have_allowed_values_and_defaults():

@@ -28,6 +28,7 @@ Ranking = Literal["lca", "probeless"]
 Subword = Literal["last", "first", "mean"]
 Norm = Literal["squared", "plain"]
 TrialKind = Literal["finetune", "probe", "word_probe"]
+AdapterMethod = Literal["lora", "ia3"]
 Parameters = Literal["all", "norms", "biases"]
 Component = Literal["subset", "order", "init", "head", "dropout"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)  # what the seeds of a trial determine
@@ -111,6 +112,34 @@ class Training:
             warmup=float(self.warmup),
             dropout=None if self.dropout is None else float(self.dropout),
         )
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Small trained modules in some layers of the frozen model. Only they and the head are trained.
+
+    Args:
+        method: lora: low-rank changes of weights (Hu et al. 2022); ia3: a factor for each output (Liu et al. 2022).
+        layers: Layers that have adapters, numbered from 1.
+        targets: Names of the linear modules within a layer that have adapters, such as "attention.self.query".
+        rank: Rank of the change of a weight (lora).
+        alpha: The change is multiplied by alpha / rank (lora).
+        dropout: Probability of dropping an input of the adapter (lora).
+    """
+
+    method: AdapterMethod
+    layers: tuple[int, ...]
+    targets: tuple[str, ...]
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+
+    def canonical(self) -> Adapter:
+        """The same adapter in its normal form: sorted; `rank`, `alpha` and `dropout` are unused by ia3."""
+        layers, targets = tuple(sorted(set(self.layers))), tuple(sorted(set(self.targets)))
+        if self.method == "ia3":
+            return Adapter(self.method, layers, targets)
+        return Adapter(self.method, layers, targets, self.rank, float(self.alpha), float(self.dropout))
 
 
 @dataclass(frozen=True)
@@ -211,6 +240,7 @@ class Trial:
     seeds: tuple[
         tuple[Component, int], ...
     ] = ()  # seeds of components that have their own, in place of `seed`
+    adapter: Adapter | None = None  # None: all parameters are trained that `training` does not freeze
 
     NAMES_ONLY = ("model", "revision", "task", "corpus")  # names do not change a result
 
@@ -221,11 +251,14 @@ class Trial:
         the ids of existing trials.
         """
         training = self.training.canonical()
-        if not training.frozen_layers or training.dropout == 0:
+        frozen = training.frozen_layers or self.adapter is not None
+        if not frozen or training.dropout == 0:
             training = dataclasses.replace(training, frozen_dropout=True)  # it has no effect
         canonical = dataclasses.replace(
             self, surgery=self.surgery.canonical(), training=training, seeds=self.used_seeds()
         )
+        if self.adapter is not None:
+            canonical = dataclasses.replace(canonical, adapter=self.adapter.canonical())
         if self.probe is not None:  # a probe has its own hyperparameters; only max_length is the model's
             training = Training(max_length=self.training.max_length)
             canonical = dataclasses.replace(
@@ -260,9 +293,9 @@ class Trial:
     def used_seeds(self) -> tuple[tuple[Component, int], ...]:
         """`seeds` in its normal form: sorted, without those equal to `seed` and those that have no effect."""
         unused = set[Component]()
-        if not (self.surgery.reinit or self.surgery.reinit_pooler):
+        if not (self.surgery.reinit or self.surgery.reinit_pooler or self.adapter):
             unused.add("init")
-        if self.training.dropout == 0:
+        if self.training.dropout == 0 and not (self.adapter and self.adapter.dropout):
             unused.add("dropout")
         if self.probe is not None:
             unused |= {"init", "dropout"}
@@ -274,7 +307,8 @@ class Trial:
     def trained_part(self) -> Hashable:
         """What of the model is trained; trials of a stack agree in it, and it determines their memory and time."""
         training = self.training
-        return training.frozen_layers, training.parameters, training.frozen_dropout
+        adapter = self.adapter and self.adapter.canonical()
+        return training.frozen_layers, training.parameters, training.frozen_dropout, adapter
 
     @property
     def steps_per_epoch(self) -> int:
@@ -288,6 +322,8 @@ class Trial:
         fields = dataclasses.asdict(self)
         if not self.seeds:  # as trials were stored before components had seeds
             del fields["seeds"]
+        if self.adapter is None:
+            del fields["adapter"]
         for section, names in LATER_FIELDS.items():
             settings = getattr(self, section)
             for name in names:
@@ -307,6 +343,9 @@ class Trial:
         surgery["reinit"] = tuple(surgery["reinit"])
         training["lr_factors"] = tuple((int(layer), float(f)) for layer, f in training["lr_factors"])
         training["betas"] = tuple(training["betas"])
+        adapter = raw.pop("adapter", None)
+        if adapter is not None:
+            adapter |= {"layers": tuple(adapter["layers"]), "targets": tuple(adapter["targets"])}
         seeds = tuple((component, seed) for component, seed in raw.pop("seeds", ()))
         return Trial(
             **raw,
@@ -315,6 +354,7 @@ class Trial:
             probe=None if probe is None else Probe(**probe),
             word_probe=None if word_probe is None else WordProbe(**word_probe),
             seeds=seeds,
+            adapter=None if adapter is None else Adapter(**adapter),
         )
 
 

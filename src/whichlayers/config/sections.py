@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from whichlayers.catalog import BUILTIN, BUILTIN_TASKS, GLUE, METRICS, Kind, glue_name, metrics_of
 from whichlayers.config.errors import allowed_values, close_match, format_choices, raise_problems
 from whichlayers.text import join_list
-from whichlayers.trial import Training
+from whichlayers.trial import Parameters, Training
 
 Size = int | float | Literal["all"]
 DEFAULTS = Training()  # defaults of [training]
@@ -371,14 +371,32 @@ class TrainingSpec(Section):
         default=DEFAULTS.evaluate,
         description="When trials are evaluated on the dev set: every epoch, or only at the end, which is faster.",
     )
+    frozen_dropout: Annotated[bool, Field(strict=True)] = Field(
+        default=DEFAULTS.frozen_dropout,
+        description="Whether dropout is applied in frozen layers. If not, the output of the lowest frozen layers is "
+        "computed once per example, which is faster.",
+    )
+    bias_correction: Annotated[bool, Field(strict=True)] = Field(
+        default=DEFAULTS.bias_correction,
+        description="Whether AdamW corrects the bias of its moments. The optimizer released with BERT does not.",
+    )
 
     def at(
-        self, size: int, epochs: PerSize | None, lr: float | None, lr_factors: tuple[tuple[int, float], ...]
+        self,
+        size: int,
+        epochs: PerSize | None,
+        lr: float | None,
+        lr_factors: tuple[tuple[int, float], ...],
+        parameters: Parameters = "all",
     ) -> Training:
         """Hyperparameters of a trial with `size` training examples; `epochs` and `lr` override the section's."""
         same = {key: getattr(self, key) for key in TrainingSpec.model_fields if key not in ("epochs", "lr")}
         return Training(
-            **same, epochs=(epochs or self.epochs).at(size), lr=lr or self.lr, lr_factors=lr_factors
+            **same,
+            epochs=(epochs or self.epochs).at(size),
+            lr=lr or self.lr,
+            lr_factors=lr_factors,
+            parameters=parameters,
         )
 
 

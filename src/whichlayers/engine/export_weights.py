@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from whichlayers.engine.adapters import adapter_deltas
+from whichlayers.engine.freezing import ADAPTER
+
 if TYPE_CHECKING:
     from whichlayers.engine.stack_trainer import StackTrainer
 
@@ -19,12 +22,19 @@ def encoder_weights(trainer: StackTrainer, trial: int) -> dict[str, Tensor]:
     """One trial's encoder weights by parameter name, in float32 on the CPU, without those that no trial trains."""
     weights = {}
     for i, p in enumerate(trainer.parameters):
-        if not p.name.startswith("encoder."):
+        if not p.name.startswith("encoder.") or f".{ADAPTER}." in p.name:
             continue
         name, values = p.name.removeprefix("encoder."), trainer.optimizer.values(i)[trial]
         if trainer.word_embeddings is not None and p.param is trainer.word_embeddings.weight:
             values = _full_table(trainer, trial, trainer.initial_weights.pretrained[name], values)
         weights[name] = values.to(device="cpu", dtype=torch.float32, copy=True).contiguous()
+    for name, param in trainer.model.module.named_parameters():  # merge the adapters into the weights
+        inner = name.removeprefix("encoder.")
+        own = trainer.initial_weights.common_source(name) if name in trainer.shared else weights.get(inner)
+        if own is None:
+            continue
+        if (delta := adapter_deltas(trainer, name, own.to(param.device)[None])) is not None:
+            weights[inner] = (own.float().cpu() + delta[trial].cpu()).contiguous()
     return weights
 
 

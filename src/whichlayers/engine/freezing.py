@@ -13,16 +13,21 @@ from whichlayers.engine.init_weights import InitialWeights
 from whichlayers.models.families import is_bias
 from whichlayers.trial import Trial
 
+ADAPTER = "adapter"  # attribute of a module that holds its adapter
+
 
 def lr_factor(initial: InitialWeights, trial: Trial, name: str) -> float:
     """The learning rate of a classifier's parameter in a trial, as a multiple of lr; 0: frozen.
 
-    The head, including the pooler, is always trained. Parameters that all layers use, such as relative positions,
-    have the factor of the embeddings. Those above the layers, such as a final norm, are frozen with the last layer.
+    The head, including the pooler, is always trained; of a model with adapters, nothing but these and the head is.
+    Parameters that all layers use, such as relative positions, have the factor of the embeddings. Those above the
+    layers, such as a final norm, are frozen with the last layer.
     """
     inner = name.removeprefix("encoder.")
     if not name.startswith("encoder.") or initial.anatomy.is_pooler(inner):
         return 1.0
+    if trial.adapter is not None:
+        return float(f".{ADAPTER}." in inner)
     if trial.training.parameters == "biases" and not is_bias(inner):
         return 0.0
     if trial.training.parameters == "norms" and inner not in initial.layer_norms:
@@ -51,7 +56,7 @@ def shared_parameters(initial: InitialWeights, trials: Sequence[Trial], names: I
 
 def frozen_layers(initial: InitialWeights, trials: Sequence[Trial]) -> set[int]:
     """The layers without a parameter that any trial trains; 0 is the embeddings."""
-    trained, layers = set[int](), set[int]()
+    trained, layers = {n for t in trials for n in (t.adapter.layers if t.adapter else ())}, set[int]()
     for inner in initial.pretrained:
         layer = initial.anatomy.layer_of(inner)
         if layer is None or layer > initial.depth_of(trials[0]):

@@ -110,6 +110,15 @@ class InitialWeights:
                 return torch.zeros(len(self.trials), *shape, device=device)
             seeds = [trial.seed_of("head") for trial in self.trials]
             return torch.stack([rng.normal(seed, name, shape, CLASSIFIER_STD, device) for seed in seeds])
+        kind = name.rpartition(".")[2]
+        if kind == "ia3":
+            return torch.ones(len(self.trials), *shape, device=device)
+        if kind == "lora_b":
+            return torch.zeros(len(self.trials), *shape, device=device)
+        if kind == "lora_a":  # uniform, as torch initializes linear layers
+            bound, init_seeds = shape[-1] ** -0.5, [trial.seed_of("init") for trial in self.trials]
+            drawn_a = [rng.uniform(seed, name, shape, device) for seed in init_seeds]
+            return (torch.stack(drawn_a) * 2 - 1) * bound
         inner = name.removeprefix("encoder.")
         layer = self.anatomy.layer_of(inner)
         result = torch.empty(len(self.trials), *shape, device=device)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from whichlayers.data.metrics import score
 from whichlayers.data.tokenize import TokenizedTask
+from whichlayers.engine.adapters import attach_adapters
 from whichlayers.engine.cuda_graphs import StepRunner, warm_up_compiler
 from whichlayers.engine.dataloader import (
     EvalChunk,
@@ -21,7 +22,7 @@ from whichlayers.engine.dataloader import (
     used_token_ids,
 )
 from whichlayers.engine.dropout import StackedDropout
-from whichlayers.engine.freezing import frozen_layers, lr_factor, shared_parameters
+from whichlayers.engine.freezing import ADAPTER, frozen_layers, lr_factor, shared_parameters
 from whichlayers.engine.init_weights import InitialWeights, build_template
 from whichlayers.engine.optimizer import FlatAdamW, FusedAdamW, Schedule, StackParameter
 from whichlayers.engine.prefix_cache import PrefixCache
@@ -76,6 +77,7 @@ class StackTrainer:
         self.model = StackedModel(
             template, len(self.trials), rows={embedding_name: rows}, shared=self.shared
         ).to(device)
+        attach_adapters(self.model, template.encoder, self.trials)
         self.packed = False  # whether steps have a fixed number of tokens per trial
         if settings.packed and (on_cuda or (not compiled and dtype == torch.float32)):
             self.packed = pack_layers(self.model) and on_cuda  # on the CPU, by the mask of each batch
@@ -118,7 +120,7 @@ class StackTrainer:
         training, initial = self.trials[0].training, self.initial_weights
         frozen = set() if training.frozen_dropout else frozen_layers(initial, self.trials)
         for name, module in self.model.module.named_modules():
-            if not isinstance(module, StackedDropout):
+            if not isinstance(module, StackedDropout) or f".{ADAPTER}." in name:  # adapters have their own
                 continue
             if training.dropout is not None:
                 module.p = training.dropout

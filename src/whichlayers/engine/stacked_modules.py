@@ -79,9 +79,18 @@ class StackContext:
     def add_per_trial(self, y: Tensor, values: Tensor) -> Tensor:
         """Add a vector per trial (T, C) to activations `y` of any layout, with C channels."""
         if self.ragged:  # (1, N, C)
-            tokens = torch.tensor(self.packing.trial_tokens, device=y.device)
-            return y + values.repeat_interleave(tokens, 0)
+            return y + self._per_token(values)
         return (self.split_rows(y) + self.per_row(values, y)).reshape(y.shape)
+
+    def multiply_per_trial(self, y: Tensor, values: Tensor) -> Tensor:
+        """Multiply activations `y` of any layout, with C channels, by a vector per trial (T, C)."""
+        if self.ragged:  # (1, N, C)
+            return y * self._per_token(values)
+        return (self.split_rows(y) * self.per_row(values, y)).reshape(y.shape)
+
+    def _per_token(self, values: Tensor) -> Tensor:
+        """(T, C) values of trials as (N, C) values of their packed tokens."""
+        return values.repeat_interleave(torch.tensor(self.packing.trial_tokens), 0)
 
 
 class StackedModule(nn.Module):
@@ -126,6 +135,14 @@ class _BatchedLinear(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias
 
 
+def batched_linear(x: Tensor, weight: Tensor, bias: Tensor | None, context: StackContext) -> Tensor:
+    """Linear function of each trial, weight (T, out, in): (T*B, ..., in) -> (T*B, ..., out), or packed activations."""
+    if context.ragged:  # (1, N, in)
+        return _PackedLinear.apply(x[0], weight, bias, context.packing.trial_tokens)[None]
+    y = _BatchedLinear.apply(context.fold(x), weight, bias)  # (T, n, out)
+    return context.unfold(y, x)
+
+
 class StackedLinear(StackedModule):
     """Linear with weight (T, out, in), or (out, in) if it is shared, and bias (T, out) or None."""
 
@@ -140,10 +157,7 @@ class StackedLinear(StackedModule):
         if "weight" in self.shared_names:
             y = F.linear(x, self.weight)
             return y if self.bias is None else self.context.add_per_trial(y, self.bias)
-        if self.context.ragged:  # (1, N, in)
-            return _PackedLinear.apply(x[0], self.weight, self.bias, self.context.packing.trial_tokens)[None]
-        y = _BatchedLinear.apply(self.context.fold(x), self.weight, self.bias)  # (T, n, out)
-        return self.context.unfold(y, x)
+        return batched_linear(x, self.weight, self.bias, self.context)
 
 
 class StackedLayerNorm(StackedModule):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from whichlayers.engine.adapters import adapter_deltas
+from whichlayers.engine.freezing import ADAPTER
 from whichlayers.engine.results import WeightChange
 from whichlayers.rng import normal
 
@@ -31,24 +33,25 @@ def weight_changes(trainer: StackTrainer) -> list[list[WeightChange]]:
         layer, stacked = initial.layer_of(name), trainer.model.has_trial_axis(name)
         if not layer or param.dim() < 2 + stacked or initial.is_norm_or_bias(name):
             continue
-        if not stacked:  # frozen
-            start = initial.common_source(name)
-            assert start is not None
-            norms = [torch.linalg.vector_norm(start), spectral_norm(start.flatten(1)[None])[0]]
-            values = [0.0, 0.0, *(float(norm) for norm in norms)]
-            for found in changes:
-                found.append(WeightChange(name.removeprefix("encoder."), layer, *values))
+        if f".{ADAPTER}." in name:  # counted as a change of the adapted weight
             continue
-        start = initial.values(name, param.shape[1:], trainer.device)
-        start = start.flatten(2)  # (T, rows, columns)
-        change = trainer.optimizer.values(indices[name]).flatten(2) - start
+        start = (
+            initial.values(name, param.shape[1:], trainer.device) if stacked else initial.common_source(name)
+        )
+        assert start is not None
+        start = start.flatten(2) if stacked else start.flatten(1)[None]  # (T or 1, rows, columns)
+        change = torch.zeros_like(start)
+        if stacked:
+            change = trainer.optimizer.values(indices[name]).flatten(2) - start
+        if (delta := adapter_deltas(trainer, name, start)) is not None:
+            change = change + delta
         norms = [
             torch.linalg.vector_norm(change, dim=(1, 2)),
             spectral_norm(change),
             torch.linalg.vector_norm(start, dim=(1, 2)),
             spectral_norm(start),
         ]
-        by_trial = torch.stack(norms, 1).tolist()  # (T, 4)
+        by_trial = torch.stack([norm.expand(len(changes)) for norm in norms], 1).tolist()  # (T, 4)
         for t, values in enumerate(by_trial):
             changes[t].append(WeightChange(name.removeprefix("encoder."), layer, *values))
     return changes

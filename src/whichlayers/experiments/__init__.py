@@ -11,8 +11,10 @@ from whichlayers.config.errors import close_match, format_choices, raise_problem
 from whichlayers.experiments.base import Experiment, TaskExperiment
 from whichlayers.experiments.display import Display, generic_display
 from whichlayers.experiments.epochs import Epochs
+from whichlayers.experiments.freeze import Freeze
 from whichlayers.experiments.incremental import Incremental
 from whichlayers.experiments.localized import Localized
+from whichlayers.experiments.lr_decay import LrDecay
 from whichlayers.experiments.neurons import NeuronExperiment
 from whichlayers.experiments.permutation import Permutation
 from whichlayers.experiments.probing import Probing
@@ -29,6 +31,8 @@ KINDS: dict[str, type[Experiment]] = {  # in the order of the report
     "permutation": Permutation,
     "epochs": Epochs,
     "prune": Prune,
+    "freeze": Freeze,
+    "lr_decay": LrDecay,
     "probing": Probing,
     "word_probing": WordProbing,
     "neurons": NeuronExperiment,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainValidator, field_validator
+from pydantic import BeforeValidator, Field, PlainValidator, field_validator, model_validator
 
+from whichlayers.config.errors import raise_problems
 from whichlayers.config.sections import (
     Count,
     CountPerSize,
@@ -16,12 +17,13 @@ from whichlayers.config.sections import (
     Section,
     Sizes,
     Text,
+    TrainingSpec,
     as_tuple,
     at_least_one,
 )
 from whichlayers.experiments.display import Display
 from whichlayers.text import join_list
-from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED, Probe, Recipe
+from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED, Parameters, Probe, Recipe
 
 SHARED_KEYS = (
     "tasks",
@@ -29,8 +31,10 @@ SHARED_KEYS = (
     "trials",
     "epochs",
     "lr",
+    "training",
     "recipe",
     "keep_layer_norm",
+    "reinit_pooler",
     "reinit_lr_factor",
 )
 
@@ -54,6 +58,8 @@ class Variant:
         reinit: Positions whose layers are re-initialized.
         is_baseline: Whether other variants are compared with this one.
         probe: Linear probe to train in place of finetuning.
+        lr_factors: (layer, multiple of lr); a factor of 0 freezes the layer, 0 is the embeddings.
+        parameters: Which parameters of the layers and the embeddings are trained.
     """
 
     condition: str
@@ -62,6 +68,8 @@ class Variant:
     reinit: tuple[int, ...] = ()
     is_baseline: bool = False
     probe: Probe | None = None
+    lr_factors: tuple[tuple[int, float], ...] = ()
+    parameters: Parameters = "all"
 
 
 @dataclass(frozen=True)
@@ -174,6 +182,27 @@ class FinetuningExperiment(TaskExperiment):
     lr: Annotated[Number, Field(gt=0)] | None = Field(
         default=None, description="Learning rate, in place of the one in [training].", examples=[2e-5]
     )
+    training: TrainingSpec | None = Field(
+        default=None,
+        description="Keys of [training] that are different in this experiment.",
+        examples=[{"weight_decay": 0.01}],
+    )
+
+    @model_validator(mode="after")
+    def _check_training(self) -> Self:
+        given = self.training.model_fields_set if self.training is not None else set()
+        twice = [key for key in ("epochs", "lr") if key in given and key in self.model_fields_set]
+        if twice:
+            raise_problems(*((key, f"`{key}` is also in `training`; remove one of them") for key in twice))
+        return self
+
+    def training_of(self, study: TrainingSpec) -> TrainingSpec:
+        """The study's hyperparameters with those that this experiment replaces."""
+        if self.training is None:
+            return study
+        return study.model_copy(
+            update={key: getattr(self.training, key) for key in self.training.model_fields_set}
+        )
 
 
 class ReinitExperiment(FinetuningExperiment):
@@ -189,6 +218,10 @@ class ReinitExperiment(FinetuningExperiment):
         description="Whether re-initialized layers keep their pretrained layer norms, in place of the study's; with "
         "a list, each is run.",
         examples=[[False, True]],
+    )
+    reinit_pooler: Flags = Field(
+        default=(False,),
+        description='Whether the pooler is re-initialized with the layers (head = "pooler"); with a list, each is run.',
     )
     reinit_lr_factor: Factors = Field(
         default=(1.0,),

@@ -6,8 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED
+
 # Figures that an experiment can be drawn as; `PLOTS` in plots/figures.py has a function for each.
 Plot = Literal["curves", "conditions", "permutations", "by_layer", "by_model"]
+
+PRETRAINED_BASELINES = {ALL_PRETRAINED: ALL_PRETRAINED, NONE_PRETRAINED: NONE_PRETRAINED}
+# of experiments that freeze parameters: the same trials, of which it matters that nothing is frozen
+ALL_TRAINED = {ALL_PRETRAINED: "all parameters trained"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,9 @@ class Display:
         learning_curves: Whether scores by epoch are drawn for none, half and all of the layers pretrained; x is then
             the number of pretrained layers kept.
         sets: What distinguishes the markers of a by_model figure.
+        baselines: Display names of the baselines.
+        layer_axis: Whether x counts layers, so that the axis of a conditions figure has a tick for each.
+        costs: Whether a figure shows the metric against the time and the memory of each setting.
     """
 
     name: str
@@ -44,6 +53,9 @@ class Display:
     shared_y: bool = False
     learning_curves: bool = False
     sets: Literal["neurons", "ranking"] = "neurons"
+    baselines: Mapping[str, str] = field(default_factory=lambda: PRETRAINED_BASELINES)
+    costs: bool = False
+    layer_axis: bool = True
 
     @property
     def word_level(self) -> bool:

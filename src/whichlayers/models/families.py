@@ -12,6 +12,7 @@ from typing import Literal
 
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from whichlayers.errors import WhichlayersError
 
@@ -98,6 +99,15 @@ def is_bias(name: str) -> bool:
     return last == "bias" or last.endswith("_bias")
 
 
+def linear_size(module: nn.Module) -> tuple[int, int] | None:
+    """Number of inputs and outputs of a Linear module, or of GPT-2's Conv1D; None for other modules."""
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features
+    if isinstance(module, Conv1D):
+        return int(module.weight.shape[0]), int(module.weight.shape[1])
+    return None
+
+
 class Anatomy:
     """Access to the parts of a base encoder by name. Layers are numbered from 1; layer 0 is the embeddings."""
 
@@ -146,6 +156,15 @@ class Anatomy:
             for path, module in self.model.named_modules()
             if isinstance(module, nn.LayerNorm)
             for name, _ in module.named_parameters(recurse=False)
+        }
+
+    def linear_modules(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of the linear modules in layers, by their name within a layer."""
+        return {
+            name: size
+            for layer in self.layers
+            for name, module in layer.named_modules()
+            if (size := linear_size(module)) is not None
         }
 
     def embedding_names(self) -> list[str]:

@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from whichlayers.analysis.intervals import Interval, summarize, t_interval
+from whichlayers.experiments import display_of
 from whichlayers.plots.facets import Mark, Panel
 from whichlayers.plots.style import (
     CAP_SIZE,
@@ -241,10 +242,11 @@ def add_trial_legend(handles: list[Any], labels: list[str], has_single_trials: b
 
 def add_baseline_legend(handles: list[Any], labels: list[str], points: pd.DataFrame, theme: Theme) -> None:
     """Append the legend entries of the baselines that `points` contain."""
-    for condition in (ALL_PRETRAINED, NONE_PRETRAINED):
-        if (points["condition"] == condition).any():
+    for condition in BASELINES:
+        rows = points[points["condition"] == condition]
+        if len(rows):
             handles.append(Line2D([], [], **baseline_style(condition, theme)))
-            labels.append(condition)
+            labels.append(display_of(rows["experiment"].iloc[0]).baselines.get(condition, condition))
 
 
 def add_guess_legend(handles: list[Any], labels: list[str], drawn: bool, theme: Theme) -> None:

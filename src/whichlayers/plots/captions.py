@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from whichlayers.experiments import display_of
+from whichlayers.experiments.display import PRETRAINED_BASELINES
 from whichlayers.plots.artists import GUESS_LABEL
 from whichlayers.plots.curves import main_figure_rows
 from whichlayers.plots.display_names import size_name
@@ -95,6 +96,9 @@ def _baselines(rows: pd.DataFrame) -> list[str]:
     several = rows[rows["condition"].isin(drawn)].groupby([*CURVE, "condition"]).size().max() > 1
     intervals = "95% t intervals as bands" if len(drawn) > 1 else "its 95% t interval as a band"
     band = f", with {intervals}" if several else ""
+    own = display_of(rows["experiment"].iloc[0]).baselines
+    if own is not PRETRAINED_BASELINES:
+        return [f"{lines} the model with {' and '.join(own[c] for c in drawn)}{band}."]
     return [f"{lines} the model with {which} of its layers pretrained{band}."]
 
 

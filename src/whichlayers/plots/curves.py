@@ -219,7 +219,7 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
             place = (present.index(condition), len(present))
             has_trials |= draw_line(panel, rows, place, style, drawn_values)
             sources |= draw_published(panel, rows, experiment, style, drawn_values, overlay, place)
-        if not cells.empty:
+        if not cells.empty and display_of(experiment).layer_axis:
             set_layer_ticks(panel.axes, int(cells["x"].min()), int(cells["x"].max()))
     has_guess = draw_guessing(panels, theme, drawn_values)
     set_y_limits(panels, drawn_values)

@@ -15,6 +15,7 @@ from whichlayers.analysis.incremental_curves import Curve, curves, incremental_s
 from whichlayers.analysis.intervals import SIGNIFICANT, PairedDifference, paired_difference, t_interval
 from whichlayers.analysis.permutations import permutation_effect
 from whichlayers.experiments import display_of, sort_experiments
+from whichlayers.experiments.display import PRETRAINED_BASELINES
 from whichlayers.plots.display_names import effect_unit, metric_name, size_name
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
 from whichlayers.results.frame_utils import each_group, each_row
@@ -175,9 +176,12 @@ def _experiment_overall(rows: pd.DataFrame, experiment: str) -> list[str]:
         return []
     clear = tested[tested["p_adjusted"] < SIGNIFICANT]
     below = int((clear["mean"] < 0).sum())
+    baseline = "all layers pretrained"
+    if display_of(experiment).baselines is not PRETRAINED_BASELINES:
+        baseline = display_of(experiment).baselines[ALL_PRETRAINED]
     return [
-        f"{name}: {below} of {counted(len(tested), 'point')} {_are(below)} significantly below the model with all "
-        f"layers pretrained, {len(clear) - below} above it (p values adjusted within each curve)."
+        f"{name}: {below} of {counted(len(tested), 'point')} {_are(below)} significantly below the model with "
+        f"{baseline}, {len(clear) - below} above it (p values adjusted within each curve)."
     ]
 
 
@@ -244,7 +248,8 @@ def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
         largest = max(each_row(tested), key=lambda row: abs(row.mean))
         start = f"{size} examples, {display_of(experiment).condition_name(condition)}"
         where = display_of(experiment).position(largest.x)
-        different = f"significantly different from the baseline ({baseline})"
+        baseline_name = display_of(experiment).baselines.get(baseline, baseline)
+        different = f"significantly different from the baseline ({baseline_name})"
         if len(tested) == 1:
             comparisons = int(differences["p"].notna().sum())
             corrected = f" after correction for {comparisons} comparisons" if comparisons > 1 else ""

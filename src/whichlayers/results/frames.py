@@ -345,6 +345,9 @@ def setting_label(name: str, value: Any) -> str:
         if pd.isna(value):
             return "re-initialized layers at several lrs"
         return "one lr for all layers" if value == 1.0 else f"re-initialized layers at {value:g}× lr"
+    if name in ("bias_correction", "frozen_dropout"):  # left out of the stored settings if true
+        label = {"bias_correction": "bias correction", "frozen_dropout": "dropout in frozen layers"}[name]
+        return f"without {label}" if value is False else f"with {label}"
     return f"{name.replace('_', ' ')} {value}"
 
 

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from whichlayers.results.records import EpochLike, RunRow, TaskRow, WeightChangeLike
-from whichlayers.trial import COMPONENTS, Training, Trial
+from whichlayers.trial import COMPONENTS, LATER_FIELDS, Training, Trial
 
 SCHEMA_VERSION = 3
 REQUIRED_TABLES = {"meta", "trials", "points", "epochs", "runs"}  # of any version
@@ -107,12 +107,17 @@ def seed_columns(trial: Trial) -> dict[str, int | None]:
 
 
 def training_json(training: Training) -> str:
-    """The training settings as compact JSON, without `lr_factors`, which differ between the trials of a curve.
+    """The training settings as compact JSON, without what is trained, which differs between the trials of a curve.
 
-    Equal settings must give equal texts: trials are compared by them.
+    Equal settings must give equal texts: trials are compared by them. Later settings are left out at their default, as
+    in files that were written before.
     """
     settings = dataclasses.asdict(training)
-    del settings["lr_factors"]
+    for name in LATER_FIELDS["training"]:
+        if settings[name] == getattr(Training, name):
+            del settings[name]
+    for name in ("lr_factors", "parameters"):
+        settings.pop(name, None)
     return json.dumps(settings, sort_keys=True, separators=(",", ":"))
 
 
@@ -144,9 +149,14 @@ def run_row(run: RunRow) -> tuple[Any, ...]:
 
 
 def reinit_lr_factor(trial: Trial) -> float | None:
-    """The learning rate factor of the re-initialized layers; None if they have different factors."""
-    factors = dict(trial.training.lr_factors)
-    found = {factors.get(layer, 1.0) for layer in trial.surgery.reinit}
+    """The learning rate factor of the re-initialized layers; None if they have different factors.
+
+    If other layers have factors, too, learning rates decay from layer to layer: that of the highest one.
+    """
+    factors, reinit = dict(trial.training.lr_factors), trial.surgery.reinit
+    if reinit and any(factor != 1 and layer not in reinit for layer, factor in factors.items()):
+        return factors.get(max(reinit), 1.0)
+    found = {factors.get(layer, 1.0) for layer in reinit}
     if not found:
         return 1.0
     return found.pop() if len(found) == 1 else None

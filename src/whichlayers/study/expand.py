@@ -16,7 +16,7 @@ from whichlayers.config.errors import Problem, format_value
 from whichlayers.config.sections import ModelSpec, Size, TaskSpec
 from whichlayers.config.toml import KeyPath
 from whichlayers.experiments import AnyExperiment
-from whichlayers.experiments.base import FinetuningExperiment, ReinitExperiment, TaskExperiment
+from whichlayers.experiments.base import FinetuningExperiment, ReinitExperiment, TaskExperiment, Variant
 from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.word_base import WordExperiment
 from whichlayers.study.study_file import Study
@@ -184,13 +184,16 @@ def _points(
     `base` is a trial with the model and the task.
     """
     variants = list(experiment.variants(depth))
-    for size, (recipe, keep_layer_norm, factor), variant in product(
+    for size, (recipe, keep_layer_norm, reinit_pooler, factor), variant in product(
         sizes, _reinit_settings(study, experiment), variants
     ):
-        surgery = Surgery(variant.order, variant.reinit, recipe, keep_layer_norm).canonical()
-        lr_factors = tuple((layer, factor) for layer in surgery.reinit) if factor != 1 else ()
+        # the pooler is re-initialized with the layers below it
+        pooler = reinit_pooler and bool(variant.reinit)
+        surgery = Surgery(variant.order, variant.reinit, recipe, keep_layer_norm, pooler).canonical()
         if isinstance(experiment, FinetuningExperiment):
-            training = study.training.at(size, experiment.epochs, experiment.lr, lr_factors)
+            lr_factors = _lr_factors(variant, factor)
+            settings = experiment.training_of(study.training)
+            training = settings.at(size, experiment.epochs, experiment.lr, lr_factors, variant.parameters)
             if experiment.evaluate_every_epoch:
                 training = dataclasses.replace(training, evaluate="every epoch")
         else:
@@ -259,14 +262,21 @@ def _pretrained_trials(study: Study, experiment: AnyExperiment, tasks: Sequence[
     return max((trials.at(size) for size in sizes), default=trials.at(1 << 30))
 
 
-def _reinit_settings(study: Study, experiment: TaskExperiment) -> list[tuple[Recipe, bool, float]]:
-    """All combinations of recipe, keep_layer_norm and learning rate factor of the re-initialized layers."""
+def _reinit_settings(study: Study, experiment: TaskExperiment) -> list[tuple[Recipe, bool, bool, float]]:
+    """All combinations of recipe, keep_layer_norm, reinit_pooler and lr factor of the re-initialized layers."""
     if not isinstance(experiment, ReinitExperiment):
-        return [("as_described", False, 1.0)]  # nothing is re-initialized
+        return [("as_described", False, False, 1.0)]  # nothing is re-initialized
     recipes = experiment.recipe or study.recipe
-    return list(
-        product(recipes, experiment.keep_layer_norm or study.keep_layer_norm, experiment.reinit_lr_factor)
-    )
+    kept = experiment.keep_layer_norm or study.keep_layer_norm
+    return list(product(recipes, kept, experiment.reinit_pooler, experiment.reinit_lr_factor))
+
+
+def _lr_factors(variant: Variant, reinit_factor: float) -> tuple[tuple[int, float], ...]:
+    """The learning rate factors of a variant, multiplied by `reinit_factor` in re-initialized layers."""
+    factors = dict(variant.lr_factors)
+    if reinit_factor != 1:
+        factors |= {layer: factors.get(layer, 1.0) * reinit_factor for layer in variant.reinit}
+    return tuple(sorted(factors.items()))
 
 
 def _sizes(study: Study, experiment: AnyExperiment, task: TaskSpec) -> tuple[Size, ...]:
@@ -293,6 +303,14 @@ def _model_problems(study: Study, models: Sequence[ModelInfoLike]) -> Iterator[P
             if isinstance(experiment, Probing) and experiment.pooling == "pooler" and not model.has_pooler:
                 text = f'{model.name} has no pretrained pooler; use "mean" or "summary"'
                 yield Problem(("experiments", e, "pooling"), text, format_value(experiment.pooling))
+            if (
+                study.head != "pooler"
+                and isinstance(experiment, ReinitExperiment)
+                and True in experiment.reinit_pooler
+            ):
+                text = 'the pooler is used with head = "pooler" only; set it at the top of the file'
+                value = format_value(experiment.reinit_pooler)
+                yield Problem(("experiments", e, "reinit_pooler"), text, value)
             for error in experiment.depth_errors(model.depth):
                 text = f"{model.name} has {counted(model.depth, 'layer')}: {error.allowed}"
                 yield Problem(("experiments", e, error.key), text, format_value(error.value))
@@ -339,8 +357,13 @@ def _check_conflicts(study: Study, points: Iterable[Point]) -> None:
     Their results could not be distinguished: they would look like repetitions of one trial.
     """
     seen: dict[Point, Trial] = {}
+    # the results of an experiment with its own `training` are told apart by these settings
+    own_training = {e.kind for e in study.experiments if getattr(e, "training", None) is not None}
     for point in points:
-        training = Training(lr_factors=point.trial.training.lr_factors)
+        if point.experiment in own_training:
+            continue
+        settings = point.trial.training
+        training = Training(lr_factors=settings.lr_factors, parameters=settings.parameters)
         probe = point.trial.probe and Probe(point.trial.probe.layer)
         word_probe = point.trial.word_probe and WordProbe("", point.trial.word_probe.fingerprint)
         without_settings = dataclasses.replace(

@@ -49,7 +49,12 @@ from whichlayers.trial import COMPONENTS, Component, Head
 
 TABLES = ("models", "tasks", "corpora", "experiments")
 Components = Annotated[tuple[Component, ...], BeforeValidator(at_least_one)]
-ONE_OR_LIST = ("recipe", "keep_layer_norm", "reinit_lr_factor")  # a list of one value is written as the value
+ONE_OR_LIST = (
+    "recipe",
+    "keep_layer_norm",
+    "reinit_pooler",
+    "reinit_lr_factor",
+)  # a list of one value is written as the value
 
 
 class Study(Section):
@@ -351,6 +356,9 @@ def _format_keys(settings: dict[str, Any]) -> str:
 
 def format_setting(key: str, value: Any) -> str:
     """The value of a key as TOML."""
+    if isinstance(value, TrainingSpec):  # of an experiment: only the keys that are given
+        given = {k: v for k, v in value.settings().items() if k in value.model_fields_set}
+        value = {k: v.plain() if isinstance(v, PerSize) else v for k, v in given.items() if v is not None}
     if isinstance(value, PerSize):
         value = value.plain()
     if key in ONE_OR_LIST and isinstance(value, tuple) and len(value) == 1:
@@ -373,7 +381,9 @@ def _unknown_key(path: toml.KeyPath, settings: dict[str, Any]) -> str:
     sections: dict[str, type[Section]] = {"models": ModelSpec, "tasks": TaskSpec, "training": TrainingSpec}
     sections["corpora"] = CorpusSpec
     section = sections.get(table, Study)
-    if table == "experiments":
+    if table == "experiments" and path[2:3] == ("training",):
+        table, section = "training", TrainingSpec
+    elif table == "experiments":
         section = KINDS[as_tuple(settings[table])[path[1]]["kind"]]  # type: ignore[index]
     allowed = section.key_order()
     suggestion = close_match(key, allowed)

@@ -1,0 +1,113 @@
+"""The freezing experiment: finetune some layers or parameters and freeze the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from whichlayers.config.sections import at_least_one
+from whichlayers.experiments.base import (
+    ALL_PRETRAINED,
+    DepthError,
+    FinetuningExperiment,
+    Keep,
+    Variant,
+    layer_range,
+)
+from whichlayers.experiments.display import ALL_TRAINED, Display
+from whichlayers.text import join_list
+
+Part = Literal["top", "bottom", "norms", "biases", "head"]
+SUMMARIES: dict[Part, str] = {
+    "top": "freeze the lowest k layers and finetune those above",
+    "bottom": "freeze the highest k layers and finetune those below",
+    "norms": "finetune the layer norms alone",
+    "biases": "finetune the biases alone",
+    "head": "finetune the head alone",
+}
+
+
+class Freeze(FinetuningExperiment):
+    """Freeze k layers and finetune the others, or finetune layer norms, biases or the head alone."""
+
+    kind: Literal["freeze"] = "freeze"
+    displays = (
+        Display(
+            name="freeze",
+            title="Freezing",
+            x_label="frozen layers (k)",
+            description="k layers keep their pretrained weights throughout finetuning: the lowest ones, together with "
+            "the embeddings, or the highest ones. The head is always trained; with all layers frozen, it is trained "
+            "alone. Also with k = 0: layer norms or biases are trained alone.",
+            position="k = {:g}".format,
+            conditions={
+                "top": "layers above k trained",
+                "bottom": "lowest layers trained",
+                "norms": "layer norms trained",
+                "biases": "biases trained (BitFit)",
+                "head": "head trained",
+            },
+            baselines=ALL_TRAINED,
+            costs=True,
+        ),
+    )
+    train: Annotated[tuple[Part, ...], BeforeValidator(at_least_one)] = Field(
+        default=("top", "norms", "biases", "head"),
+        description="What is trained, besides the head: top (all layers but the lowest k), bottom (all layers but the "
+        "highest k), norms (layer norms), biases, head (nothing else); with a list, each is run.",
+    )
+    frozen: Keep = Field(
+        default="all",
+        description='Values of k for top and bottom: "all" for 0 to the depth of the model, or a list of numbers, '
+        '"half" and "depth".',
+    )
+    embeddings: Literal["auto", "frozen", "trained"] = Field(
+        default="auto",
+        description="Whether top and bottom freeze the embeddings. auto: top does if k > 0, bottom does not.",
+    )
+
+    def depth_errors(self, depth: int) -> Iterator[DepthError]:
+        for k in self._frozen(depth):
+            if k > depth:
+                yield DepthError("frozen", k, f"0 to {depth} layers can be frozen")
+        if "bottom" in self.train and self.embeddings == "frozen" and depth in self._frozen(depth):
+            yield DepthError(
+                "embeddings",
+                self.embeddings,
+                f'train = "bottom" with all {depth} layers and the embeddings frozen leaves nothing but the head to '
+                f'train; list values of k below {depth} in `frozen`, or use train = "head"',
+            )
+
+    def variants(self, depth: int) -> Iterator[Variant]:
+        yield Variant(ALL_PRETRAINED, 0, is_baseline=True)
+        for part in self.train:
+            if part == "norms" or part == "biases":
+                yield Variant(part, 0, parameters=part)
+            elif part == "head":
+                yield Variant(part, depth, lr_factors=_frozen_factors(layer_range(0, depth)))
+            else:
+                for k in self._frozen(depth):
+                    layers = layer_range(1, k) if part == "top" else layer_range(depth - k + 1, depth)
+                    auto = part == "top" and k > 0
+                    if self.embeddings == "frozen" or (self.embeddings == "auto" and auto):
+                        layers = (0, *layers)
+                    yield Variant(part, k, lr_factors=_frozen_factors(layers))
+
+    def _frozen(self, depth: int) -> list[int]:
+        """The values of k for a model with `depth` layers."""
+        named: dict[int | str, int] = {"half": depth // 2, "depth": depth}
+        values = range(depth + 1) if self.frozen == "all" else [named.get(k, k) for k in self.frozen]
+        return list(dict.fromkeys(map(int, values)))
+
+    def summary(self) -> str:
+        values = "every k" if self.frozen == "all" else f"k = {join_list(self.frozen)}"
+        parts = [SUMMARIES[part] for part in self.train]
+        curves = f", for {values}" if {"top", "bottom"} & set(self.train) else ""
+        return join_list(parts, "or") + curves
+
+
+def _frozen_factors(layers: tuple[int, ...]) -> tuple[tuple[int, float], ...]:
+    """Learning rate factors that freeze these layers."""
+    return tuple((layer, 0.0) for layer in layers)

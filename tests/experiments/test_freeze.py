@@ -1,0 +1,139 @@
+"""The experiments that freeze parameters or decay learning rates, and hyperparameters of single experiments."""
+
+from pathlib import Path
+
+import pytest
+from fake_facts import FakeFacts, a_study
+
+from whichlayers.config.errors import StudyError
+from whichlayers.experiments.freeze import Freeze
+from whichlayers.experiments.lr_decay import LrDecay
+from whichlayers.results.schema import reinit_lr_factor
+from whichlayers.study.expand import expand
+from whichlayers.study.study_file import Study
+
+
+def frozen(variant) -> set[int]:
+    return {layer for layer, factor in variant.lr_factors if factor == 0}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 6])
+def test_top_and_bottom_freeze_complementary_layers(depth):
+    variants = list(Freeze(train=["top", "bottom"]).variants(depth))
+    points = {(v.condition, v.x): frozen(v) for v in variants}
+    assert points.pop(("all pretrained", 0)) == set()
+    assert points["top", 0] == points["bottom", 0] == set()
+    for k in range(1, depth + 1):
+        assert points["top", k] == set(range(k + 1))  # with the embeddings
+        assert points["bottom", k] == set(range(depth - k + 1, depth + 1))
+    assert len(points) == 2 * (depth + 1)
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "top", "bottom"),
+    [("frozen", {0, 1}, {0, 3}), ("trained", {1}, {3}), ("auto", {0, 1}, {3})],
+)
+def test_embeddings_by_choice(embeddings, top, bottom):
+    experiment = Freeze(train=["top", "bottom"], frozen=[1], embeddings=embeddings)
+    found = {v.condition: frozen(v) for v in experiment.variants(3)}
+    assert (found["top"], found["bottom"]) == (top, bottom)
+
+
+def test_norms_biases_and_head():
+    found = {v.condition: v for v in Freeze(train=["norms", "biases", "head"]).variants(3)}
+    assert (found["norms"].parameters, found["biases"].parameters) == ("norms", "biases")
+    assert frozen(found["norms"]) == frozen(found["biases"]) == set()
+    assert frozen(found["head"]) == {0, 1, 2, 3}
+    assert found["head"].parameters == "all"
+
+
+def test_the_head_alone_and_all_layers_frozen_are_one_trial():
+    study = a_study(experiments=[{"kind": "freeze", "train": ["top", "head"], "frozen": [0, "depth"]}])
+    points = {(p.condition, p.x): p.trial.id for p in expand(study, FakeFacts(depth=6))}
+    assert points["top", 6] == points["head", 6]
+    assert points["top", 0] == points["all pretrained", 0]
+    assert len(set(points.values())) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"frozen": [9]}, r"frozen = 9: some/model has 6 layers: 0 to 6 layers can be frozen"),
+        ({"train": "bottom", "embeddings": "frozen"}, "leaves nothing but the head to train"),
+        ({"train": "middle"}, r'train = "middle".*allowed: "top", "bottom", "norms", "biases", "head"'),
+        ({"train": []}, "at least one is required"),
+        ({"training": {"lr": -1.0}}, r"training\.lr = -1\.0: must be greater than 0"),
+        ({"training": {"learning_rate": 1.0}}, r"training\.learning_rate: unknown key.*allowed: epochs"),
+        ({"training": {"epochs": 2}, "epochs": 3}, "epochs = 3: `epochs` is also in `training`"),
+    ],
+)
+def test_invalid_settings_name_the_key_and_what_is_allowed(settings, message):
+    with pytest.raises(StudyError, match=message):
+        expand(a_study(experiments=[{"kind": "freeze", **settings}]), FakeFacts(depth=6))
+
+
+def test_the_pooler_is_reinitialized_only_if_the_head_uses_it():
+    experiment = {"kind": "incremental", "keep": [4, 6], "reinit_pooler": True}
+    with pytest.raises(StudyError, match=r'reinit_pooler = .*used with head = "pooler" only'):
+        expand(a_study(experiments=[experiment]), FakeFacts(depth=6))
+    points = expand(a_study(head="pooler", experiments=[experiment]), FakeFacts(depth=6))
+    assert [p.trial.surgery.reinit_pooler for p in points] == [True, False]  # k = 6 changes nothing
+
+
+def test_an_experiment_replaces_keys_of_training():
+    study = a_study(
+        experiments=[
+            {"kind": "freeze", "train": "head", "training": {"lr": 1e-3, "epochs": {"500": 9, "default": 2}}},
+            {"kind": "freeze", "train": "head", "training": {"bias_correction": False}},
+            {"kind": "prune", "top": [1]},
+        ],
+        training={"lr": 5e-5, "weight_decay": 0.1},
+    )
+    again = Study.from_toml(study.to_toml(), Path.cwd())
+    assert again == study
+    for one in (study, again):
+        found = {}
+        for p in expand(one, FakeFacts(depth=6)):
+            t = p.trial.training
+            found.setdefault(p.experiment, set()).add((t.lr, t.epochs, t.bias_correction, t.weight_decay))
+        assert found == {
+            "freeze": {(1e-3, 9, True, 0.1), (5e-5, 3, False, 0.1)},
+            "prune": {(5e-5, 3, True, 0.1)},
+        }
+
+
+def test_two_experiments_without_their_own_training_still_conflict():
+    experiments = [{"kind": "freeze", "train": "head", "lr": lr} for lr in (1e-3, 1e-4)]
+    with pytest.raises(StudyError, match="train the same models with different epochs or lr"):
+        expand(a_study(experiments=experiments), FakeFacts(depth=6))
+
+
+def test_learning_rates_decay_from_the_top():
+    variants = list(LrDecay(factors=[0.5, 1], reinit_top=[0, 2]).variants(3))
+    points = {(v.condition, v.x): v for v in variants}
+    assert dict(points["", 0.5].lr_factors) == {3: 1.0, 2: 0.5, 1: 0.25, 0: 0.125}
+    assert points["", 1.0].lr_factors == ()
+    assert points["top 2 reinitialized", 0.5].reinit == (2, 3)
+    assert dict(points["top 2 reinitialized", 0.5].lr_factors) == dict(points["", 0.5].lr_factors)
+
+
+def test_lr_decay_multiplies_the_factor_of_reinitialized_layers():
+    study = a_study(
+        experiments=[{"kind": "lr_decay", "factors": 0.5, "reinit_top": 1, "reinit_lr_factor": 10.0}]
+    )
+    point = next(p for p in expand(study, FakeFacts(depth=2)) if "top" in p.condition)
+    assert dict(point.trial.training.lr_factors) == {2: 10.0, 1: 0.5, 0: 0.25}
+    assert reinit_lr_factor(point.trial) == 10.0  # the points of a curve have the same
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"factors": [1.5]}, "must be at most 1"),
+        ({"factors": [0.0]}, "must be greater than 0"),
+        ({"reinit_top": [7]}, "0 to 6 layers can be re-initialized"),
+    ],
+)
+def test_invalid_settings_of_lr_decay(settings, message):
+    with pytest.raises(StudyError, match=message):
+        expand(a_study(experiments=[{"kind": "lr_decay", **settings}]), FakeFacts(depth=6))
