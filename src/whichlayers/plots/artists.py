@@ -23,7 +23,7 @@ from whichlayers.plots.style import (
     MAX_SINGLE_TRIALS,
     Theme,
 )
-from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
+from whichlayers.trial import ALL_PRETRAINED, BASELINES
 
 # Lines of a panel are moved sideways so that their error bars do not overlap.
 DODGE_WIDTH = 0.3  # total width, as a fraction of one step of the x axis
