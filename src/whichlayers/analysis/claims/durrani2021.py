@@ -128,14 +128,16 @@ def _preserving_test(change: Change, changes: list[Change]) -> list[ClaimTest]:
     """The upper layers lose less after this task than, on average, after the tasks that forget; no test without them.
     Paired by seed."""
     others = [
-        _upper_mean(other)
+        other
         for other in changes
         if (other.model, other.corpus) == (change.model, change.corpus) and is_task(other.task, *FORGETTING)
     ]
     if not others:
         return []
-    difference = (pd.concat(others, axis=1).mean(axis=1) - _upper_mean(change)).dropna().to_numpy()
-    about = f"{change.corpus}, upper quarter of the layers: after {' and '.join(FORGETTING)} against {change.name}"
+    forgotten = pd.concat([_upper_mean(other) for other in others], axis=1).mean(axis=1)
+    difference = (forgotten - _upper_mean(change)).dropna().to_numpy()
+    tasks = join_list(other.task for other in others)
+    about = f"{change.name} against the mean after {tasks}: upper quarter of the layers"
     return [decrease_test(difference, about, "accuracy", change.margin)] if difference.size else []
 
 

@@ -89,7 +89,7 @@ def s1(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds)
         half = table.shape[1] // 2
         upper, lower = table.iloc[:, -half:].mean(axis=1), table.iloc[:, :half].mean(axis=1)
         about = f"{_label(moved, model, task)}, {int(size):,} examples: upper over lower half"
-        tests.append(_ratio_test((upper / lower).to_numpy(), about))
+        tests.append(ratio_test((upper / lower).to_numpy(), about))
     if not tests:
         return not_tested("S1", S1, HOW_TO_TEST)
     return evaluate_claim("S1", S1, tests, thresholds, REMARK)
@@ -106,13 +106,13 @@ def s2(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds)
         few, many = table.columns.min(), table.columns.max()
         both = table[[few, many]].dropna()
         about = f"{_label(moved, model, task)}: {many:,} over {few:,} examples"
-        tests.append(_ratio_test((both[many] / both[few]).to_numpy(), about))
+        tests.append(ratio_test((both[many] / both[few]).to_numpy(), about))
     if not tests:
         return not_tested("S2", S2, HOW_TO_TEST + ", at two train_sizes or more")
     return evaluate_claim("S2", S2, tests, thresholds, REMARK)
 
 
-def _ratio_test(ratios: np.ndarray, about: str) -> ClaimTest:
+def ratio_test(ratios: np.ndarray, about: str) -> ClaimTest:
     """One-sample t test on log(`ratios`) (n,).
 
     For: the mean is above 0 (two-sided p). Against: it is below `LOG_RATIO_MARGIN` (one-sided).

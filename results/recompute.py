@@ -1,0 +1,132 @@
+"""Recompute claims.csv and summary.csv of the studies in this folder from their results.csv.
+
+    python results/recompute.py           # write them
+    python results/recompute.py --check   # compare them with what is there; the status is 1 if they differ
+
+results.csv has all scores, but not the weight changes that the claims S1 and S2 are about. Their tests are recomputed
+from the mean log ratio, its interval and the number of trials in claims.csv, which determine a t test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from whichlayers.analysis.claims import Claim, ClaimThresholds, as_table, evaluate_claims
+from whichlayers.analysis.claims.base import evaluate_claim
+from whichlayers.analysis.claims.singh2020 import REMARK, S1, S2, ratio_test
+from whichlayers.report.tables import summary
+from whichlayers.results.frames import SEED_COLUMNS, finished
+
+RESULTS = Path(__file__).parent
+FAMILIES = {"carryover-bert-small": "bert", "all-mpnet-base-v2": "mpnet"}
+WORD_EXPERIMENTS = {
+    "word_probing", "neurons", "neuron_spread", "smallest_set", "selectivity", "description_length",
+}  # fmt: skip
+TOLERANCE = (
+    1e-6  # of floats in claims.csv and summary.csv, relative: versions of scipy differ in the last digits
+)
+
+
+def studies() -> list[Path]:
+    """The folders of finished studies."""
+    return sorted(path.parent for path in RESULTS.glob("*/results.csv"))
+
+
+@cache
+def read_points(folder: Path) -> pd.DataFrame:
+    """Finished points of a study from its results.csv, with the columns of `whichlayers.results.frames.finished`."""
+    texts = ("condition", "order", "reinit", "finetuned_on")
+    rows = pd.read_csv(folder / "results.csv", dtype=dict.fromkeys(texts, object))
+    rows = rows.assign(**{name: rows[name].fillna("") if name in rows else "" for name in texts})
+    scores = [row[row["primary_metric"]] for row in rows.to_dict("records")]
+    is_word, is_probe = rows["experiment"].isin(WORD_EXPERIMENTS), rows["experiment"] == "probing"
+    settings = zip(rows["epochs"], rows["lr"], strict=True)
+    what = rows["condition"].str.replace(r"^.*: ", "", regex=True)
+    selected = what.str.extract(r"^(top|bottom|random|all)")[0].fillna("")
+    percentage = what.str.extract(r"(\d+)%")[0].astype(float)
+    points = rows.assign(
+        value=np.array(scores, dtype=float),
+        metric=rows["primary_metric"],
+        status="done",
+        kind=np.select([is_word, is_probe], ["word_probe", "probe"], "finetune"),
+        family=rows["model"].map(FAMILIES),
+        training=[json.dumps({"epochs": epochs, "lr": lr}) for epochs, lr in settings],
+        untouched=rows["reinit"] == "",
+        neurons=selected.where(is_word, ""),
+        share=percentage.fillna(rows["x"]).where(is_word) / 100,
+        ranking=np.where(is_word, np.where(what.str.endswith("probeless"), "probeless", "lca"), ""),
+        guess=math.nan,
+        **dict.fromkeys(SEED_COLUMNS, rows["seed"]),
+    )
+    for column in ("order", "reinit"):
+        points[column] = [tuple(map(int, text.split())) for text in rows[column]]
+    return finished(points)
+
+
+@cache
+def recompute_claims(folder: Path) -> list[Claim]:
+    """All claims on the results of a study, evaluated by the present code."""
+    found = evaluate_claims(read_points(folder))
+    stored = pd.read_csv(folder / "claims.csv")
+    of_weights = {text[0]: _weight_claim(stored, *text) for text in (("S1", S1), ("S2", S2))}
+    return [of_weights.get(claim.id) or claim for claim in found]
+
+
+def _weight_claim(stored: pd.DataFrame, claim: str, text: str) -> Claim | None:
+    """S1 or S2 from the effects, intervals and numbers of trials of its tests; None if it was not tested."""
+    tests = []
+    for row in stored[(stored["claim"] == claim) & stored["effect"].notna()].itertuples(index=False):
+        n = int(row.n)
+        sd = (row.high - row.low) / 2 * math.sqrt(n) / stats.t.ppf((1 + row.level) / 2, n - 1)
+        sample = np.arange(n) - (n - 1) / 2
+        tests.append(ratio_test(np.exp(row.effect + sample * sd / sample.std(ddof=1)), row.about))
+    return evaluate_claim(claim, text, tests, ClaimThresholds(), REMARK) if tests else None
+
+
+def tables(folder: Path) -> dict[str, pd.DataFrame]:
+    """File name -> its recomputed content."""
+    return {
+        "claims.csv": as_table(recompute_claims(folder)),
+        "summary.csv": summary(read_points(folder)),
+    }
+
+
+def differences(folder: Path) -> list[str]:
+    """What differs between the stored files and the recomputed ones, one sentence each."""
+    found = []
+    for name, table in tables(folder).items():
+        stored = pd.read_csv(folder / name)
+        recomputed = pd.read_csv(io.StringIO(table.to_csv(index=False)))
+        try:
+            pd.testing.assert_frame_equal(recomputed, stored, rtol=TOLERANCE, atol=1e-12, check_dtype=False)
+        except AssertionError as error:
+            found.append(f"{folder.name}/{name}: {str(error).splitlines()[0]}: {str(error).splitlines()[-1]}")
+    return found
+
+
+def main() -> int:
+    """Write the files, or compare them."""
+    parser = argparse.ArgumentParser(description="Recompute claims.csv and summary.csv from results.csv.")
+    parser.add_argument("--check", action="store_true", help="compare and write nothing")
+    if parser.parse_args().check:
+        found = [text for folder in studies() for text in differences(folder)]
+        print(*found, sep="\n")
+        return 1 if found else 0
+    for folder in studies():
+        for name, table in tables(folder).items():
+            table.to_csv(folder / name, index=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
