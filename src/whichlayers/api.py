@@ -41,6 +41,16 @@ class Results:
 
         return summary(self._finished())
 
+    def variance_components(self) -> pd.DataFrame:
+        """What each random component contributes to the variance between trials, with 95% intervals.
+
+        Returns:
+            One row per point and component; empty unless the study has `vary_apart`.
+        """
+        from whichlayers.analysis.variance_components import variance_table
+
+        return variance_table(self._finished())
+
     def curves(self) -> list[Curve]:
         """The incremental curves: means by k, gain from pretraining, and the k that reaches 90% of the gain."""
         from whichlayers.analysis.incremental_curves import curves

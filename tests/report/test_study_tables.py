@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import sqlite3
 
 import pandas as pd
@@ -16,11 +18,18 @@ from whichlayers.analysis.published_settings import (
     published_settings,
     published_times,
 )
+from whichlayers.analysis.variance_components import variance_table
 from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.sections import TaskSpec
 from whichlayers.experiments import display_of
 from whichlayers.report.build import write_report
-from whichlayers.report.study_tables import corpus_table, penalty_table, run_time_table, task_table
+from whichlayers.report.study_tables import (
+    corpus_table,
+    penalty_table,
+    run_time_table,
+    task_table,
+    variance_component_table,
+)
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.frames import (
     finished,
@@ -159,3 +168,50 @@ def test_the_page_has_the_tables(tmp_path):
     assert "872" in page
     assert "<h3>Run time</h3>" in page
     assert "<h3>Corpora</h3>" not in page
+
+
+def test_variance_components_of_a_study_that_varies_seeds_apart(tmp_path):
+    """Every other trial has another subset, which shifts its score by two points; the order has no effect."""
+
+    def apart(point):
+        seeds = (("subset", point.trial.seed % 6), ("order", point.trial.seed // 6))
+        return dataclasses.replace(point, trial=dataclasses.replace(point.trial, seeds=seeds))
+
+    points = [apart(p) for p in incremental(("SST-2",), (500,), trials=30, ks=(0, 3))]
+    folder = write_results(
+        tmp_path, points, lambda p: 0.7 + 0.02 * (p.trial.seed % 2) + 1e-3 * math.sin(17 * p.trial.seed)
+    )
+    page = write_report(folder).read_text(encoding="utf-8")
+    stored = pd.read_csv(folder / "variance_components.csv")
+    expected = variance_table(finished(load_points(folder)))
+    assert stored["variance"].to_numpy() == pytest.approx(expected["variance"].to_numpy())
+    rows = as_dicts(variance_component_table(expected))
+    assert [row["point"] for row in rows] == ["x = 0", "x = 3"]
+    assert list(rows[0]) == [
+        "experiment",
+        "task",
+        "examples",
+        "point",
+        "trials",
+        "subset",
+        "order",
+        "residual",
+    ]
+    subset = expected[expected["component"] == "subset"].iloc[0]
+    assert rows[0]["trials"] == "30"
+    assert rows[0]["subset"] == (
+        f"{subset.share:.0%}: {100 * math.sqrt(subset.variance):.1f} "
+        f"({100 * math.sqrt(subset.low):.1f} to {100 * math.sqrt(subset.high):.1f})"
+    )
+    assert 100 * math.sqrt(subset.variance) == pytest.approx(1.1, abs=0.1)  # half of two points, 6 seeds
+    assert rows[0]["order"].startswith("0%: 0.0 (0.0 to ")
+    assert "Variance components</h2>" in page
+    unlimited = expected.assign(high=math.inf)
+    assert as_dicts(variance_component_table(unlimited))[0]["subset"].endswith("to ∞)")
+
+
+def test_no_variance_components_in_other_studies(tmp_path):
+    folder = write_results(tmp_path, incremental(("SST-2",), (500,), trials=12, ks=(0, 3)), lifelike(6))
+    assert variance_component_table(variance_table(finished(load_points(folder)))) is None
+    assert "Variance components" not in write_report(folder).read_text(encoding="utf-8")
+    assert not (folder / "variance_components.csv").exists()

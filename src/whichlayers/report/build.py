@@ -17,6 +17,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from whichlayers.analysis.claims import NOT_TESTED, Claim, as_table, evaluate_claims
+from whichlayers.analysis.variance_components import variance_table
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
 from whichlayers.plots.captions import caption, clipped_caption, guess_caption
@@ -37,7 +38,13 @@ from whichlayers.report import metadata
 from whichlayers.report.claim_table import ClaimRow, claim_rows
 from whichlayers.report.findings import Finding, findings, headlines
 from whichlayers.report.page import ReportFigure, render
-from whichlayers.report.study_tables import corpus_table, penalty_table, run_time_table, task_table
+from whichlayers.report.study_tables import (
+    corpus_table,
+    penalty_table,
+    run_time_table,
+    task_table,
+    variance_component_table,
+)
 from whichlayers.report.tables import (
     SummaryGrid,
     TextTable,
@@ -89,10 +96,13 @@ class ReportContent:
     claims: list[Claim]
     diagrams: list[LayerDiagram]
     penalties: TextTable | None = None
+    components: pd.DataFrame | None = None  # variance components, if the study has `vary_apart`
 
 
 def write_report(folder: Path, overlay: bool = False, description: str = "") -> Path:
     """Write figures/, summary.csv, claims.csv and report.html into a study folder.
+
+    And variance_components.csv, if the study varies the seeds of components apart.
 
     Args:
         folder: Study folder.
@@ -108,6 +118,8 @@ def write_report(folder: Path, overlay: bool = False, description: str = "") -> 
     content = _build_content(folder, finished(points), overlay, files=True)
     summary(content.points).to_csv(folder / "summary.csv", index=False)
     as_table(content.claims).to_csv(folder / "claims.csv", index=False)
+    if content.components is not None:
+        content.components.to_csv(folder / "variance_components.csv", index=False)
     _write_figures(folder / "figures", content)
     target = folder / "report.html"
     page = _render_page(folder, points, content, description)
@@ -159,7 +171,15 @@ def _build_content(folder: Path, done: pd.DataFrame, overlay: bool, files: bool)
     experiments = sort_experiments(done["experiment"])
     sections = [_build_section(done, experiment, further, overlay, files) for experiment in experiments]
     penalties = penalty_table(done, epochs)
-    return ReportContent(done, sections, evaluate_claims(done, weights), layer_diagrams(done), penalties)
+    components = variance_table(done)
+    return ReportContent(
+        done,
+        sections,
+        evaluate_claims(done, weights),
+        layer_diagrams(done),
+        penalties,
+        None if components.empty else components,
+    )
 
 
 def _build_section(
@@ -261,6 +281,7 @@ def _render_page(
         runs=metadata.run_details(runs),
         run_time=metadata.total_run_time(runs),
         run_times=run_time_table(content.points, runs),
+        components=None if content.components is None else variance_component_table(content.components),
         notes=metadata.notes(folder),
         failures=metadata.failures(load_trials(folder)),
         without_value=metadata.count_without_value(points),

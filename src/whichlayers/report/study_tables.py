@@ -1,7 +1,9 @@
-"""Tables about a study as a whole, beside the published values: data statistics, penalties of probes, run times."""
+"""Tables about a study as a whole: data statistics, penalties of probes and run times beside the published values, and
+variance components."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
@@ -16,7 +18,7 @@ from whichlayers.experiments import display_of
 from whichlayers.plots.display_names import metric_name, size_name
 from whichlayers.report.tables import TextTable
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import format_duration, join_list, short_names
+from whichlayers.text import format_duration, format_score, join_list, short_names
 
 SPLITS = ("train", "dev", "test")
 
@@ -103,6 +105,37 @@ def run_time_table(points: pd.DataFrame, runs: pd.DataFrame) -> TextTable | None
     if sources:
         note += f" Published: {'; '.join(sources)}."
     return _table("Run time", rows, {"experiment", "task"}, note)
+
+
+def variance_component_table(components: pd.DataFrame) -> TextTable | None:
+    """What each random component contributes to the variance between trials, one row per point.
+
+    Args:
+        components: As from `analysis.variance_components.variance_table`; empty unless the study has `vary_apart`.
+    """
+    rows, short = [], short_names(components["task"])
+    keys = ["experiment", "task", "train_size", "variant", "condition", "x"]
+    for (experiment, task, size, variant, condition, x), group in each_group(components, keys):
+        display = display_of(str(experiment))
+        parts = [display.conditions.get(str(condition), str(condition)), display.position(x)]
+        row = {"experiment": display.title, "task": short[task], "examples": size_name(size)}
+        row |= {"point": ", ".join(part for part in parts if part), "variant": str(variant)}
+        row["trials"] = f"{int(group['trials'].iloc[0])}"
+        for part in each_row(group):
+            sd, low, high = (math.sqrt(v) for v in (part.variance, part.low, part.high))
+            share = "" if pd.isna(part.share) else f"{part.share:.0%}: "
+            upper = format_score(high, part.metric) if math.isfinite(high) else "∞"
+            row[part.component] = (
+                f"{share}{format_score(sd, part.metric)} ({format_score(low, part.metric)} to {upper})"
+            )
+        rows.append(row)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    rows = [{name: row.get(name, "") for name in names} for row in rows]
+    note = (
+        "Share of the variance between trials, and the standard deviation with its 95% interval (parametric "
+        "bootstrap). The residual holds all interactions. All numbers are in variance_components.csv."
+    )
+    return _table("Variance components", rows, {"experiment", "task", "point", "variant"}, note)
 
 
 def _run_times(points: pd.DataFrame) -> Iterator[dict[str, str]]:
