@@ -17,6 +17,14 @@ class FakeMetadata:
     has_pooler: bool = True
     train_rows: int = 0
     has_validation_data: bool = True
+    linear_modules: dict[str, tuple[int, int]] = field(
+        default_factory=lambda: {
+            "attention.query": (64, 64),
+            "attention.dense": (64, 64),
+            "mlp.dense": (64, 256),
+        }
+    )
+    has_biases: bool = True
 
 
 @dataclass
@@ -29,10 +37,17 @@ class FakeFacts:
     rows_of: dict[str, int] = field(default_factory=lambda: {"CoLA": 8551})
     one_fingerprint: str | None = None
     has_validation_data: bool = True  # corpora have dev sentences
+    has_biases: bool = True
 
     def model_info(self, model):
         fingerprint = self.one_fingerprint or f"m:{model.name}"
-        return FakeMetadata(model.name, fingerprint, depth=self.depth, has_pooler=self.has_pooler)
+        return FakeMetadata(
+            model.name,
+            fingerprint,
+            depth=self.depth,
+            has_pooler=self.has_pooler,
+            has_biases=self.has_biases,
+        )
 
     def task_info(self, task):
         rows = self.rows_of.get(task.name, self.rows)

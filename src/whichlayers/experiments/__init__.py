@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 from pydantic import BeforeValidator, Field
 
 from whichlayers.config.errors import close_match, format_choices, raise_problems
+from whichlayers.experiments.adapt import Adapt
 from whichlayers.experiments.base import Experiment, TaskExperiment
 from whichlayers.experiments.display import Display, generic_display
 from whichlayers.experiments.epochs import Epochs
@@ -33,6 +34,7 @@ KINDS: dict[str, type[Experiment]] = {  # in the order of the report
     "prune": Prune,
     "freeze": Freeze,
     "lr_decay": LrDecay,
+    "adapt": Adapt,
     "probing": Probing,
     "word_probing": WordProbing,
     "neurons": NeuronExperiment,

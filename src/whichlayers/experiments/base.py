@@ -23,7 +23,7 @@ from whichlayers.config.sections import (
 )
 from whichlayers.experiments.display import Display
 from whichlayers.text import join_list
-from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED, Parameters, Probe, Recipe
+from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED, Adapter, Parameters, Probe, Recipe
 
 SHARED_KEYS = (
     "tasks",
@@ -60,6 +60,8 @@ class Variant:
         probe: Linear probe to train in place of finetuning.
         lr_factors: (layer, multiple of lr); a factor of 0 freezes the layer, 0 is the embeddings.
         parameters: Which parameters of the layers and the embeddings are trained.
+        adapter: Adapters to train, with the targets of the study file, in place of the model's parameters.
+        experiment: Name under which the point is stored; the kind of the experiment by default.
     """
 
     condition: str
@@ -70,6 +72,8 @@ class Variant:
     probe: Probe | None = None
     lr_factors: tuple[tuple[int, float], ...] = ()
     parameters: Parameters = "all"
+    adapter: Adapter | None = None
+    experiment: str | None = None
 
 
 @dataclass(frozen=True)

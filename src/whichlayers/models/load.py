@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,7 +23,14 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, 
 from transformers.utils import logging as transformers_logging
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import FAMILIES, UNSUPPORTED_FAMILIES, Family, family_of
+from whichlayers.models.families import (
+    FAMILIES,
+    UNSUPPORTED_FAMILIES,
+    Anatomy,
+    Family,
+    family_of,
+    is_bias,
+)
 from whichlayers.models.find import (
     CONFIG,
     INDEX_SUFFIX,
@@ -64,11 +71,16 @@ class ModelInfo:
     dropout: float  # on hidden states, and before the classifier
     has_pooler: bool  # the weights include a pretrained pooler
     fingerprint: str
+    # inputs and outputs of the linear modules in layers, by their name within a layer
+    linear_modules: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    has_biases: bool = True  # in the layers or the embeddings
 
 
 def describe(files: ModelFiles) -> ModelInfo:
     """Properties of a model, read from config.json and the names of its weights."""
     family, config = _read_config(files)
+    with torch.device("meta"), _quiet_transformers():
+        anatomy = Anatomy(AutoModel.from_config(config))  # without memory for the weights
     return ModelInfo(
         name=files.name,
         family=config.model_type,
@@ -80,6 +92,11 @@ def describe(files: ModelFiles) -> ModelInfo:
         dropout=float(getattr(config, family.dropout)),
         has_pooler=_file_has_pooler(files, family),
         fingerprint=files.fingerprint,
+        linear_modules=anatomy.linear_modules(),
+        has_biases=any(
+            is_bias(name) and anatomy.layer_of(name) is not None
+            for name, _ in anatomy.model.named_parameters()
+        ),
     )
 
 

@@ -7,16 +7,18 @@ corpora: depth, pooler, number of training examples, validation data. They repor
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from typing import Protocol
 
 from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.errors import Problem, format_value
-from whichlayers.config.sections import ModelSpec, Size, TaskSpec
+from whichlayers.config.sections import ModelSpec, Size, TaskSpec, as_tuple
 from whichlayers.config.toml import KeyPath
 from whichlayers.experiments import AnyExperiment
+from whichlayers.experiments.adapt import Adapt, matching_modules
 from whichlayers.experiments.base import FinetuningExperiment, ReinitExperiment, TaskExperiment, Variant
+from whichlayers.experiments.freeze import Freeze
 from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.word_base import WordExperiment
 from whichlayers.study.study_file import Study
@@ -24,6 +26,7 @@ from whichlayers.text import counted
 from whichlayers.trial import (
     COMPONENTS,
     PRETRAINED,
+    Adapter,
     Component,
     Point,
     Probe,
@@ -53,6 +56,10 @@ class ModelInfoLike(InfoLike, Protocol):
     def depth(self) -> int: ...
     @property
     def has_pooler(self) -> bool: ...
+    @property
+    def linear_modules(self) -> Mapping[str, tuple[int, int]]: ...
+    @property
+    def has_biases(self) -> bool: ...
 
 
 class TaskInfoLike(InfoLike, Protocol):
@@ -138,7 +145,7 @@ def expand(study: Study, metadata: InfoSource) -> list[Point]:
                         _word_points(study, experiment, on_task, depth, corpora, sizes, tasks)
                     )
                 else:
-                    point_iterators.append(_points(study, experiment, on_task, depth, sizes))
+                    point_iterators.append(_points(study, experiment, on_task, model_info, sizes))
             for point in chain.from_iterable(point_iterators):
                 points.setdefault((point.experiment, point.condition, point.x, point.trial.id), point)
     _check_conflicts(study, points.values())
@@ -177,13 +184,13 @@ def component_seeds(study: Study, i: int) -> tuple[tuple[Component, int], ...]:
 
 
 def _points(
-    study: Study, experiment: TaskExperiment, base: Trial, depth: int, sizes: Iterable[int]
+    study: Study, experiment: TaskExperiment, base: Trial, model: ModelInfoLike, sizes: Iterable[int]
 ) -> Iterator[Point]:
     """Points of one experiment, model and task, by size, re-initialization, model variant and seed.
 
     `base` is a trial with the model and the task.
     """
-    variants = list(experiment.variants(depth))
+    variants = list(experiment.variants(model.depth))
     for size, (recipe, keep_layer_norm, reinit_pooler, factor), variant in product(
         sizes, _reinit_settings(study, experiment), variants
     ):
@@ -198,6 +205,7 @@ def _points(
                 training = dataclasses.replace(training, evaluate="every epoch")
         else:
             training = Training(max_length=study.training.max_length)  # a probe has its own hyperparameters
+        adapter = variant.adapter and _with_modules(variant.adapter, model.linear_modules)
         for i in range((experiment.trials_of(variant) or study.trials).at(size)):
             trial = dataclasses.replace(
                 base,
@@ -207,8 +215,9 @@ def _points(
                 surgery=surgery,
                 training=training,
                 probe=variant.probe,
+                adapter=adapter,
             )
-            yield Point(experiment.kind, variant.condition, float(variant.x), trial)
+            yield Point(variant.experiment or experiment.kind, variant.condition, float(variant.x), trial)
 
 
 def _word_points(
@@ -262,6 +271,12 @@ def _pretrained_trials(study: Study, experiment: AnyExperiment, tasks: Sequence[
     return max((trials.at(size) for size in sizes), default=trials.at(1 << 30))
 
 
+def _with_modules(adapter: Adapter, modules: Mapping[str, tuple[int, int]]) -> Adapter:
+    """The adapter with the names of all modules that its targets mean."""
+    names = {m for target in adapter.targets for m in matching_modules(target, tuple(modules))}
+    return dataclasses.replace(adapter, targets=tuple(names)).canonical()
+
+
 def _reinit_settings(study: Study, experiment: TaskExperiment) -> list[tuple[Recipe, bool, bool, float]]:
     """All combinations of recipe, keep_layer_norm, reinit_pooler and lr factor of the re-initialized layers."""
     if not isinstance(experiment, ReinitExperiment):
@@ -311,9 +326,30 @@ def _model_problems(study: Study, models: Sequence[ModelInfoLike]) -> Iterator[P
                 text = 'the pooler is used with head = "pooler" only; set it at the top of the file'
                 value = format_value(experiment.reinit_pooler)
                 yield Problem(("experiments", e, "reinit_pooler"), text, value)
+            if isinstance(experiment, Freeze) and "biases" in experiment.train and not model.has_biases:
+                text = f"{model.name} has no biases: nothing but the head would be trained; remove it"
+                yield Problem(("experiments", e, "train"), text, format_value("biases"))
+            if isinstance(experiment, Adapt):
+                yield from _adapter_problems(("experiments", e), experiment, model)
             for error in experiment.depth_errors(model.depth):
                 text = f"{model.name} has {counted(model.depth, 'layer')}: {error.allowed}"
                 yield Problem(("experiments", e, error.key), text, format_value(error.value))
+
+
+def _adapter_problems(path: KeyPath, experiment: Adapt, model: ModelInfoLike) -> Iterator[Problem]:
+    """Targets that the model does not have, and ranks above their width."""
+    modules, widths = tuple(model.linear_modules), dict[str, int]()
+    for target in as_tuple(experiment.targets):
+        found = matching_modules(target, modules)
+        if not found:
+            text = f"{model.name} has no such linear module in its layers; it has: {', '.join(modules)}"
+            yield Problem((*path, "targets"), text, format_value(target))
+        widths |= {name: min(model.linear_modules[name]) for name in found}
+    for rank in experiment.rank if widths and experiment.method == "lora" else ():
+        narrow = min(widths, key=lambda name: widths[name])
+        if rank > widths[narrow]:
+            text = f"{narrow} of {model.name} has a width of {widths[narrow]}; allowed: 1 to {widths[narrow]}"
+            yield Problem((*path, "rank"), text, format_value(rank))
 
 
 def _size_problems(study: Study, tasks: Sequence[TaskInfoLike]) -> Iterator[Problem]:
@@ -360,7 +396,7 @@ def _check_conflicts(study: Study, points: Iterable[Point]) -> None:
     # the results of an experiment with its own `training` are told apart by these settings
     own_training = {e.kind for e in study.experiments if getattr(e, "training", None) is not None}
     for point in points:
-        if point.experiment in own_training:
+        if point.experiment in own_training or point.trial.adapter is not None:
             continue
         settings = point.trial.training
         training = Training(lr_factors=settings.lr_factors, parameters=settings.parameters)

@@ -54,6 +54,7 @@ ONE_OR_LIST = (
     "keep_layer_norm",
     "reinit_pooler",
     "reinit_lr_factor",
+    "rank",
 )  # a list of one value is written as the value
 
 
