@@ -58,6 +58,7 @@ def test_the_kind_of_a_trial():
                 "evaluate": "end",
                 "parameters": "biases",
                 "bias_correction": False,
+                "precision": "float32",
             }.items()
         ),
         changed(training=Training(lr_factors=((1, 0.0),), frozen_dropout=False)),
@@ -90,6 +91,7 @@ def test_every_setting_of_a_training_is_in_the_test_above():
         "parameters",
         "frozen_dropout",
         "bias_correction",
+        "precision",
     }
 
 

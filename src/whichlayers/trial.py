@@ -30,6 +30,7 @@ Norm = Literal["squared", "plain"]
 TrialKind = Literal["finetune", "probe", "word_probe"]
 AdapterMethod = Literal["lora", "ia3"]
 Parameters = Literal["all", "norms", "biases"]
+Precision = Literal["auto", "float32", "bfloat16"]
 Component = Literal["subset", "order", "init", "head", "dropout"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)  # what the seeds of a trial determine
 
@@ -41,7 +42,7 @@ FIELD_NAMES = {stored: name for name, stored in STORED_NAMES.items()}
 # differ from their default: the JSON of a trial is the same as before.
 LATER_FIELDS = {
     "surgery": ("reinit_pooler",),
-    "training": ("parameters", "frozen_dropout", "bias_correction"),
+    "training": ("parameters", "frozen_dropout", "bias_correction", "precision"),
 }
 
 
@@ -92,6 +93,7 @@ class Training:
     parameters: Parameters = "all"  # which parameters of the layers and the embeddings are trained
     frozen_dropout: bool = True  # whether dropout is applied in layers without trained parameters
     bias_correction: bool = True  # of Adam's moments
+    precision: Precision = "auto"  # of matrix products; "auto": bfloat16 on GPUs, float32 on CPUs
 
     @property
     def frozen_layers(self) -> tuple[int, ...]:

@@ -313,6 +313,20 @@ def test_padded_slots_change_nothing():
         assert a.epochs[-1].dev_loss == pytest.approx(b.epochs[-1].dev_loss, abs=1e-5)
 
 
+def test_the_precision_of_a_trial_has_precedence_over_that_of_the_engine():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    half = EngineSettings(precision="bfloat16", compiled=False)
+    settings = EngineSettings(compiled=False)
+
+    def losses(trial, settings):
+        return [epoch.train_loss for epoch in finetune([trial], encoder, data, settings=settings)[0].epochs]
+
+    rounded, exact = losses(trial(0), half), losses(trial(0), settings)
+    assert losses(trial(0, precision="bfloat16"), settings) == rounded != exact
+    assert losses(trial(0, precision="float32"), half) == exact
+    assert stack_key(trial(0)) != stack_key(trial(0, precision="float32"))
+
+
 def test_bfloat16_with_float32_master_weights_learns_similarly():
     encoder, data = tiny_encoder("bert"), tiny_task(n_train=60)
     precise = finetune([trial(0, lr=1e-3)], encoder, data)[0]

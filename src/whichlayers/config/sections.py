@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from whichlayers.catalog import BUILTIN, BUILTIN_TASKS, GLUE, METRICS, Kind, glue_name, metrics_of
 from whichlayers.config.errors import allowed_values, close_match, format_choices, raise_problems
 from whichlayers.text import join_list
-from whichlayers.trial import Parameters, Training
+from whichlayers.trial import Parameters, Precision, Training
 
 Size = int | float | Literal["all"]
 DEFAULTS = Training()  # defaults of [training]
@@ -379,6 +379,11 @@ class TrainingSpec(Section):
     bias_correction: Annotated[bool, Field(strict=True)] = Field(
         default=DEFAULTS.bias_correction,
         description="Whether AdamW corrects the bias of its moments. The optimizer released with BERT does not.",
+    )
+    precision: Precision = Field(
+        default=DEFAULTS.precision,
+        description="Precision of matrix products: auto (bfloat16 on GPUs, float32 on CPUs), float32 or bfloat16. "
+        "Weights and moments are always float32.",
     )
 
     def at(

@@ -57,7 +57,7 @@ def stack_key(trial: Trial, family: str | None = None, depth: int | None = None)
         order if layers_differ or order is None else len(order),
         (training.epochs, training.batch_size, training.max_length, training.dropout, training.evaluate),
         (training.betas, training.eps, training.clip_norm, training.warmup, training.schedule),
-        (training.bias_correction, trial.trained_part),
+        (training.bias_correction, training.precision, trial.trained_part),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whichlayers.trial import Trial
+from whichlayers.trial import Precision, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,9 @@ class TrialResult:
 class EngineSettings:
     """How to run a stack. No setting changes a result by more than rounding."""
 
-    precision: str = "auto"  # "auto": bfloat16 compute on CUDA, float32 elsewhere; or "float32", "bfloat16"
+    precision: Precision = (
+        "auto"  # of trials whose training has none: "auto" is bfloat16 on CUDA, else float32
+    )
     compiled: bool | None = None  # use torch.compile; None: on CUDA only
     graphs: bool | None = None  # use CUDA graphs; None: on CUDA only
     packed: bool = True  # compute on tokens without padding, where the model family allows it

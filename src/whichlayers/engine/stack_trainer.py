@@ -60,7 +60,9 @@ class StackTrainer:
         self.trials, self.data, self.device = settings.pad_trials(trials), data, device
         encoder = encoder.to(device)  # type: ignore[arg-type]
         on_cuda = device.type == "cuda"
-        precision = settings.precision
+        precision = self.trials[0].training.precision
+        if precision == "auto":
+            precision = settings.precision
         if precision == "auto":
             precision = "bfloat16" if on_cuda else "float32"
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32

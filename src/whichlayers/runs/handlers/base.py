@@ -109,7 +109,7 @@ class TrialHandler(ABC):
             trial.model_fingerprint,
             trial.task_fingerprint,
             None if order is None else len(order),
-            (training.batch_size, training.max_length, training.dropout),
+            (training.batch_size, training.max_length, training.dropout, training.precision),
             trial.trained_part,
         )
 
