@@ -1,0 +1,132 @@
+"""Decisions from noisy trials: how often they are wrong, by simulation, and their parts against scipy."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from whichlayers.analysis.decisions import cross_fit, fixed_sequence, non_inferiority
+from whichlayers.analysis.intervals import t_interval
+
+LOSS = 0.01
+SD = 0.01
+
+
+def noisy_scores(rng, means, n, correlation):
+    """(n, len(means)) scores of n seeds; the noise of neighboring columns has this correlation, as that of models that
+    keep k and k + 1 layers."""
+    noise = rng.normal(size=(n, len(means)))
+    for k in range(1, len(means)):
+        noise[:, k] = correlation * noise[:, k - 1] + math.sqrt(1 - correlation**2) * noise[:, k]
+    return np.asarray(means) + SD * noise
+
+
+def test_non_inferiority_is_the_one_sided_t_test_of_scipy():
+    differences = np.random.default_rng(0).normal(-0.003, SD, 12)
+    test = non_inferiority(differences, LOSS)
+    assert test.p == pytest.approx(stats.ttest_1samp(differences, -LOSS, alternative="greater").pvalue)
+    assert test.p_worse == pytest.approx(stats.ttest_1samp(differences, -LOSS, alternative="less").pvalue)
+    assert test.within == (test.interval.low > -LOSS)
+
+
+def test_a_better_model_is_within_the_loss_and_equal_values_decide_nothing():
+    assert non_inferiority(0.2 + SD * np.random.default_rng(0).normal(size=8), LOSS).within
+    equal = non_inferiority(np.zeros(5), LOSS)
+    assert not equal.within
+    assert not equal.worse
+    assert equal.trials_needed is None
+    assert not non_inferiority(np.array([0.1]), LOSS).within
+
+
+def test_a_sequence_stops_at_the_first_failure():
+    rng = np.random.default_rng(1)
+    good, bad = SD * rng.normal(size=(3, 20)), SD * rng.normal(size=20) - 0.05
+    sequence = fixed_sequence([good[0], bad, good[1], good[2]], LOSS)
+    assert len(sequence.tests) == 2
+    assert sequence.passed == 1
+    assert sequence.failed is not None
+    assert sequence.failed.worse
+    assert fixed_sequence(good, LOSS).failed is None
+    assert fixed_sequence([], LOSS).passed == 0
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+@pytest.mark.parametrize("n", [4, 10])
+def test_a_fixed_sequence_rarely_goes_too_far(correlation, n):
+    """Every step from the third on loses exactly the loss: the worst case for recommending it."""
+    rng = np.random.default_rng(n)
+    means = [0.9, 0.9, 0.9, *[0.9 - LOSS] * 5]  # baseline, two good steps, five that are not
+    wrong, right = 0, 0
+    for _ in range(1500):
+        scores = noisy_scores(rng, means, n, correlation)
+        passed = fixed_sequence(list((scores[:, 1:] - scores[:, :1]).T), LOSS).passed
+        wrong += passed > 2
+        right += passed == 2
+    assert wrong / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
+    if n == 10 and correlation == 0.9:
+        assert right / 1500 > 0.8  # with little noise the two good steps are found
+
+
+def test_needed_trials_reach_the_power():
+    """With as many trials as needed, the test succeeds in about 80% of studies with that mean and sd."""
+    rng = np.random.default_rng(3)
+    pilot = np.array([-0.006, -0.002, 0.002, 0.006]) - 0.002
+    needed = non_inferiority(pilot, LOSS).trials_needed
+    assert needed is not None
+    mean, sd = pilot.mean(), pilot.std(ddof=1)
+    successes = [non_inferiority(rng.normal(mean, sd, needed), LOSS).within for _ in range(2000)]
+    assert 0.78 < np.mean(successes) < 0.95  # trials are whole numbers
+    assert non_inferiority(pilot - 0.01, LOSS).trials_needed is None  # the estimate is beyond the loss
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("n", [4, 7, 16])
+def test_cross_fitting_rarely_finds_a_gain_where_there_is_none(correlation, n):
+    rng = np.random.default_rng(n)
+    cross, naive, errors = 0, 0, []
+    for _ in range(1500):
+        scores = noisy_scores(rng, [0.9] * 11, n, correlation)
+        fit = cross_fit(scores[:, 1:], scores[:, 0])
+        cross += fit.shown
+        naive += t_interval(scores[:, 1 + fit.chosen] - scores[:, 0]).low > 0
+        errors.append((fit.gain.mean, fit.naive))
+    assert cross / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
+    assert naive > 2 * cross  # what cross-fitting is for
+    unbiased, inflated = np.mean(errors, axis=0)
+    assert abs(unbiased) < 0.1 * inflated
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_cross_fitting_finds_a_gain_and_does_not_overstate_it(correlation):
+    rng = np.random.default_rng(5)
+    means = [0.9, 0.9, 0.9, 0.93, 0.9, 0.9]
+    fits = []
+    for _ in range(800):
+        scores = noisy_scores(rng, means, 12, correlation)
+        fits.append(cross_fit(scores[:, 1:], scores[:, 0]))
+    assert np.mean([fit.chosen == 2 for fit in fits]) > 0.95
+    assert np.mean([fit.shown for fit in fits]) > 0.9
+    assert np.mean([fit.gain.low <= 0.03 <= fit.gain.high for fit in fits]) > 0.92
+    assert np.mean([fit.gain.low > 0.03 for fit in fits]) < 0.05
+
+
+def test_cross_fitting_needs_four_seeds_and_uses_the_other_half():
+    assert cross_fit(np.zeros((3, 2)), np.zeros(3)) is None
+    assert cross_fit(np.zeros((4, 0)), np.zeros(4)) is None
+    candidates = np.array([[1.0, 0.0], [0.0, 3.0], [1.0, 0.0], [0.0, 3.0]])
+    fit = cross_fit(candidates, np.zeros(4))
+    assert fit.halves == (0, 1)
+    assert not fit.agree
+    assert fit.chosen == 1
+    assert fit.gain.mean == 0.0  # what each half chose is worth nothing on the other
+    assert fit.naive == 1.5
+
+
+def test_a_gain_can_be_excluded_or_need_more_trials():
+    rng = np.random.default_rng(6)
+    scores = 0.001 * rng.normal(size=(20, 4))
+    fit = cross_fit(scores[:, 1:], scores[:, 0])
+    assert fit.excluded(0.01)
+    few = cross_fit(scores[:4, 1:], scores[:4, 0])
+    assert not few.excluded(0.0005)
+    assert few.trials_needed(0.0005) > few.trials_needed(0.001) > 4
