@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from whichlayers.version import __version__
 
 if TYPE_CHECKING:
-    from whichlayers.api import Results, load, run
+    from whichlayers.api import Results, load, predict, run
+    from whichlayers.deploy.text_model import load_model
     from whichlayers.errors import WhichlayersError
     from whichlayers.study.study_file import Study, load_study
     from whichlayers.trial import Point, Probe, Surgery, Training, Trial, WordProbe
@@ -34,7 +35,9 @@ _MODULES = {
     "Training": "whichlayers.trial",
     "Trial": "whichlayers.trial",
     "load": "whichlayers.api",
+    "load_model": "whichlayers.deploy.text_model",
     "load_study": "whichlayers.study.study_file",
+    "predict": "whichlayers.api",
     "run": "whichlayers.api",
 }
 
@@ -50,7 +53,9 @@ __all__ = [
     "WordProbe",
     "__version__",
     "load",
+    "load_model",
     "load_study",
+    "predict",
     "run",
 ]
 

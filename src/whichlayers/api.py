@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from whichlayers.results.export import epochs_frame, points_frame
 from whichlayers.results.folder import StudyFolder, find_folder
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from whichlayers.analysis.incremental_curves import Curve
+    from whichlayers.analysis.recommend import Goal
+    from whichlayers.deploy.build import BuiltModel
+    from whichlayers.deploy.recommend import StudyRecommendation
     from whichlayers.study.study_file import Study
 
 
@@ -137,6 +141,55 @@ class Results:
 
         return results_html(self.folder)
 
+    def recommend(self, loss: float = 0.01, goal: Goal | None = None) -> StudyRecommendation:
+        """What to do, from these results; `print` shows it, `to_dict` gives JSON-serializable values.
+
+        Writes next-study.toml, which asks what the study did not, and costs.json to the folder.
+
+        Args:
+            loss: Largest acceptable loss, and smallest gain that matters, in units of the metric.
+            goal: "size", "speed", "accuracy" or "features": only answer what serves this goal.
+        """
+        from whichlayers.deploy.recommend import recommend_study
+
+        return recommend_study(StudyFolder(self.folder), loss, goal)
+
+    def build(
+        self,
+        out: str | Path,
+        *,
+        layers: Sequence[int] = (),
+        reinit: Sequence[int] = (),
+        freeze: Sequence[int] = (),
+        full: bool = False,
+        train: int | float | Literal["all"] | None = None,
+        seeds: int | None = 1,
+        keep: Literal["best", "all"] = "best",
+        **options: Any,
+    ) -> list[BuiltModel]:
+        """Finetune a variant and save it as a folder with a model card.
+
+        Args:
+            out: Folder to write, which must not exist or be empty.
+            layers: Pretrained layers to keep, in order.
+            reinit: Layers to re-initialize, as numbered in the resulting model.
+            freeze: Layers to freeze; with layer 1, also the embeddings.
+            full: All layers, finetuned as usual. Without `full` and any layers, what the study recommends.
+            train: Training examples: a number, a fraction or "all". Default: as in the study.
+            seeds: Number of seeds to train; None: as many as the study has trials.
+            keep: "best" saves the seed with the highest score on held-out training examples, "all" saves each.
+            options: Further options of `whichlayers.deploy.build.BuildOptions`: model, task, loss, goal, device.
+
+        Returns:
+            The saved models: one, or one per seed with keep = "all".
+        """
+        from whichlayers.deploy.build import BuildOptions, build
+        from whichlayers.deploy.choose import Variant
+
+        variant = Variant(tuple(layers), tuple(reinit), tuple(freeze), full)
+        chosen = BuildOptions(variant=variant, train=train, seeds=seeds, keep=keep, **options)
+        return build(self.folder, out, chosen)
+
     def _finished(self) -> pd.DataFrame:
         from whichlayers.results.frames import finished, load_points
 
@@ -211,3 +264,46 @@ def _progress_display() -> Any:
 def load(folder: str | Path) -> Results:
     """Load the results of a study from its folder, or from study.toml or results.db in it."""
     return Results(find_folder(Path(folder)).path)
+
+
+def predict(
+    model: str | Path,
+    file: str | Path,
+    text: str,
+    pair: str | None = None,
+    *,
+    keep: Sequence[str] = (),
+    out: str | Path | None = None,
+    batch_size: int = 32,
+    device: str | None = None,
+) -> pd.DataFrame | Path:
+    """Predict labels and probabilities of the texts in a file.
+
+    Args:
+        model: Folder that `whichlayers build` or `Results.build` wrote.
+        file: A TSV, CSV, JSONL or Parquet file.
+        text, pair: Names of the text columns.
+        keep: Further columns to copy.
+        out: File to write, in chunks, so that `file` may be large.
+        batch_size: Texts in a batch.
+        device: "cpu", "cuda" or "cuda:N". Default: a GPU if there is one.
+
+    Returns:
+        `out`, or without it the predictions as a data frame.
+    """
+    import io
+
+    import pandas as pd
+
+    from whichlayers.deploy.predict import TextColumns, predict_file
+    from whichlayers.deploy.text_model import default_device, load_model
+
+    loaded = load_model(model, device or default_device())
+    columns = TextColumns(text, pair, tuple(keep))
+    if out is not None:
+        predict_file(loaded, Path(file), columns, Path(out), batch_size=batch_size)
+        return Path(out)
+    buffer = io.StringIO()
+    predict_file(loaded, Path(file), columns, buffer, batch_size=batch_size)
+    buffer.seek(0)
+    return pd.read_csv(buffer, keep_default_na=False)  # a label may be "NA"

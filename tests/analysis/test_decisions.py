@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+
 from whichlayers.analysis.decisions import cross_fit, fixed_sequence, non_inferiority
 from whichlayers.analysis.intervals import t_interval
 

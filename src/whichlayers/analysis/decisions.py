@@ -68,9 +68,7 @@ def non_inferiority(differences: np.ndarray, loss: float, alpha: float = ALPHA) 
     interval = t_interval(differences, 1 - 2 * alpha)
     if interval.n < 2:
         return NonInferiority(interval, loss, alpha, math.nan, math.nan)
-    return NonInferiority(
-        interval, loss, alpha, mean_p_above(interval, -loss), mean_p_below(interval, -loss)
-    )
+    return NonInferiority(interval, loss, alpha, mean_p_above(interval, -loss), mean_p_below(interval, -loss))
 
 
 @dataclass(frozen=True)

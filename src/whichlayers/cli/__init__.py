@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from whichlayers.cli import (
+    build,
     claims,
     compare,
     export,
@@ -21,7 +22,9 @@ from whichlayers.cli import (
     new,
     plan,
     power,
+    predict,
     presets,
+    recommend,
     report,
     run,
     show,
@@ -90,6 +93,9 @@ app.command("claims", rich_help_panel="Analyze results")(claims.claims)
 app.command("power", rich_help_panel="Analyze results")(power.power)
 app.command("compare", rich_help_panel="Analyze results")(compare.compare)
 app.command("export", rich_help_panel="Analyze results")(export.export)
+app.command("recommend", rich_help_panel="Decide and deliver")(recommend.recommend)
+app.command("build", rich_help_panel="Decide and deliver")(build.build)
+app.command("predict", rich_help_panel="Decide and deliver")(predict.predict)
 
 
 def _print_version(requested: bool) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -43,6 +47,20 @@ def make_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
             min_width=len(header),
         )
     return table
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr, in a terminal only; yields a function that takes the completed and the total number."""
+    out = stderr_console()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"))
+    with Progress(
+        *columns, TimeRemainingColumn(), console=out, transient=True, disable=not out.is_terminal
+    ) as bar:
+        task = bar.add_task(title, total=None, count="")
+        yield lambda done, total: bar.update(
+            task, completed=done, total=total, count=f"{done:,} of {total:,} {unit}"
+        )
 
 
 def describe_trial(trial: Trial) -> str:

@@ -15,6 +15,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import STUDY_FILE, folder_of
 
 if TYPE_CHECKING:
+    from whichlayers.config.sections import Size
     from whichlayers.study.study_file import Study
 
 
@@ -140,7 +141,7 @@ class StudyOptions:
             "source": self.data,
             "recipe": _split_commas(self.recipe),
             "trials": self.trials,
-            "sizes": [_parse_size(text) for text in _split_commas(self.sizes) or ()] or None,
+            "sizes": [parse_size("--sizes", text) for text in _split_commas(self.sizes) or ()] or None,
             "words": self.words,
         }
         if any(value is not None for value in overrides.values()):
@@ -207,12 +208,14 @@ def _split_commas(values: list[str] | None) -> list[str] | None:
     return [part.strip() for text in values or () for part in text.split(",") if part.strip()] or None
 
 
-def _parse_size(text: str) -> int | float | str:
+def parse_size(option: str, text: str) -> Size:
+    """A training size from text: a number of examples (500), a fraction (0.1) or all."""
     if text == "all":
-        return text
+        return "all"
     try:
         return float(text) if "." in text or "e" in text else int(text)
     except ValueError:
+        several = ", separated by commas" if option == "--sizes" else ""
         raise WhichlayersError(
-            f"--sizes {text}: give numbers of examples (500), fractions (0.1) or all, separated by commas"
+            f"{option} {text}: give numbers of examples (500), fractions (0.1) or all{several}"
         ) from None

@@ -63,3 +63,13 @@ def pad(split: TokenizedSplit, rows: np.ndarray, pad_id: int, length: int | None
         token_type_ids = np.zeros(is_token.shape, dtype=np.int64)
         token_type_ids[is_token] = split.type_ids[source]
     return Batch(input_ids, is_token.astype(np.int64), token_type_ids, split.labels[rows])
+
+
+def select_rows(split: TokenizedSplit, rows: np.ndarray) -> TokenizedSplit:
+    """The split with these rows only, in this order."""
+    rows = np.asarray(rows, dtype=np.int64)
+    starts, lengths = split.offsets[rows], split.offsets[rows + 1] - split.offsets[rows]
+    offsets = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()])
+    source = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+    types = None if split.type_ids is None else split.type_ids[source]
+    return TokenizedSplit(split.ids[source], types, offsets, split.labels[rows])

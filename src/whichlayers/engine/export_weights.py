@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def encoder_weights(trainer: StackTrainer, trial: int) -> dict[str, Tensor]:
-    """One trial's encoder weights by parameter name, in float32 on the CPU, without those that no trial trains."""
+def encoder_weights(trainer: StackTrainer, trial: int, with_head: bool = False) -> dict[str, Tensor]:
+    """One trial's encoder weights by parameter name, in float32 on the CPU, without those that no trial trains.
+
+    With `with_head`, also those of its linear layer: classifier.weight and classifier.bias.
+    """
     weights = {}
     for i, p in enumerate(trainer.parameters):
-        if not p.name.startswith("encoder.") or f".{ADAPTER}." in p.name:
+        prefixes = ("encoder.", "classifier.") if with_head else ("encoder.",)
+        if not p.name.startswith(prefixes) or f".{ADAPTER}." in p.name:
             continue
         name, values = p.name.removeprefix("encoder."), trainer.optimizer.values(i)[trial]
         if trainer.word_embeddings is not None and p.param is trainer.word_embeddings.weight:

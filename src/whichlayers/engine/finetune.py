@@ -72,6 +72,7 @@ def finetune(
     on_restored: OnStep | None = None,
     on_trained: OnTrained | None = None,
     on_loss: OnLoss | None = None,
+    with_head: bool = False,
     with_weight_changes: bool = True,
     settings: EngineSettings | None = None,
 ) -> list[TrialResult]:
@@ -88,6 +89,7 @@ def finetune(
         on_trained: Called with the result and the encoder weights of each trial that did not fail.
         on_loss: Called about `LOSS_VALUES` times with the number of completed steps and the mean training loss of
             each trial since the call before; on a GPU each call waits for the steps launched so far.
+        with_head: Also call `on_trained` with the weights of the linear layer, classifier.weight and classifier.bias.
         with_weight_changes: Measure how far every weight matrix moved.
         settings: How to run.
 
@@ -144,7 +146,7 @@ def finetune(
     for t, result in enumerate(results):
         result.seconds = time.perf_counter() - started
         if on_trained is not None and result.error is None:
-            on_trained(result, encoder_weights(trainer, t))
+            on_trained(result, encoder_weights(trainer, t, with_head))
     if not settings.keep_checkpoint:
         checkpoint.delete()
     return results

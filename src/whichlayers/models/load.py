@@ -12,14 +12,23 @@ pretrained weights is left out.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging as transformers_logging
 
 from whichlayers.errors import WhichlayersError
@@ -107,7 +116,7 @@ def load_encoder(files: ModelFiles) -> PreTrainedModel:
     if family.pooler is not None:
         options["add_pooling_layer"] = _file_has_pooler(files, family)
     safetensors = weight_files(files.folder, files.allow_pickle)[-1].suffix == ".safetensors"
-    with _quiet_transformers():
+    with quiet_transformers():
         try:
             model, report = AutoModel.from_pretrained(
                 files.folder,
@@ -171,7 +180,7 @@ def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerFast:
             f"model {files.name!r}: no tokenizer in {files.folder} (expected tokenizer.json, vocab.txt, "
             "spiece.model, ...). Save one there with tokenizer.save_pretrained(folder)."
         )
-    with _quiet_transformers():
+    with quiet_transformers():
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 files.folder, local_files_only=True, trust_remote_code=False
@@ -268,7 +277,7 @@ def _weight_names(files: ModelFiles) -> list[str]:
 
 
 @contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Silence transformers' progress bar and its warning about heads that are not loaded."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
@@ -280,3 +289,54 @@ def _quiet_transformers() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
         if bars:
             transformers_logging.enable_progress_bar()
+
+
+def load_saved(folder: Path, with_head: bool = False) -> PreTrainedModel:
+    """A model that was saved by `save_pretrained`, in float32 and eval mode.
+
+    Args:
+        folder: Its folder.
+        with_head: Whether to load a sequence classification model, in place of its encoder.
+    """
+    auto = AutoModelForSequenceClassification if with_head else AutoModel
+    with quiet_transformers():
+        try:
+            model, report = auto.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        except (RuntimeError, OSError, ValueError) as error:
+            raise WhichlayersError(f"the model in {folder} could not be loaded: {error}") from error
+    family = family_of(model.config.model_type)
+    unused = (
+        re.compile(rf"(.+\.)?{re.escape(family.pooler)}\..+") if family.pooler and not with_head else None
+    )
+    missing = sorted(name for name in report["missing_keys"] if not (unused and unused.fullmatch(name)))
+    if missing:
+        raise WhichlayersError(
+            f"the model in {folder} lacks {counted(len(missing), 'parameter')} ({_first_of(missing)}): copy the whole "
+            "folder"
+        )
+    return model.eval()
+
+
+def load_saved_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer in the folder of a saved model."""
+    return load_tokenizer(ModelFiles(str(folder), folder, None, ""))
+
+
+def without_truncation(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """A copy of the tokenizer without the truncation and padding of its last call, which would be saved with it."""
+    result = copy.deepcopy(tokenizer)
+    result.backend_tokenizer.no_truncation()
+    result.backend_tokenizer.no_padding()
+    return result
+
+
+def save_quietly(model: PreTrainedModel, folder: Path) -> None:
+    """Save a model as safetensors, without a progress bar."""
+    with quiet_transformers():
+        model.save_pretrained(folder)

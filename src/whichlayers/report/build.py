@@ -38,6 +38,7 @@ from whichlayers.report import metadata
 from whichlayers.report.claim_table import ClaimRow, claim_rows
 from whichlayers.report.findings import Finding, findings, headlines
 from whichlayers.report.page import ReportFigure, render
+from whichlayers.report.recommendation import recommendation_section
 from whichlayers.report.study_tables import (
     corpus_table,
     penalty_table,
@@ -274,6 +275,7 @@ def _render_page(
         setup=metadata.study_setup(points, content.points) + metadata.classes(study),
         data_tables=[table for table in data_tables if table is not None],
         study_file=metadata.study_file(folder),
+        recommendation=recommendation_section(folder, content.points) if content.sections else None,
         headlines=headlines(content.points, content.claims) if content.sections else [],
         layer_figure=_layer_figure(content.diagrams, files=live is None),
         sections=content.sections,

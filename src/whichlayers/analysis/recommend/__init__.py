@@ -1,0 +1,115 @@
+"""Recommendations from the results of a study: what to do, how sure that is, and what to run next.
+
+    recommendation = recommend(finished(load_points(folder)), loss=0.01)
+    for answer in recommendation.answers:
+        print(answer.title, answer.text)
+
+`QUESTIONS` lists the questions, each of which has its own file here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from whichlayers.analysis.guessing import GuessComparison, no_better_than_guessing
+from whichlayers.analysis.recommend import features, reinit, smallest
+from whichlayers.analysis.recommend.base import GOALS, Answer, Comparison, Goal, Question
+from whichlayers.errors import WhichlayersError
+
+__all__ = ["GOALS", "QUESTIONS", "Answer", "Comparison", "Goal", "Question", "Recommendation", "recommend"]
+
+QUESTIONS: dict[str, Question] = {q.key: q for q in (smallest.QUESTION, reinit.QUESTION, features.QUESTION)}
+LOSS = 0.01  # default of the allowed loss, in units of the metric
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answers that a study gives, and the questions that it did not ask."""
+
+    loss: float
+    goal: Goal | None
+    answers: tuple[Answer, ...]
+    unasked: tuple[Question, ...]
+
+    def of(self, question: str) -> list[Answer]:
+        """The answers to a question, by its key."""
+        return [answer for answer in self.answers if answer.question == question]
+
+    def best(self, answers: Sequence[Answer]) -> Answer | None:
+        """The answer to follow if only one can be: that of the first question with a recommendation.
+
+        For accuracy, the one with the highest lower bound of its gain. None if nothing is recommended.
+        """
+        found = [a for a in answers if a.verdict == "recommended"]
+        if self.goal is None:
+            found = [a for a in found if QUESTIONS[a.question].goals != ("features",)]
+        if self.goal == "accuracy":
+            return max(found, key=lambda a: a.low, default=None)
+        return next(iter(found), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recommendation as JSON-serializable values; NaN becomes None."""
+        answers = [
+            {"title": QUESTIONS[a.question].title} | _plain(dataclasses.asdict(a)) for a in self.answers
+        ]
+        unasked = [{"question": q.key, "title": q.title, "text": q.text} for q in self.unasked]
+        return {"loss": self.loss, "for": self.goal, "answers": answers, "not_asked": unasked}
+
+
+def recommend(points: pd.DataFrame, loss: float = LOSS, goal: Goal | None = None) -> Recommendation:
+    """Answer the questions of `QUESTIONS` as far as the results do.
+
+    Args:
+        points: Finished points, as from `finished(load_points(folder))`.
+        loss: The largest loss that is acceptable, and the smallest gain that matters, in units of the metric.
+        goal: Only answer questions that serve this goal; None: all questions.
+    """
+    if not (math.isfinite(loss) and loss > 0):
+        raise WhichlayersError(f"loss = {loss}: must be above 0, in units of the metric (0.01 is one point)")
+    if goal is not None and goal not in GOALS:
+        raise WhichlayersError(f"for = {goal!r}: choose one of {', '.join(GOALS)}")
+    questions = [q for q in QUESTIONS.values() if goal is None or goal in q.goals]
+    not_learned = no_better_than_guessing(points)
+    answers = tuple(
+        _if_learned(a, not_learned) for question in questions for a in question.answers(points, loss)
+    )
+    answered = {a.question for a in answers}
+    return Recommendation(loss, goal, answers, tuple(q for q in questions if q.key not in answered))
+
+
+def _if_learned(answer: Answer, not_learned: Sequence[GuessComparison]) -> Answer:
+    """The answer, or that there is none: a model that learned nothing loses nothing without its layers."""
+    is_probe = answer.question == features.QUESTION.key
+    for one in not_learned:
+        same = (one.task, one.train_size) == (answer.task, answer.train_size)
+        if same and (one.layer is not None) == is_probe and one.setting[1] == answer.model:
+            text = (
+                f"No answer: the model did not learn this task, so no layer can matter. It scores {one.text}. Use more "
+                "examples, more epochs or another learning rate."
+            )
+            blank: dict[str, Any] = {
+                f.name: f.default for f in dataclasses.fields(Answer) if f.name in _RESULT_FIELDS
+            }
+            return dataclasses.replace(answer, verdict="not learned", text=text, **blank)
+    return answer
+
+
+_RESULT_FIELDS = (
+    *("choice", "layers", "trial_id", "score", "difference", "low", "high", "level", "n"),
+    *("more_trials", "minutes"),
+)
+
+
+def _plain(value: Any) -> Any:
+    """NaN as None, in nested dictionaries and lists."""
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

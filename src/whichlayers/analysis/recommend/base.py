@@ -1,0 +1,199 @@
+"""What a recommendation consists of: questions, their answers, and what was compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from whichlayers.analysis.power import minutes_per_added_trial
+from whichlayers.catalog import METRICS
+from whichlayers.results.frame_utils import each_group
+from whichlayers.results.frames import CURVE
+from whichlayers.text import counted, format_range, format_score, in_points
+from whichlayers.trial import ALL_PRETRAINED
+
+Goal = Literal["size", "speed", "accuracy", "features"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
+Verdict = Literal["recommended", "nothing to gain", "not enough trials", "not learned"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model variant of an experiment, with its scores by seed."""
+
+    name: str  # what it is, such as "layers 1 to 8 (top 4 dropped)"
+    rows: pd.DataFrame  # its finished points: one per seed, with value, seconds and trial_id
+    layers: tuple[int, ...] | None = None  # the pretrained layers it keeps, in order; None: all
+
+    @property
+    def scores(self) -> pd.Series:
+        """Scores by seed."""
+        return self.rows.set_index("seed")["value"]
+
+    @property
+    def trial_id(self) -> str:
+        """A trial of this variant: that with the lowest seed."""
+        return str(self.rows.sort_values("seed")["trial_id"].iloc[0])
+
+    def differences(self, baseline: Candidate) -> np.ndarray:
+        """(n,) scores minus those of the baseline, over the seeds that both have, in the order of the seeds."""
+        mine, other = self.scores, baseline.scores
+        seeds = sorted(mine.index.intersection(other.index))
+        return mine.loc[seeds].to_numpy(float) - other.loc[seeds].to_numpy(float)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row of what was compared: a candidate and its difference from the baseline."""
+
+    name: str
+    score: float  # mean over its trials
+    difference: float  # mean over paired trials
+    low: float
+    high: float
+    level: float  # of the interval
+    n: int
+    result: str  # "within the loss", "more than the loss", "undecided", "not tested", ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question, for one model, task and training size.
+
+    `difference`, `low` and `high` compare the recommended variant with `baseline`; they are NaN if nothing is
+    recommended. `more_trials` and `minutes` say what it takes to decide, if that can be estimated.
+    """
+
+    question: str  # key of the question
+    verdict: Verdict
+    text: str  # the answer in a few sentences
+    model: str
+    model_fingerprint: str
+    task: str
+    train_size: int
+    variant: str  # settings that distinguish this curve from others; "" if there is one
+    metric: str
+    baseline: str
+    depth: int
+    choice: str = ""  # the recommended variant in words; "" if none is
+    layers: tuple[int, ...] | None = None  # the pretrained layers that it keeps; None: all
+    trial_id: str | None = None  # a trial of the recommended variant
+    baseline_trial_id: str | None = None
+    score: float = float("nan")
+    difference: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    level: float = float("nan")
+    n: int = 0
+    more_trials: int | None = None
+    minutes: float | None = None
+    compared: tuple[Comparison, ...] = ()
+    savings: Mapping[str, float] = field(default_factory=dict)  # "seconds per trial", ...: fraction saved
+
+    @property
+    def title(self) -> str:
+        """Task, training size and settings, for a heading."""
+        parts = (self.task, counted(self.train_size, "example"), self.variant)
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question that a study can answer. Each has its own file in this package.
+
+    Args:
+        key: Identifies it.
+        title: As a heading.
+        text: The question.
+        goals: The goals (`--for`) that it serves.
+        experiments: Names of the experiments whose results answer it.
+        answer: From the finished points of one curve of such an experiment and the allowed loss; None if the curve
+            says nothing about the question.
+        ask: The experiment of a study file that asks the question, for a model of this depth.
+    """
+
+    key: str
+    title: str
+    text: str
+    goals: tuple[Goal, ...]
+    experiments: tuple[str, ...]
+    answer: Callable[[pd.DataFrame, float], Answer | None]
+    ask: Callable[[int], Mapping[str, Any]]
+
+    def answers(self, points: pd.DataFrame, loss: float) -> Iterator[Answer]:
+        """Answers from the finished points of a study: one per model, task, training size and variant."""
+        for _, rows in each_group(points[points["experiment"].isin(self.experiments)], CURVE):
+            found = self.answer(rows, loss)
+            if found is not None:
+                yield found
+
+
+def subject(rows: pd.DataFrame) -> dict[str, Any]:
+    """The fields of an answer that say what it is about, from the points of one curve."""
+    first = rows.iloc[0]
+    names = ("model", "model_fingerprint", "task", "variant", "metric")
+    numbers = {"train_size": int(first["train_size"]), "depth": int(first["depth"])}
+    return {name: str(first[name]) for name in names} | numbers
+
+
+def baseline_of(rows: pd.DataFrame) -> Candidate | None:
+    """The model with all layers pretrained, of the same curve; None if no trial of it has finished."""
+    found = rows[rows["condition"] == ALL_PRETRAINED]
+    return None if found.empty else Candidate(f"all {int(rows['depth'].iloc[0])} layers", found)
+
+
+def score_matrix(candidates: Sequence[Candidate], baseline: Candidate) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of the candidates (n, m) and of the baseline (n,) over the n seeds that all of them have."""
+    table = pd.concat([c.scores for c in (baseline, *candidates)], axis=1, join="inner").sort_index()
+    values = table.to_numpy(float)
+    return values[:, 1:], values[:, 0]
+
+
+def minutes_for(rows: pd.DataFrame, trials: int) -> float:
+    """Minutes that so many more trials of every point of these rows take, from the times of the finished ones."""
+    return trials * minutes_per_added_trial(rows)
+
+
+def seconds_saved(candidate: Candidate, baseline: Candidate) -> dict[str, float]:
+    """The fraction of the training time that a variant saves, as `Answer.savings`; empty if times are not known."""
+    mine, other = candidate.rows["seconds"].mean(), baseline.rows["seconds"].mean()
+    return {"training time": 1 - mine / other} if mine > 0 and other > 0 else {}
+
+
+def points_of(metric: str) -> str:
+    """The unit of differences: "points of accuracy"."""
+    name = METRICS[metric].display_name if metric in METRICS else metric
+    return f"points of {name}" if in_points(metric) else name
+
+
+def describe_interval(mean: float, low: float, high: float, level: float, n: int, metric: str) -> str:
+    """ "−0.3 points of accuracy (90% interval −0.9 to +0.3, 10 trials)" """
+    interval = f"{level:.4g}% interval {format_range(low, high, metric, signed=True)}"
+    return (
+        f"{format_score(mean, metric, signed=True)} {points_of(metric)} ({interval}, {counted(n, 'trial')})"
+    )
+
+
+def describe_layers(layers: Sequence[int]) -> str:
+    """(1, 2, 3, 5) -> "layers 1-3 and 5" """
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    listed = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+    return f"{'layer' if len(layers) == 1 else 'layers'} {listed}"
+
+
+def more_trials_text(more: int | None, minutes: float | None) -> str:
+    """What it takes to decide: "12 more trials of every point, about 34 minutes of one worker"."""
+    if more is None:
+        return "the number of trials it would take cannot be estimated, or is more than 1,000"
+    about = "less than a minute" if (minutes or 0) < 1 else f"about {counted(round(minutes or 0), 'minute')}"
+    return f"{counted(more, 'more trial')} of every point, {about} of one worker"

@@ -1,0 +1,134 @@
+"""Answers to questions of the form "which of these settings is best?", by cross-fitting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from whichlayers.analysis.decisions import MIN_SEEDS, CrossFit, cross_fit
+from whichlayers.analysis.intervals import LEVEL, paired_difference
+from whichlayers.analysis.recommend.base import (
+    Answer,
+    Candidate,
+    Comparison,
+    describe_interval,
+    minutes_for,
+    more_trials_text,
+    points_of,
+    score_matrix,
+    seconds_saved,
+    subject,
+)
+from whichlayers.text import counted, format_score, join_list
+
+MAX_LISTED = 8  # candidates that a sentence lists by name
+
+
+def best_of(
+    question: str,
+    rows: pd.DataFrame,
+    candidates: Sequence[Candidate],
+    baseline: Candidate,
+    margin: float,
+    *,
+    keep: str,
+    verb: str = "Use",
+) -> Answer | None:
+    """Choose the best candidate and compare it with the baseline.
+
+    Args:
+        question: Key of the question.
+        rows: Finished points of the curve.
+        candidates: The settings to choose from, without the baseline.
+        baseline: What they are compared with.
+        margin: Smallest gain that matters, in units of the metric.
+        keep: What to do if there is nothing to gain: "keep the pretrained weights of all layers".
+        verb: The first word of a recommendation.
+
+    Returns:
+        None without candidates.
+    """
+    if not candidates:
+        return None
+    about = subject(rows) | {"question": question, "baseline": baseline.name}
+    about |= {"baseline_trial_id": baseline.trial_id, "compared": _compared(candidates, baseline)}
+    scores, reference = score_matrix(candidates, baseline)
+    fit, metric = cross_fit(scores, reference), about["metric"]
+    listed = f"Compared: {_list(candidates)}, each with {baseline.name}."
+    if fit is None:
+        missing = MIN_SEEDS - len(reference)
+        minutes = minutes_for(rows, missing)
+        text = (
+            f"Not enough trials: choosing the best of {len(candidates)} and estimating its gain on other seeds takes "
+            f"at least {MIN_SEEDS} trials, there are {len(reference)}. Next: {more_trials_text(missing, minutes)}."
+        )
+        return Answer(**about, verdict="not enough trials", text=text, more_trials=missing, minutes=minutes)
+    chosen, g = candidates[fit.chosen], fit.gain
+    estimate = describe_interval(g.mean, g.low, g.high, 100 * LEVEL, g.n, metric)
+    how = _describe_choice(fit, candidates)
+    if fit.shown:
+        return _recommended(about, fit, chosen, baseline, f"{verb} {chosen.name}: {estimate}. {how} {listed}")
+    matters = f"{format_score(margin, metric)} {points_of(metric)}"
+    if fit.excluded(margin):
+        text = f"Nothing to gain: {keep}. A gain of {matters} is excluded: {estimate}. {how} {listed}"
+        return Answer(**about, verdict="nothing to gain", text=text)
+    needed = fit.trials_needed(margin) if g.sd > 0 else None
+    more = None if needed is None else needed - g.n
+    more_minutes = None if more is None else minutes_for(rows, more)
+    text = (
+        f"Not enough trials to show a gain or to exclude one of {matters}: {estimate}. Until then, {keep}. {how} "
+        f"{listed} To detect a gain of {matters}: {more_trials_text(more, more_minutes)}."
+    )
+    return Answer(**about, verdict="not enough trials", text=text, more_trials=more, minutes=more_minutes)
+
+
+def _recommended(
+    about: dict[str, Any], fit: CrossFit, chosen: Candidate, baseline: Candidate, text: str
+) -> Answer:
+    g = fit.gain
+    return Answer(
+        **about,
+        verdict="recommended",
+        text=text,
+        choice=chosen.name,
+        layers=chosen.layers,
+        trial_id=chosen.trial_id,
+        score=float(chosen.scores.mean()),
+        difference=g.mean,
+        low=g.low,
+        high=g.high,
+        level=LEVEL,
+        n=g.n,
+        savings=seconds_saved(chosen, baseline),
+    )
+
+
+def _describe_choice(fit: CrossFit, candidates: Sequence[Candidate]) -> str:
+    """How sure the choice is."""
+    how = "The gain is estimated on other seeds than those that made the choice"
+    if len(candidates) == 1:
+        return f"{how}."
+    if fit.agree:
+        return f"{how}; both halves of the seeds chose the same."
+    names = list(dict.fromkeys(candidates[i].name for i in fit.halves))
+    return f"{how}; the halves of the seeds chose {join_list(names)}, so which one is best is not certain."
+
+
+def _compared(candidates: Sequence[Candidate], baseline: Candidate) -> tuple[Comparison, ...]:
+    found = []
+    for candidate in candidates:
+        d = paired_difference(candidate.scores, baseline.scores)
+        if d is not None:
+            mean = float(candidate.scores.mean())
+            result = "better" if d.significant and d.mean > 0 else "worse" if d.significant else "undecided"
+            found.append(Comparison(candidate.name, mean, d.mean, d.low, d.high, LEVEL, d.n, result))
+    return tuple(found)
+
+
+def _list(candidates: Sequence[Candidate]) -> str:
+    names = [c.name for c in candidates]
+    if len(names) > MAX_LISTED:
+        return f"{counted(len(names), 'setting')} from {names[0]} to {names[-1]}"
+    return join_list(names)

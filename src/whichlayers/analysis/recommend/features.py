@@ -1,0 +1,49 @@
+"""Question: which layer's frozen hidden states make the best features? Answered by `probing`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from whichlayers.analysis.recommend.base import Answer, Candidate, Question
+from whichlayers.analysis.recommend.best_of import best_of
+from whichlayers.results.frame_utils import each_group
+
+
+def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
+    """The layer whose linear probe scores highest, compared with the last layer."""
+    depth = int(rows["depth"].iloc[0])
+    by_layer = {int(layer): cell for (layer,), cell in each_group(rows, ["x"])}
+    if depth not in by_layer:
+        return None
+    candidates = [
+        Candidate(_name(layer), by_layer[layer], tuple(range(1, layer + 1)))
+        for layer in sorted(by_layer)
+        if layer < depth
+    ]
+    baseline = Candidate(f"the last layer ({depth})", by_layer[depth])
+    keep = f"use the hidden states of the last layer ({depth})"
+    verb = "As frozen features, use the hidden states of"
+    return best_of(QUESTION.key, rows, candidates, baseline, loss, keep=keep, verb=verb)
+
+
+def _name(layer: int) -> str:
+    return f"layer {layer}" if layer else "the embeddings (layer 0)"
+
+
+def ask(depth: int) -> Mapping[str, Any]:
+    """An experiment that probes every layer."""
+    return {"kind": "probing"}
+
+
+QUESTION = Question(
+    key="features",
+    title="Frozen features",
+    text="Which layer's hidden states make the best features without finetuning?",
+    goals=("features",),
+    experiments=("probing",),
+    answer=answer,
+    ask=ask,
+)

@@ -1,0 +1,46 @@
+"""Question: how many top layers to re-initialize before finetuning? Answered by `incremental`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from whichlayers.analysis.recommend.base import Answer, Candidate, Question
+from whichlayers.analysis.recommend.best_of import best_of
+from whichlayers.results.frame_utils import each_group
+from whichlayers.text import counted
+
+
+def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
+    """The number of re-initialized top layers with the highest score, compared with none."""
+    depth = int(rows["depth"].iloc[0])
+    by_kept = {int(k): cell for (k,), cell in each_group(rows, ["x"])}
+    if depth not in by_kept:
+        return None
+    candidates = [
+        Candidate(f"the top {counted(depth - k, 'layer')} re-initialized", by_kept[k])
+        for k in sorted(by_kept, reverse=True)
+        if k < depth
+    ]
+    baseline = Candidate(f"all {depth} layers pretrained", by_kept[depth])
+    return best_of(
+        QUESTION.key, rows, candidates, baseline, loss, keep="keep the pretrained weights of all layers"
+    )
+
+
+def ask(depth: int) -> Mapping[str, Any]:
+    """An experiment that keeps k layers for every k."""
+    return {"kind": "incremental"}
+
+
+QUESTION = Question(
+    key="reinit",
+    title="Layers to re-initialize",
+    text="Does it help to re-initialize the top layers, and how many?",
+    goals=("accuracy",),
+    experiments=("incremental",),
+    answer=answer,
+    ask=ask,
+)

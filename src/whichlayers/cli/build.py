@@ -1,0 +1,122 @@
+"""`whichlayers build`: finetune and save the model that a study recommends, or a variant of it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from whichlayers.cli.format import print_line, progress_bar
+from whichlayers.cli.options import StudyFolderPath, parse_size
+from whichlayers.cli.recommend import For, Loss
+from whichlayers.errors import WhichlayersError
+from whichlayers.text import format_bytes, format_range, format_score
+
+
+class Like(StrEnum):
+    """Values of --like."""
+
+    recommended = "recommended"
+    full = "full"
+
+
+class KeepOption(StrEnum):
+    """Values of --keep."""
+
+    best = "best"
+    all = "all"
+
+
+def build(
+    folder: StudyFolderPath,
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; it must not exist or be empty.")],
+    like: Annotated[
+        Like | None,
+        typer.Option("--like", help="recommended (the default), or full: all layers, finetuned as usual."),
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option("--layers", help="Pretrained layers to keep, such as 1-8 or 1,3,5-8.")
+    ] = None,
+    reinit: Annotated[
+        str | None,
+        typer.Option("--reinit", help="Layers to re-initialize, such as 9-12, as they are numbered then."),
+    ] = None,
+    freeze: Annotated[
+        str | None,
+        typer.Option(
+            "--freeze", help="Layers to freeze, such as 1-6; with layer 1, the embeddings are frozen, too."
+        ),
+    ] = None,
+    train: Annotated[
+        str | None,
+        typer.Option(
+            "--train", help="Training examples: a number, a fraction or all. Default: as in the study."
+        ),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option("--seeds", help="Number of seeds to train; all: as many as the study has trials.")
+    ] = "1",
+    keep: Annotated[
+        KeepOption,
+        typer.Option(
+            "--keep",
+            help="Of several seeds, save the best on held-out training examples (never on the dev set), or all.",
+        ),
+    ] = KeepOption.best,
+    model: Annotated[str | None, typer.Option("--model", help="Model, if the study has several.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Task, if the study has several.")] = None,
+    loss: Loss = 0.01,
+    goal: For = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda or cuda:N. Default: a GPU if there is one.")
+    ] = None,
+) -> None:
+    """Finetune the recommended variant, or the one described by options, and save it as a folder with a model card."""
+    from whichlayers.deploy.build import BuildOptions
+    from whichlayers.deploy.build import build as build_model
+    from whichlayers.deploy.choose import Variant, parse_layers
+
+    variant = Variant(
+        parse_layers("--layers", layers),
+        parse_layers("--reinit", reinit),
+        parse_layers("--freeze", freeze),
+        full=like == Like.full,
+    )
+    if variant.described and like is not None:
+        raise WhichlayersError(
+            f"--like {like.value} and {'--layers' if layers else '--reinit' if reinit else '--freeze'} exclude each "
+            "other: give one of them"
+        )
+    options = BuildOptions(
+        variant=variant,
+        train=None if train is None else parse_size("--train", train),
+        seeds=_parse_seeds(seeds),
+        keep="all" if keep == KeepOption.all else "best",
+        model=model,
+        task=task,
+        loss=loss,
+        goal=None if goal is None else goal.value,
+        device=device,
+    )
+    with progress_bar("finetuning", "steps") as on_progress:
+        built = build_model(folder, out, options, on_progress)
+    print_line(f"variant: {built[0].reason}")
+    for one in built:
+        score = ""
+        if one.score is not None:
+            s = one.score
+            interval = f"95% interval over {s.rows:,} dev examples {format_range(s.low, s.high, s.metric)}"
+            score = f"; {s.metric} {format_score(s.value, s.metric)} ({interval})"
+        print_line(f"wrote {one.folder} ({format_bytes(one.bytes)}){score}")
+    if built[0].score is not None:
+        print_line(f"predict with: whichlayers predict {built[0].folder} FILE --text COLUMN")
+
+
+def _parse_seeds(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise WhichlayersError(f"--seeds {text}: give a number of at least 1, or all")
+    return int(text)

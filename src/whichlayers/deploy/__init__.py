@@ -1,0 +1,1 @@
+"""Finetune and save the model that a study recommends, load it and predict with it."""

@@ -1,0 +1,187 @@
+"""Choose what to build: the recommended variant of a study, or one that the user describes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from whichlayers.analysis.recommend import LOSS, Answer, Goal, recommend
+from whichlayers.errors import WhichlayersError
+from whichlayers.results.db import ResultsDB
+from whichlayers.results.folder import StudyFolder
+from whichlayers.results.frames import finished, load_points
+from whichlayers.runs.assets import Assets
+from whichlayers.study.expand import example_count
+from whichlayers.study.study_file import Study
+from whichlayers.trial import Surgery, Training, Trial
+
+if TYPE_CHECKING:
+    from whichlayers.config.sections import Size
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to build."""
+
+    trial: Trial  # model, task, surgery and training; its size and seed may be replaced
+    reason: str  # why this variant, as a sentence
+    answer: Answer | None = None  # the recommendation that it follows
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A variant in the user's words; layers are numbered from 1."""
+
+    layers: tuple[int, ...] = ()  # the pretrained layers to keep, in order; (): all
+    reinit: tuple[int, ...] = ()  # positions in the resulting model
+    freeze: tuple[int, ...] = ()
+    full: bool = False  # all layers, finetuned as usual
+
+    @property
+    def described(self) -> bool:
+        """Whether layers are named; otherwise the study decides."""
+        return bool(self.layers or self.reinit or self.freeze)
+
+
+def parse_layers(option: str, text: str | None) -> tuple[int, ...]:
+    """Layers from text: "1-8" or "1,3,5-8"; () for None."""
+    if text is None:
+        return ()
+    layers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise WhichlayersError(
+                f"{option} {text}: give layers such as 1-8 or 1,3,5-8, where 1 is the lowest"
+            )
+        layers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(layers)
+
+
+def choose(
+    folder: StudyFolder,
+    study: Study,
+    assets: Assets,
+    variant: Variant,
+    *,
+    model: str | None = None,
+    task: str | None = None,
+    loss: float = LOSS,
+    goal: Goal | None = None,
+) -> Choice:
+    """What to build for one model and one task of a study.
+
+    Args:
+        folder: The study folder.
+        study: The study.
+        assets: Loads the models and tasks of the study.
+        variant: What to build; if it names nothing, what the study recommends.
+        model, task: Names, if the study has several.
+        loss, goal: As for `recommend`.
+
+    Raises:
+        WhichlayersError: If the model or task is ambiguous or unknown.
+    """
+    model_spec = _select("model", study.models, model, lambda spec: (spec.name,))
+    task_spec = _select(
+        "task", study.tasks, task, lambda spec: (spec.name, spec.name.removeprefix("builtin:"))
+    )
+    model_info, task_info = assets.model_info(model_spec), assets.task_info(task_spec)
+    with ResultsDB.open_readonly(folder.database) as db:
+        done = [
+            t
+            for t in db.trials("done")
+            if t.model_fingerprint == model_info.fingerprint and t.task_fingerprint == task_info.fingerprint
+        ]
+    base = _base_trial(study, done)
+    if base is None:
+        size = example_count((task_spec.train_sizes or study.train_sizes)[-1], task_info.train_rows)
+        base = Trial(
+            *(
+                model_info.name,
+                model_info.fingerprint,
+                task_info.name,
+                task_info.fingerprint,
+                size,
+                study.seed,
+            ),
+            revision=model_spec.revision,
+            head=study.head,
+            training=study.training.at(size, None, None, ()),
+        )
+    if variant.full:
+        return Choice(base, "all layers, finetuned as usual, as requested.")
+    if variant.described:
+        return Choice(_described(base, study, variant), "as requested.")
+    points = finished(load_points(folder.path))
+    of_both = (points["model_fingerprint"] == model_info.fingerprint) & (points["task"] == task_info.name)
+    recommendation = recommend(points[of_both], loss, goal)
+    largest = max((a.train_size for a in recommendation.answers), default=0)
+    best = recommendation.best([a for a in recommendation.answers if a.train_size == largest])
+    if best is None:
+        why = next(
+            (a.text for a in recommendation.answers), "the study asked no question that a model answers"
+        )
+        return Choice(base, f"all layers, finetuned as usual, since nothing else is recommended. {why}")
+    trial = next(t for t in done if t.id == best.trial_id)
+    return Choice(trial, f"recommended by the study. {best.text}", best)
+
+
+def _select(
+    what: str, specs: Sequence[Any], wanted: str | None, names: Callable[[Any], tuple[str, ...]]
+) -> Any:
+    """The only one of `specs`, or that of the name `wanted`."""
+    listed = ", ".join(spec.name for spec in specs)
+    if not specs:
+        raise WhichlayersError(f"the study has no {what}: there is nothing to finetune on")
+    if wanted is None:
+        if len(specs) > 1:
+            raise WhichlayersError(f"the study has several {what}s: give --{what} with one of {listed}")
+        return specs[0]
+    found = [spec for spec in specs if wanted in names(spec)]
+    if not found:
+        raise WhichlayersError(f"--{what} {wanted}: the study has {listed}")
+    return found[0]
+
+
+def _base_trial(study: Study, done: Sequence[Trial]) -> Trial | None:
+    """A finetuning trial of the study without surgery, with the largest training size; None if there is none."""
+    plain = [
+        t
+        for t in done
+        if t.kind == "finetune"
+        and t.surgery.canonical() == Surgery()
+        and t.training == dataclasses.replace(t.training, **_plain_training(t.training))
+    ]
+    return max(plain, key=lambda t: t.train_size, default=None)
+
+
+def _plain_training(training: Training) -> dict[str, Any]:
+    """The settings of finetuning all layers alike."""
+    return {"lr_factors": ()}
+
+
+def _described(base: Trial, study: Study, variant: Variant) -> Trial:
+    surgery = Surgery(
+        variant.layers or None, variant.reinit, study.recipe[0], study.keep_layer_norm[0]
+    ).canonical()
+    frozen = (
+        (0, *variant.freeze) if 1 in variant.freeze else variant.freeze
+    )  # the embeddings with the first layer
+    training = dataclasses.replace(base.training, lr_factors=tuple((layer, 0.0) for layer in frozen))
+    return dataclasses.replace(base, surgery=surgery, training=training)
+
+
+def training_size(text: Size | None, trial: Trial, rows: int) -> int:
+    """Number of training examples: of the study's trial for None, else a number, a fraction or "all" of `rows`."""
+    if text is None:
+        return min(trial.train_size, rows)
+    size = example_count(text, rows)
+    if not 1 <= size <= rows or (isinstance(text, float) and not 0 < text < 1):
+        raise WhichlayersError(
+            f"--train {text}: the task has {rows:,} training examples; choose 1 to {rows:,}, or all"
+        )
+    return size

@@ -1,0 +1,113 @@
+"""The recommendation of a study folder: statistics, measured costs, and the study file of what to run next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whichlayers.analysis.recommend import LOSS, QUESTIONS, Answer, Goal, Question, Recommendation, recommend
+from whichlayers.analysis.recommend.costs import cost_text
+from whichlayers.deploy.costs import answer_costs
+from whichlayers.errors import WhichlayersError
+from whichlayers.results.costs import ModelCost, find_cost
+from whichlayers.results.folder import StudyFolder
+from whichlayers.results.frames import finished, load_points, load_study_summary
+from whichlayers.study.follow_up import follow_up_study, write_follow_up
+from whichlayers.study.study_file import load_study
+from whichlayers.text import join_list
+
+
+@dataclass(frozen=True)
+class StudyRecommendation:
+    """What a study recommends, with the costs of the models concerned."""
+
+    folder: Path
+    recommendation: Recommendation
+    costs: tuple[ModelCost, ...]
+    next_study: Path | None  # study file that asks what the study did not; None if there is nothing to ask
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        return self.recommendation.answers
+
+    def question(self, answer: Answer) -> Question:
+        """The question of an answer."""
+        return QUESTIONS[answer.question]
+
+    def heading(self, answer: Answer) -> str:
+        """What an answer is about; with the model if the study has several."""
+        several = len({a.model_fingerprint for a in self.answers}) > 1
+        return f"{answer.model}, {answer.title}" if several else answer.title
+
+    def describe_cost(self, answer: Answer) -> str:
+        """Parameters, size, latency and training time of a recommended model compared with the baseline."""
+        return cost_text(answer, self.costs)
+
+    def next_steps(self) -> list[str]:
+        """Commands to run next."""
+        lines = []
+        if any(a.verdict == "recommended" for a in self.answers):
+            lines.append(f"Build it: whichlayers build {self.folder} --out my-model")
+        more = [a.more_trials for a in self.answers if a.verdict == "not enough trials" and a.more_trials]
+        if more:
+            add, run = f"whichlayers power {self.folder} --add {max(more)}", f"whichlayers run {self.folder}"
+            lines.append(f"Run more trials: {add}, then {run}")
+        if self.next_study is not None:
+            asked = join_list(q.title.lower() for q in self.recommendation.unasked)
+            lines.append(f"Not asked by this study: {asked}. To ask: whichlayers run {self.next_study}")
+        return lines
+
+    def __str__(self) -> str:
+        """All answers and the next steps, as lines of text."""
+        lines = []
+        for answer in self.answers:
+            lines.append(f"{self.question(answer).title} ({self.heading(answer)}): {answer.verdict}")
+            lines += [f"  {text}" for text in (answer.text, self.describe_cost(answer)) if text]
+        return "\n".join([*lines, *self.next_steps()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serializable values: the recommendation, the cost of each recommended model, what to run next."""
+        result = self.recommendation.to_dict()
+        for answer, values in zip(self.answers, result["answers"], strict=True):
+            values["cost"] = self._cost(answer, answer.layers)
+            values["baseline_cost"] = self._cost(answer, tuple(range(1, answer.depth + 1)))
+        result["next_study"] = None if self.next_study is None else str(self.next_study)
+        return result
+
+    def _cost(self, answer: Answer, layers: tuple[int, ...] | None) -> dict[str, Any] | None:
+        cost = None if layers is None else find_cost(self.costs, answer.model_fingerprint, layers)
+        return None if cost is None or not answer.layers else vars(cost) | {"layers": list(cost.layers)}
+
+
+def recommend_study(
+    folder: StudyFolder, loss: float = LOSS, goal: Goal | None = None, measure: bool = True
+) -> StudyRecommendation:
+    """The recommendation of a study folder.
+
+    Measured costs are stored in costs.json and questions that the study did not ask in next-study.toml, both in the
+    folder.
+
+    Args:
+        folder: The study folder.
+        loss, goal: As for `analysis.recommend.recommend`.
+        measure: Measure parameters and latency of the models concerned, unless that was done before.
+    """
+    from whichlayers.results.costs import read_costs
+
+    recommendation = recommend(finished(load_points(folder.path)), loss, goal)
+    costs = answer_costs(folder, recommendation.answers) if measure else read_costs(folder.path)
+    return StudyRecommendation(
+        folder.path, recommendation, tuple(costs), _write_next(folder, recommendation.unasked)
+    )
+
+
+def _write_next(folder: StudyFolder, unasked: tuple[Question, ...]) -> Path | None:
+    """Write the study file of the questions that were not asked; None if it cannot be written."""
+    try:
+        study = load_study(folder.study_file)
+    except WhichlayersError:  # results without a study file
+        return None
+    depth = min(model.depth for model in load_study_summary(folder.path).models)
+    follow_up = follow_up_study(study, [question.ask(depth) for question in unasked])
+    return None if follow_up is None else write_follow_up(folder.path, follow_up)

@@ -1,0 +1,113 @@
+"""Write a finetuned model as a folder that transformers, sentence-transformers and `load_model` read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whichlayers.deploy.text_model import DENSE, METADATA_FILE, Metadata
+from whichlayers.deploy.train import TrainedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+POOLING = "1_Pooling"
+
+
+def layout_of(encoder: PreTrainedModel, head: str) -> str:
+    """How a model is saved: as a sequence classification model, or as modules of sentence-transformers."""
+    from whichlayers.models.sequence_classification import has_equivalent
+
+    return "sequence_classification" if has_equivalent(encoder, head) else "sentence_transformers"
+
+
+def save_model(
+    folder: Path, model: TrainedModel, tokenizer: PreTrainedTokenizerFast, metadata: Metadata
+) -> None:
+    """Write weights, config, tokenizer and metadata into an existing folder.
+
+    The config has the true depth and the names of the labels. With the mean head, the folder also has the modules of
+    sentence-transformers: Transformer, mean pooling, and the linear layer as Dense.
+    """
+    from whichlayers.models.load import save_quietly
+
+    set_labels(model.encoder, metadata)
+    if metadata.layout == "sequence_classification":
+        from whichlayers.models.sequence_classification import to_sequence_classifier
+
+        save_quietly(to_sequence_classifier(model.encoder, model.weight, model.bias), folder)
+    else:
+        save_quietly(model.encoder, folder)
+        modules = ["Transformer", "Pooling", "Dense"]
+        _write_sentence_transformer(folder, modules, model.encoder.config.hidden_size, metadata.max_length)
+        _write_dense(folder / DENSE, model)
+    _save_rest(folder, tokenizer, metadata)
+
+
+def save_features(
+    folder: Path, encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, metadata: Metadata
+) -> None:
+    """Write a frozen encoder without a head: Transformer and mean pooling of sentence-transformers."""
+    from whichlayers.models.load import save_quietly
+
+    save_quietly(encoder, folder)
+    modules = ["Transformer", "Pooling"]
+    _write_sentence_transformer(folder, modules, encoder.config.hidden_size, metadata.max_length)
+    _save_rest(folder, tokenizer, metadata)
+
+
+def set_labels(encoder: PreTrainedModel, metadata: Metadata) -> None:
+    """Write the labels and the kind of task into the encoder's config."""
+    config = encoder.config
+    if metadata.labels:
+        config.id2label = dict(enumerate(metadata.labels))
+        config.label2id = {name: i for i, name in enumerate(metadata.labels)}
+        config.problem_type = "single_label_classification"
+    else:
+        config.num_labels = 1
+        config.problem_type = "regression"
+
+
+def _save_rest(folder: Path, tokenizer: PreTrainedTokenizerFast, metadata: Metadata) -> None:
+    from whichlayers.models.load import without_truncation
+
+    without_truncation(tokenizer).save_pretrained(folder)
+    _write_json(folder / METADATA_FILE, dataclasses.asdict(metadata))
+
+
+def _write_sentence_transformer(folder: Path, modules: list[str], width: int, max_length: int) -> None:
+    """The files with which sentence-transformers loads the folder; names as in all of its versions."""
+    paths = {"Transformer": "", "Pooling": POOLING, "Dense": DENSE}
+    listed = [
+        {"idx": i, "name": str(i), "path": paths[name], "type": f"sentence_transformers.models.{name}"}
+        for i, name in enumerate(modules)
+    ]
+    _write_json(folder / "modules.json", listed)
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    (folder / POOLING).mkdir()
+    modes = ("cls_token", "max_tokens", "mean_sqrt_len_tokens")
+    pooling = {f"pooling_mode_{mode}": False for mode in modes} | {"pooling_mode_mean_tokens": True}
+    _write_json(folder / POOLING / "config.json", {"word_embedding_dimension": width} | pooling)
+
+
+def _write_dense(folder: Path, model: TrainedModel) -> None:
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    settings = {
+        "in_features": model.weight.shape[1],
+        "out_features": model.weight.shape[0],
+        "bias": model.bias is not None,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    _write_json(folder / "config.json", settings)
+    weights = {"linear.weight": model.weight.contiguous()}
+    if model.bias is not None:
+        weights["linear.bias"] = model.bias.contiguous()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,50 @@
+"""A study file for the questions that a study did not ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from whichlayers.config.sections import PerSize
+from whichlayers.experiments import KINDS
+from whichlayers.files import atomic_write
+from whichlayers.study.study_file import Study
+
+FOLLOW_UP_FILE = "next-study.toml"
+TRIALS = 6  # at least; fewer rarely show anything
+
+
+def follow_up_study(study: Study, experiments: Sequence[Mapping[str, Any]]) -> Study | None:
+    """A study with the models, tasks, training sizes and training settings of `study` and other experiments.
+
+    Args:
+        study: The study that was run.
+        experiments: The experiments, as in a study file; those of a kind that this version does not have are left out.
+
+    Returns:
+        None if there is no experiment, or if `study` has no task.
+    """
+    known = [experiment for experiment in experiments if experiment["kind"] in KINDS]
+    if not known or not study.tasks:
+        return None
+    trials = study.trials
+    enough = PerSize(max(TRIALS, trials.default), tuple((size, max(TRIALS, n)) for size, n in trials.steps))
+    return Study(
+        **study.settings()
+        | {
+            "name": f"{study.name}-next",
+            "description": f"Questions that {study.name} did not ask.",
+            "trials": enough,
+            "corpora": (),
+            "experiments": known,
+        }
+    )
+
+
+def write_follow_up(folder: Path, study: Study) -> Path:
+    """Write the study file into a study folder, in place of an earlier one; returns its path."""
+    path = folder / FOLLOW_UP_FILE
+    with atomic_write(path) as partial:
+        partial.write_text(study.to_toml(), encoding="utf-8")
+    return path

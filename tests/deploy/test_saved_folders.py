@@ -1,0 +1,156 @@
+"""Saved folders in a fresh process: transformers, sentence-transformers and load_model give the same logits."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from small_models import FAMILY_NAMES
+from tiny import FAMILIES, tiny_encoder
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from whichlayers.deploy.save import layout_of, save_model
+from whichlayers.deploy.text_model import Metadata
+from whichlayers.deploy.train import TrainedModel
+from whichlayers.models.head import Classifier, has_pooler
+from whichlayers.models.surgery import reorder
+from whichlayers.trial import Trial
+
+LABELS = ("no", "maybe", "yes")
+TEXTS = ["w10 w11 w12", "w20", "w30 w31 w32 w33 w34 w35 w36 w37 w38 w39 w40 w41", "w50 unknown w51"]
+PAIRS = ["w60 w61", "w70 w71 w72 w73", "w80", "w90 w91 w92"]
+SCRIPT = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import torch, transformers
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from sentence_transformers import SentenceTransformer
+found, texts, pairs = {}, *json.loads(sys.argv[2])
+for name in json.loads(sys.argv[1]):
+    meta = json.load(open(name + "/whichlayers.json"))
+    second = pairs if meta["pairs"] else None
+    if meta["layout"] == "sequence_classification":
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        batch = tokenizer(texts, second, padding=True, truncation=True, max_length=meta["max_length"], return_tensors="pt")
+        model = AutoModelForSequenceClassification.from_pretrained(name).eval()
+        assert list(model.config.id2label.values()) == meta["labels"]
+        logits = model(**batch).logits
+    else:
+        inputs = texts if second is None else list(zip(texts, second))
+        logits = SentenceTransformer(name, device="cpu").encode(inputs, convert_to_tensor=True)
+    assert "whichlayers" not in sys.modules
+    base = AutoModel.from_pretrained(name)
+    found[name] = [logits.tolist(), base.config.num_hidden_layers]
+import whichlayers
+for name in found:
+    model = whichlayers.load_model(name)
+    found[name].append(model.logits(texts, pairs if model.metadata.pairs else None).tolist())
+print(json.dumps(found))
+"""
+
+
+def word_tokenizer(max_length=66, pairs=True):
+    vocabulary = {
+        word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(110))])
+    }
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    names = ["input_ids", "token_type_ids", "attention_mask"] if pairs else ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=max_length,
+        model_input_names=names,
+    )
+
+
+def reference_logits(encoder, head, weight, bias, tokenizer, pairs, max_length):
+    """Our classifier on one text at a time, without padding."""
+    classifier = Classifier(encoder, head, len(weight)).eval()
+    with torch.no_grad():
+        classifier.classifier.weight.copy_(weight)
+        classifier.classifier.bias.copy_(bias)
+        rows = []
+        for i, text in enumerate(TEXTS):
+            pair = PAIRS[i] if pairs else None
+            batch = tokenizer(
+                text, pair, truncation="longest_first", max_length=max_length, return_tensors="pt"
+            )
+            types = batch.get("token_type_ids")
+            rows.append(classifier(batch["input_ids"], batch["attention_mask"], types)[0])
+    return torch.stack(rows).numpy()
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """Every family with its heads, saved here and loaded in a new process: (reference, loaded, depth) by name."""
+    root, expected, layouts = tmp_path_factory.mktemp("saved"), {}, {}
+    generator = torch.Generator().manual_seed(0)
+    for family in FAMILIES:
+        encoder = tiny_encoder(family)
+        encoder.config.pad_token_id = 0
+        for head in ("mean", "pooler") if has_pooler(encoder) else ("mean",):
+            pairs = family in ("bert", "mpnet")
+            max_length = 9 if family == "bert" else 60
+            small = reorder(encoder, (1, 3))
+            hidden = small.config.hidden_size
+            weight = torch.randn(len(LABELS), hidden, generator=generator)
+            bias = torch.randn(len(LABELS), generator=generator)
+            trial = Trial("some/model", "f", "tiny", "t", 10, 0, head=head)
+            tokenizer = word_tokenizer(pairs=family in ("bert", "mpnet", "xlnet", "electra"))
+            folder = root / f"{family}-{head}"
+            folder.mkdir()
+            layout = layouts[folder.name] = layout_of(small, head)
+            metadata = Metadata(
+                *(
+                    layout,
+                    head,
+                    "classification",
+                    LABELS,
+                    max_length,
+                    pairs,
+                    "tiny",
+                    "some/model",
+                    (1, 3),
+                    3,
+                    "0",
+                )
+            )
+            expected[str(folder)] = reference_logits(small, head, weight, bias, tokenizer, pairs, max_length)
+            save_model(folder, TrainedModel(trial, small, weight, bias, None), tokenizer, metadata)
+    arguments = [json.dumps(list(expected)), json.dumps([TEXTS, PAIRS])]
+    process = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    found = json.loads(process.stdout.splitlines()[-1])
+    return {name.rpartition("/")[2]: (expected[name], *found[name]) for name in expected}, layouts
+
+
+def test_every_family_is_saved(loaded):
+    results, layouts = loaded
+    assert {name.rpartition("-")[0] for name in results} == set(FAMILIES) == set(FAMILY_NAMES)
+    with_pooler = {name for name, layout in layouts.items() if layout == "sequence_classification"}
+    assert with_pooler == {"bert-pooler", "roberta-pooler", "mpnet-pooler"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_libraries_compute_the_same_logits(loaded, family):
+    results, _ = loaded
+    for name, (expected, others, depth, ours) in results.items():
+        if name.rpartition("-")[0] == family:
+            np.testing.assert_allclose(others, expected, atol=2e-4, err_msg=name)
+            np.testing.assert_allclose(ours, expected, atol=2e-4, err_msg=name)
+            assert depth == 2
+            assert np.ptp(expected) > 0.1
