@@ -37,7 +37,9 @@ def write_csv(path: Path, n: int, seed: int) -> Path:
 
 def easy_study(folder: Path, layers: int = 3, **settings: Any) -> Study:
     """A study of a random BERT; its model and its data are written into `folder`."""
-    model = write_model(folder / "model", [*FILLERS, *sum(SIGNS.values(), [])], layers)
+    model = write_model(
+        folder / "model", [*FILLERS, *(word for words in SIGNS.values() for word in words)], layers
+    )
     task = {
         "name": "signs",
         "train": str(write_csv(folder / "train.csv", 150, seed=1)),

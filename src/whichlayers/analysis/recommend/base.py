@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -9,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from whichlayers.analysis.intervals import paired_difference
 from whichlayers.analysis.power import minutes_per_added_trial
 from whichlayers.catalog import METRICS
 from whichlayers.results.frame_utils import each_group
@@ -159,9 +161,15 @@ def minutes_for(rows: pd.DataFrame, trials: int) -> float:
 
 
 def seconds_saved(candidate: Candidate, baseline: Candidate) -> dict[str, float]:
-    """The fraction of the training time that a variant saves, as `Answer.savings`; empty if times are not known."""
-    mine, other = candidate.rows["seconds"].mean(), baseline.rows["seconds"].mean()
-    return {"training time": 1 - mine / other} if mine > 0 and other > 0 else {}
+    """The fraction of the training time that a variant saves, as `Answer.savings`.
+
+    Times vary with the load of the machine: empty if the difference is not significant, or if times are not known.
+    """
+    mine, other = (c.rows.set_index("seed")["seconds"] for c in (candidate, baseline))
+    if not ((mine > 0).all() and (other > 0).all()):
+        return {}
+    ratio = paired_difference(np.log(mine), np.log(other))
+    return {"training time": 1 - math.exp(ratio.mean)} if ratio is not None and ratio.significant else {}
 
 
 def points_of(metric: str) -> str:

@@ -21,9 +21,7 @@ from whichlayers.analysis.recommend.base import (
     seconds_saved,
     subject,
 )
-from whichlayers.text import counted, format_score, join_list
-
-MAX_LISTED = 8  # candidates that a sentence lists by name
+from whichlayers.text import format_score, join_list
 
 
 def best_of(
@@ -33,6 +31,7 @@ def best_of(
     baseline: Candidate,
     margin: float,
     *,
+    compared: str,
     keep: str,
     verb: str = "Use",
 ) -> Answer | None:
@@ -44,6 +43,7 @@ def best_of(
         candidates: The settings to choose from, without the baseline.
         baseline: What they are compared with.
         margin: Smallest gain that matters, in units of the metric.
+        compared: The candidates in words: "layers 1, 2 and 3".
         keep: What to do if there is nothing to gain: "keep the pretrained weights of all layers".
         verb: The first word of a recommendation.
 
@@ -56,7 +56,7 @@ def best_of(
     about |= {"baseline_trial_id": baseline.trial_id, "compared": _compared(candidates, baseline)}
     scores, reference = score_matrix(candidates, baseline)
     fit, metric = cross_fit(scores, reference), about["metric"]
-    listed = f"Compared: {_list(candidates)}, each with {baseline.name}."
+    listed = f"Compared: {compared}, each with {baseline.name}."
     if fit is None:
         missing = MIN_SEEDS - len(reference)
         minutes = minutes_for(rows, missing)
@@ -125,10 +125,3 @@ def _compared(candidates: Sequence[Candidate], baseline: Candidate) -> tuple[Com
             result = "better" if d.significant and d.mean > 0 else "worse" if d.significant else "undecided"
             found.append(Comparison(candidate.name, mean, d.mean, d.low, d.high, LEVEL, d.n, result))
     return tuple(found)
-
-
-def _list(candidates: Sequence[Candidate]) -> str:
-    names = [c.name for c in candidates]
-    if len(names) > MAX_LISTED:
-        return f"{counted(len(names), 'setting')} from {names[0]} to {names[-1]}"
-    return join_list(names)

@@ -10,6 +10,7 @@ import pandas as pd
 from whichlayers.analysis.recommend.base import Answer, Candidate, Question
 from whichlayers.analysis.recommend.best_of import best_of
 from whichlayers.results.frame_utils import each_group
+from whichlayers.text import join_list
 
 
 def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
@@ -26,7 +27,8 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
     baseline = Candidate(f"the last layer ({depth})", by_layer[depth])
     keep = f"use the hidden states of the last layer ({depth})"
     verb = "As frozen features, use the hidden states of"
-    return best_of(QUESTION.key, rows, candidates, baseline, loss, keep=keep, verb=verb)
+    compared = f"layers {join_list(layer for layer in sorted(by_layer) if layer < depth)}"
+    return best_of(QUESTION.key, rows, candidates, baseline, loss, compared=compared, keep=keep, verb=verb)
 
 
 def _name(layer: int) -> str:

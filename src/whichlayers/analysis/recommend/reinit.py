@@ -10,7 +10,7 @@ import pandas as pd
 from whichlayers.analysis.recommend.base import Answer, Candidate, Question
 from whichlayers.analysis.recommend.best_of import best_of
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import counted
+from whichlayers.text import counted, join_list
 
 
 def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
@@ -25,8 +25,15 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
         if k < depth
     ]
     baseline = Candidate(f"all {depth} layers pretrained", by_kept[depth])
+    dropped = join_list(depth - k for k in sorted(by_kept, reverse=True) if k < depth)
     return best_of(
-        QUESTION.key, rows, candidates, baseline, loss, keep="keep the pretrained weights of all layers"
+        QUESTION.key,
+        rows,
+        candidates,
+        baseline,
+        loss,
+        compared=f"the top {dropped} layers re-initialized",
+        keep="keep the pretrained weights of all layers",
     )
 
 

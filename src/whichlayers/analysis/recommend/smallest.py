@@ -59,6 +59,9 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
             f"Use {chosen.name}: {difference} compared with {baseline.name}, within the allowed loss of {lost}. "
             f"{order}{_why_stopped(series, sequences, metric)}"
         )
+        more, minutes = _more_trials(rows, sequences)
+        if more is not None:
+            text += f" To decide on the next one: {more_trials_text(more, minutes)}."
         return Answer(
             **about,
             verdict="recommended",
@@ -72,6 +75,8 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
             high=i.high,
             level=level / 100,
             n=i.n,
+            more_trials=more,
+            minutes=minutes,
             savings=seconds_saved(chosen, baseline),
         )
     if all(s.failed is not None and s.failed.worse for s in sequences):
@@ -102,13 +107,13 @@ def nested_series(candidates: Sequence[Candidate], depth: int) -> list[list[Cand
 
     def place(c: Candidate) -> tuple[int, int, tuple[int, ...]]:
         kept = c.layers or ()
-        is_top, is_bottom = kept[0] == 1 and kept[-1] == len(kept), kept[-1] == depth
-        return (0 if is_top else 1 if is_bottom else 2), len(dropped(c)), tuple(sorted(dropped(c)))
+        is_contiguous = kept[-1] - kept[0] == len(kept) - 1
+        kind = 2 if not is_contiguous else 0 if kept[0] == 1 else 1 if kept[-1] == depth else 2
+        return kind, len(dropped(c)), tuple(sorted(dropped(c)))
 
     series: list[list[Candidate]] = []
-    unique = {
-        dropped(c): c for c in reversed(candidates)
-    }  # the same model may be listed under two conditions
+    # the same model may be listed under two conditions
+    unique = {dropped(c): c for c in reversed(candidates)}
     for candidate in sorted(unique.values(), key=place):
         for one in series:
             if dropped(one[-1]) < dropped(candidate):
@@ -195,6 +200,8 @@ def _describe(sequence: FixedSequence, metric: str) -> str:
 def _more_trials(rows: pd.DataFrame, sequences: Sequence[FixedSequence]) -> tuple[int | None, float | None]:
     """Further trials for the first failed test that would succeed soonest, and minutes for all points."""
     failed = [s.failed for s in sequences if s.failed is not None and not s.failed.worse]
+    if not failed:
+        return None, None
     if any(test.interval.n < 2 or not test.interval.sd > 0 for test in failed):
         more = min(max(1, 3 - test.interval.n) for test in failed)
         return more, minutes_for(rows, more)

@@ -1,0 +1,187 @@
+"""Recommendations from synthetic results: each verdict of each question."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from fake_facts import FakeFacts, a_study
+from synthetic_results import write_results
+
+from whichlayers.analysis.recommend import GOALS, QUESTIONS, recommend
+from whichlayers.analysis.recommend.base import Candidate, describe_layers
+from whichlayers.analysis.recommend.smallest import nested_series
+from whichlayers.errors import WhichlayersError
+from whichlayers.results.frames import finished, load_points
+from whichlayers.study.expand import expand
+from whichlayers.study.follow_up import follow_up_study
+
+DEPTH = 6
+
+
+def points_of(folder, experiments, score, trials=8, sd=0.004, guess=None, **settings):
+    """Finished points of a study whose trials score `score(point)`, with noise that depends on seed and point."""
+    study = a_study(experiments=experiments, trials=trials, tasks=["SST-2"], train_sizes=[500], **settings)
+    points = expand(study, FakeFacts(depth=DEPTH))
+
+    def noisy(point):
+        digest = int(point.trial.id, 16) % 2**32
+        shared = np.random.default_rng(point.trial.seed).normal()  # a good or bad seed, for all variants
+        return score(point) + 0.02 * shared + sd * np.random.default_rng(digest).normal()
+
+    write_results(folder, points, noisy, depth=DEPTH, guess={"SST-2": 0.5} if guess is None else guess)
+    return finished(load_points(folder))
+
+
+def top(*numbers):
+    return [{"kind": "prune", "top": list(numbers)}]
+
+
+def only(recommendation):
+    (answer,) = recommendation.answers
+    return answer
+
+
+def test_the_smallest_model_is_the_last_one_within_the_loss(tmp_path):
+    losses = {0: 0.0, 1: 0.0, 2: -0.002, 3: -0.08, 4: -0.01, 5: -0.2}
+    points = points_of(tmp_path, top(1, 2, 3, 4, 5), lambda p: 0.9 + losses[p.x], sd=0.002)
+    answer = only(recommend(points))
+    assert answer.verdict == "recommended"
+    assert answer.layers == (1, 2, 3, 4)
+    assert answer.trial_id in set(points.query("condition == 'top' and x == 2")["trial_id"])
+    assert answer.low > -0.01
+    results = [c.result for c in answer.compared]
+    assert results == ["within the loss", "within the loss", "more than the loss", "not tested", "not tested"]
+    assert "Stopped at layers 1-3 of 6" in answer.text
+    paired = points.pivot_table(index="seed", columns=["condition", "x"], values="value")
+    difference = (paired["top", 2] - paired["all pretrained", 0]).mean()
+    assert answer.difference == pytest.approx(difference)
+    assert only(recommend(points, loss=0.3)).layers == (1,)
+
+
+def test_nothing_to_gain_if_even_one_layer_costs_too_much(tmp_path):
+    points = points_of(tmp_path, top(1, 2), lambda p: 0.9 - 0.1 * p.x)
+    answer = only(recommend(points))
+    assert answer.verdict == "nothing to gain"
+    assert answer.trial_id is None
+    assert answer.more_trials is None
+
+
+def test_not_enough_trials_says_how_many_more_and_how_long(tmp_path):
+    points = points_of(tmp_path, top(1, 2), lambda p: 0.9, trials=3, sd=0.02)
+    answer = only(recommend(points, loss=0.005))
+    assert answer.verdict == "not enough trials"
+    assert answer.more_trials > 0
+    assert answer.minutes == pytest.approx(answer.more_trials * 3)  # three models of a minute each
+    assert f"{answer.more_trials} more trial" in answer.text
+
+
+def test_a_model_that_did_not_learn_gives_no_answer(tmp_path):
+    points = points_of(tmp_path, [*top(1, 2), {"kind": "probing"}], lambda p: 0.5)
+    answers = recommend(points, loss=0.1).answers
+    assert {a.verdict for a in answers} == {"not learned"}
+    assert all(a.trial_id is None and math.isnan(a.difference) for a in answers)
+
+
+def test_several_series_share_the_significance_level(tmp_path):
+    experiments = [{"kind": "prune", "top": [1, 2], "bottom": [1, 2], "drop": [[2, 4], [3]]}]
+
+    def score(p):
+        return 0.9 - (0.1 * p.x if p.condition == "bottom" else 0)
+
+    answer = only(recommend(points_of(tmp_path, experiments, score, sd=0.001)))
+    assert answer.layers == (
+        1,
+        2,
+        3,
+        4,
+    )  # two models without two layers: the first in order of score, at most
+    assert answer.level == pytest.approx(1 - 2 * 0.05 / 4)
+    assert "4 series" in answer.text
+
+
+def test_series_are_nested_and_depend_on_layers_alone():
+    sets = [(1, 2, 3), (1, 2), (2, 3, 4), (3, 4), (1, 3, 4), (1, 3), (1, 2, 3)]
+    series = nested_series([Candidate("", None, layers) for layers in sets], depth=4)
+    assert [[c.layers for c in one] for one in series] == [
+        [(1, 2, 3), (1, 2)],
+        [(2, 3, 4), (3, 4)],
+        [(1, 3, 4), (1, 3)],
+    ]
+
+
+@pytest.mark.parametrize("gain", [0.05, 0.0])
+def test_layers_to_reinitialize(tmp_path, gain):
+    points = points_of(
+        tmp_path,
+        ["incremental"],
+        lambda p: 0.8 + (gain if p.x == 4 else 0) - (p.x < 3) * 0.2,
+        trials=12,
+        sd=0.003,
+    )
+    answer = only(recommend(points))
+    if gain:
+        assert (answer.verdict, answer.choice) == ("recommended", "the top 2 layers re-initialized")
+        assert answer.low <= gain <= answer.high
+        assert "both halves of the seeds chose the same" in answer.text
+    else:
+        assert answer.verdict == "nothing to gain"
+        assert "keep the pretrained weights of all layers" in answer.text
+
+
+def test_the_best_of_several_needs_four_seeds(tmp_path):
+    points = points_of(tmp_path, ["incremental"], lambda p: 0.5 + p.x / 20, trials=3)
+    answer = only(recommend(points))
+    assert (answer.verdict, answer.more_trials) == ("not enough trials", 1)
+    assert "at least 4 trials, there are 3" in answer.text
+
+
+def test_the_best_features(tmp_path):
+    points = points_of(tmp_path, ["probing"], lambda p: 0.9 - 0.05 * abs(p.x - 4), trials=8)
+    answer = only(recommend(points))
+    assert (answer.verdict, answer.choice, answer.layers) == ("recommended", "layer 4", (1, 2, 3, 4))
+    assert answer.difference == pytest.approx(0.1, abs=0.01)
+    noisy = points_of(tmp_path / "noisy", ["probing"], lambda p: 0.9, trials=4, sd=0.05)
+    undecided = only(recommend(noisy))
+    assert undecided.verdict == "not enough trials"
+    assert undecided.more_trials > 0
+
+
+def test_goals_select_questions_and_what_was_not_asked(tmp_path):
+    points = points_of(tmp_path, [*top(1, 2), "incremental"], lambda p: 0.9, sd=0.001)
+    assert {a.question for a in recommend(points).answers} == {"smallest", "reinit"}
+    assert "features" in {q.key for q in recommend(points).unasked}
+    assert [q.key for q in recommend(points, goal="features").unasked] == ["features"]
+    assert {a.question for a in recommend(points, goal="size").answers} == {"smallest"}
+    assert {goal for q in QUESTIONS.values() for goal in q.goals} == set(GOALS)
+    assert recommend(points).best(recommend(points).answers).question == "smallest"
+
+
+@pytest.mark.parametrize("depth", [2, 6, 24])
+def test_a_study_can_ask_every_question(depth):
+    study = follow_up_study(a_study(trials=2), [q.ask(depth) for q in QUESTIONS.values()])
+    points = expand(study, FakeFacts(depth=depth))
+    asked = {p.experiment for p in points}
+    for question in QUESTIONS.values():
+        assert asked & set(question.experiments), question.key
+    assert max(p.trial.seed for p in points) >= 5
+
+
+def test_answers_are_json(tmp_path):
+    points = points_of(tmp_path, top(1, 2), lambda p: 0.9 - 0.1 * p.x)
+    stored = json.loads(json.dumps(recommend(points).to_dict(), allow_nan=False))
+    assert stored["answers"][0]["verdict"] == "nothing to gain"
+    assert stored["answers"][0]["score"] is None
+
+
+def test_bad_arguments(tmp_path):
+    points = points_of(tmp_path, top(1), lambda p: 0.9)
+    with pytest.raises(WhichlayersError, match="loss = 0"):
+        recommend(points, loss=0)
+    with pytest.raises(WhichlayersError, match="size, speed, accuracy, features"):
+        recommend(points, goal="fun")
+
+
+def test_layers_in_words():
+    assert describe_layers((1, 2, 3, 5)) == "layers 1-3 and 5"
+    assert describe_layers((4,)) == "layer 4"

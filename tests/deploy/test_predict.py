@@ -1,0 +1,124 @@
+"""Predictions for files: every format, in chunks, with memory that does not depend on the file."""
+
+import csv
+import json
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+from easy_study import texts_and_labels, write_csv
+
+import whichlayers
+from whichlayers.deploy import predict as predict_module
+from whichlayers.deploy.predict import TextColumns, predict_file
+from whichlayers.errors import WhichlayersError
+
+TEXTS = [text for text, _ in texts_and_labels(50, seed=3)]
+
+
+@pytest.fixture(scope="module")
+def folder(easy_results, tmp_path_factory):
+    return easy_results.build(tmp_path_factory.mktemp("m") / "model", layers=[1, 2])[0].folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """Probabilities of one text at a time."""
+    model = whichlayers.load_model(folder)
+    return np.concatenate([model.predict_proba([text]) for text in TEXTS])
+
+
+def write_input(path):
+    rows = [{"id": i, "text": text} for i, text in enumerate(TEXTS)]
+    if path.suffix == ".parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pd.DataFrame(rows).to_csv(path, index=False, sep="," if path.suffix == ".csv" else "\t")
+    return path
+
+
+@pytest.mark.parametrize("extension", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_every_format(folder, expected, tmp_path, monkeypatch, extension):
+    monkeypatch.setattr(predict_module, "CHUNK", 7)
+    file, out = write_input(tmp_path / f"in{extension}"), tmp_path / f"out{extension}"
+    assert whichlayers.predict(folder, file, "text", keep=["id"], out=out) == out
+    if extension == ".jsonl":
+        table = pd.read_json(out, lines=True)
+    elif extension == ".parquet":
+        table = pd.read_parquet(out)
+    else:
+        table = pd.read_csv(out, sep="," if extension == ".csv" else "\t")
+    assert list(table) == ["text", "id", "prediction", "probability", "p bad", "p good"]
+    assert list(table["id"].astype(int)) == list(range(50))
+    assert list(table["text"]) == TEXTS
+    np.testing.assert_allclose(table[["p bad", "p good"]], expected, atol=1e-5)
+    assert list(table["prediction"]) == [("bad", "good")[i] for i in expected.argmax(1)]
+    np.testing.assert_allclose(table["probability"], expected.max(1), atol=1e-5)
+
+
+def test_without_out_a_data_frame(folder, expected, tmp_path):
+    table = whichlayers.predict(folder, write_input(tmp_path / "in.csv"), "text")
+    np.testing.assert_allclose(table["p good"], expected[:, 1], atol=1e-5)
+
+
+def test_the_model_learned_its_task(folder, tmp_path):
+    """The labels of new texts are right more often than not: the saved model is not a random one."""
+    file = write_csv(tmp_path / "new.csv", 100, seed=9)
+    table = whichlayers.predict(folder, file, "text", keep=["label"])
+    assert (table["prediction"] == table["label"]).mean() > 0.65
+
+
+def test_memory_does_not_grow_with_the_file(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(predict_module, "CHUNK", 50)
+    model = whichlayers.load_model(folder)
+    monkeypatch.setattr(model, "logits", lambda texts, *_: np.zeros((len(texts), 2), np.float32))
+
+    def peak(rows):
+        file = tmp_path / f"{rows}.csv"
+        with open(file, "w", newline="") as handle:
+            writer = csv.writer(handle)
+            writer.writerow(["text"])
+            writer.writerows([f"w1 w2 {i} {'x' * 200}"] for i in range(rows))
+        tracemalloc.start()
+        predict_file(model, file, TextColumns("text"), tmp_path / "out.csv")
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    peak(200)  # imports
+    assert peak(8000) < 1.5 * peak(400)
+
+
+def test_bad_files(folder, tmp_path):
+    file = tmp_path / "in.csv"
+    file.write_text("text,id\nw1,1\n,2\nw2\n")
+    out = tmp_path / "out.csv"
+    with pytest.raises(WhichlayersError, match=r"in\.csv:3: column 'text' has no text"):
+        whichlayers.predict(folder, file, "text", out=out)
+    assert not out.exists()
+    with pytest.raises(WhichlayersError, match="did you mean 'text'"):
+        whichlayers.predict(folder, file, "txt")
+    with pytest.raises(WhichlayersError, match="takes one text: leave out --pair"):
+        whichlayers.predict(folder, file, "text", "id")
+    with pytest.raises(WhichlayersError, match=r"must be one of \.tsv"):
+        whichlayers.predict(folder, write_input(tmp_path / "good.csv"), "text", out=tmp_path / "out.xlsx")
+    with pytest.raises(WhichlayersError, match=r"no whichlayers\.json"):
+        whichlayers.predict(tmp_path, file, "text")
+
+
+def test_a_column_that_would_be_overwritten_is_an_error(folder, tmp_path):
+    file = tmp_path / "in.csv"
+    file.write_text("text,prediction\nw1,x\n")
+    with pytest.raises(WhichlayersError, match="'prediction'"):
+        whichlayers.predict(folder, file, "text", keep=["prediction"])
+
+
+def test_tsv_cannot_hold_line_breaks(folder, tmp_path):
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps({"text": "w1\nw2"}) + "\n")
+    with pytest.raises(WhichlayersError, match="TSV cannot hold"):
+        whichlayers.predict(folder, file, "text", out=tmp_path / "out.tsv")
+    assert whichlayers.predict(folder, file, "text")["text"].tolist() == ["w1\nw2"]
