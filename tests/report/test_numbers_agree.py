@@ -36,7 +36,7 @@ def page(study):
 
 def test_a_score_has_one_text(study, page):
     cells = re.findall(r"<td[^>]*>([^<]*)(?:<span|</td>)", page)
-    assert cells.count("50.2") == 2  # in the table of gains and in that of all points
+    assert cells.count("50.2") == 3  # in the tables of the recommendation, of gains and of all points
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     chart, column = data["charts"]["incremental"], data["layers"][0]["columns"][0]
     assert chart["marks"][0]["texts"][0][0] == "50.2"

@@ -161,7 +161,7 @@ def _base_trial(study: Study, done: Sequence[Trial]) -> Trial | None:
 
 def _plain_training(training: Training) -> dict[str, Any]:
     """The settings of finetuning all layers alike."""
-    return {"lr_factors": ()}
+    return {"lr_factors": (), "parameters": "all"}
 
 
 def _described(base: Trial, study: Study, variant: Variant) -> Trial:

@@ -137,7 +137,9 @@ def _trained(
     from whichlayers.models.surgery import apply_surgery
 
     weight, bias = weights.pop("classifier.weight"), weights.pop("classifier.bias", None)
-    base = apply_surgery(encoder, trial.surgery, trial.seed_of("init"))  # frozen parameters stay as they are here
+    base = apply_surgery(
+        encoder, trial.surgery, trial.seed_of("init")
+    )  # frozen parameters stay as they are here
     return TrainedModel(trial, with_weights(base, weights).to("cpu"), weight, bias, held_out)  # type: ignore[arg-type]
 
 

@@ -10,10 +10,9 @@ import pandas as pd
 
 from whichlayers.analysis.recommend import LOSS, QUESTIONS, Answer, recommend
 from whichlayers.analysis.recommend.costs import cost_text
-from whichlayers.plots.display_names import short_names
 from whichlayers.report.tables import TextTable
 from whichlayers.results.costs import ModelCost, read_costs
-from whichlayers.text import counted, format_range, format_score
+from whichlayers.text import counted, format_range, format_score, short_names
 
 MAX_ANSWERS = 12  # per question; the command lists all
 

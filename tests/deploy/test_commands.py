@@ -1,0 +1,78 @@
+"""The commands recommend, build and predict: their output and their errors."""
+
+import json
+
+import pytest
+from easy_study import write_csv
+from typer.testing import CliRunner
+
+from whichlayers.cli import app
+from whichlayers.study.study_file import load_study
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result.output
+
+
+def test_from_results_to_predictions(easy_results, tmp_path):
+    study, model = easy_results.folder, tmp_path / "model"
+    text = call("recommend", study, "--loss", "0.9", "--details")
+    assert "signs, 120 examples: recommended" in text
+    assert "Use layer 1 of 3" in text
+    assert "parameters instead of" in text
+    assert f"Build it: whichlayers build {study}" in text.replace("\n", "")
+    assert "next-study.toml" in text
+    assert "within the loss" in text
+    built = call("build", study, "--out", model, "--loss", "0.9")
+    assert f"wrote {model}" in built
+    assert "accuracy" in built
+    out = tmp_path / "out.csv"
+    file = write_csv(tmp_path / "new.csv", 30, seed=4)
+    assert "30 rows" in call("predict", model, file, "--text", "text", "--keep", "id", "--out", out)
+    assert len(out.read_text().splitlines()) == 31
+    printed = call("predict", model, file, "--text", "text")
+    assert printed.splitlines()[0] == "text,prediction,probability,p bad,p good"
+    assert len(printed.splitlines()) == 31
+
+
+def test_json(easy_results):
+    found = json.loads(call("recommend", easy_results.folder, "--loss", "0.9", "--json"))
+    (answer,) = found["answers"]
+    assert answer["layers"] == [1]
+    assert answer["cost"]["parameters"] < answer["baseline_cost"]["parameters"]
+    assert load_study(found["next_study"]).name == "easy-next"
+
+
+def test_the_next_study_is_accepted_by_plan(easy_results):
+    written = easy_results.recommend().next_study
+    assert "trials" in call("plan", written, "--workers", "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--layers", "x"], "--layers x: give layers such as 1-8"),
+        (["--layers", "1", "--like", "full"], "exclude each other"),
+        (["--seeds", "0"], "--seeds 0: give a number"),
+        (["--train", "many"], "--train many: give numbers"),
+        (["--model", "other"], "--model other: the study has"),
+    ],
+)
+def test_bad_options_of_build(easy_results, tmp_path, options, message):
+    output = call("build", easy_results.folder, "--out", tmp_path / "m", *options, code=2)
+    assert message in output.replace("\n", " ")
+
+
+def test_the_report_starts_with_the_recommendation(easy_results):
+    page = easy_results.report().read_text()
+    assert page.index('id="recommendation"') < page.index('id="setup"')
+    assert "Smallest model" in page
+    assert "signs, 120 examples" in page
+    from whichlayers.analysis.recommend import recommend
+    from whichlayers.results.frames import finished, load_points
+
+    (answer,) = recommend(finished(load_points(easy_results.folder))).answers
+    assert answer.verdict in page
+    assert page.count('<tr><th scope="row" class="text">layer 1 of 3</th>') == 1
