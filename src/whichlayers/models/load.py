@@ -116,7 +116,7 @@ def load_encoder(files: ModelFiles) -> PreTrainedModel:
     if family.pooler is not None:
         options["add_pooling_layer"] = _file_has_pooler(files, family)
     safetensors = weight_files(files.folder, files.allow_pickle)[-1].suffix == ".safetensors"
-    with quiet_transformers():
+    with _quiet_transformers():
         try:
             model, report = AutoModel.from_pretrained(
                 files.folder,
@@ -180,7 +180,7 @@ def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerFast:
             f"model {files.name!r}: no tokenizer in {files.folder} (expected tokenizer.json, vocab.txt, "
             "spiece.model, ...). Save one there with tokenizer.save_pretrained(folder)."
         )
-    with quiet_transformers():
+    with _quiet_transformers():
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 files.folder, local_files_only=True, trust_remote_code=False
@@ -277,7 +277,7 @@ def _weight_names(files: ModelFiles) -> list[str]:
 
 
 @contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
+def _quiet_transformers() -> Iterator[None]:
     """Silence transformers' progress bar and its warning about heads that are not loaded."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
@@ -299,7 +299,7 @@ def load_saved(folder: Path, with_head: bool = False) -> PreTrainedModel:
         with_head: Whether to load a sequence classification model, in place of its encoder.
     """
     auto = AutoModelForSequenceClassification if with_head else AutoModel
-    with quiet_transformers():
+    with _quiet_transformers():
         try:
             model, report = auto.from_pretrained(
                 folder,
@@ -338,5 +338,5 @@ def without_truncation(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenize
 
 def save_quietly(model: PreTrainedModel, folder: Path) -> None:
     """Save a model as safetensors, without a progress bar."""
-    with quiet_transformers():
+    with _quiet_transformers():
         model.save_pretrained(folder)
