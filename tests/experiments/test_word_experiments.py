@@ -227,3 +227,30 @@ def test_data_and_tasks_of_the_command_line_reach_corpora_and_experiments(tmp_pa
     ).override(tasks=["RTE"], source="data", trials=1)
     assert [c.source for c in study.corpora] == [str(tmp_path / "data"), None]
     assert [e.finetuned_on for e in study.experiments] == ["all", ()]
+
+
+def test_selectivity_and_description_length_of_each_layer():
+    points = points_of(
+        "word_probing", {"kind": "word_probing", "selectivity": True, "description_length": True}
+    )
+    names = list(dict.fromkeys(p.experiment for p in points))
+    by_name = {name: [p for p in points if p.experiment == name] for name in names}
+    assert names == ["word_probing", "layer_selectivity", "layer_description_length"]
+    measures = {name: {p.trial.word_probe.measure for p in of} for name, of in by_name.items()}
+    assert measures == {
+        "word_probing": {"accuracy"},
+        "layer_selectivity": {"selectivity"},
+        "layer_description_length": {"compression"},
+    }
+    for of_kind in by_name.values():
+        assert all(p.x == p.trial.word_probe.layer and p.trial.word_probe.neurons == "layer" for p in of_kind)
+        assert len(of_kind) == len(by_name["word_probing"])
+    plain = points_of("word_probing")
+    assert [p.trial.id for p in by_name["word_probing"]] == [p.trial.id for p in plain]
+
+
+def test_penalties_of_layers_are_given_or_searched():
+    points = points_of({"kind": "word_probing", "search": True})
+    assert {p.trial.word_probe.lambdas for p in points} == {None}
+    with pytest.raises(StudyError, match=r"search = true finds l1 and l2: remove l2, or search"):
+        points_of({"kind": "word_probing", "search": True, "l2": 0.1})

@@ -103,6 +103,8 @@ def test_seeds_run_together_as_one_by_one(tmp_path, monkeypatch):
     corpus = Corpus("custom", tagged(20), tagged(5), tagged(6))
     kinds = [
         {"neurons": "layer", "layer": 1},
+        {"neurons": "layer", "layer": 1, "measure": "selectivity"},
+        {"neurons": "layer", "layer": 0, "measure": "compression"},
         {"neurons": "all"},
         {"neurons": "top", "share": 0.3},
         {"neurons": "bottom", "share": 0.3, "ranking": "probeless"},
@@ -120,7 +122,11 @@ def test_seeds_run_together_as_one_by_one(tmp_path, monkeypatch):
         for seed in (0, 1, 2)
     ] + [
         dataclasses.replace(trial_of(lambdas=None, **kind), seed=seed)  # they are searched for
-        for kind in ({"neurons": "top", "share": 0.5}, {"measure": "selectivity"})
+        for kind in (
+            {"neurons": "top", "share": 0.5},
+            {"measure": "selectivity"},
+            {"neurons": "layer", "layer": 2},
+        )
         for seed in (1, 2)
     ]
     model = word_encoder_of("bert"), word_tokenizer_of("bert"), corpus
@@ -242,3 +248,36 @@ def test_results_are_yielded_as_they_are_known(tmp_path):
     assert known == [[layer, layer], [top], [control], [top], [control]]
     assert [by_id[part[0].trial_id].seed for part in parts[1:]] == [0, 0, 1, 1]
     assert all(result.seconds > 0 for part in parts for result in part)
+
+
+def test_selectivity_and_search_of_a_layer_use_the_neurons_of_that_layer(tmp_path):
+    """Against probes that are trained one by one on the slice of the layer."""
+    corpus = Corpus("custom", tagged(20), tagged(5), tagged(6))
+    found = dataset_of(corpus, tmp_path)
+    size, data = found.train.hidden_size, (found.train, found.labels["train"], len(found.tags))
+    pair = (1e-3, 1e-4)
+    given = {"neurons": "layer", "layer": 2, "lambdas": pair}
+    trials = [
+        trial_of(**given),
+        trial_of(**given, measure="selectivity"),
+        trial_of(**given, measure="compression"),
+    ]
+    trials.append(trial_of(neurons="layer", layer=2, lambdas=None))
+    model = word_encoder_of("bert"), word_tokenizer_of("bert"), corpus
+    search = word_probe.LambdaSearch()
+    runs = list(run_word_probes(trials, *model, ActivationStore("cpu", tmp_path), lambda_search=search))
+    results = {result.trial_id: result for group in runs for result in group}
+    accuracy, selectivity, compression, searched = (results[trial.id].epochs[0].metrics for trial in trials)
+    neurons = np.arange(2 * size, 3 * size)
+
+    def accuracy_with(l1, l2):
+        probe = fit_probes(*data, [ProbeSpec(neurons, l1, l2, 0)], training_settings(trials[0]))
+        return float(accuracies(found.test, found.labels["test"], probe)[0])
+
+    assert accuracy["accuracy"] == pytest.approx(accuracy_with(*pair))
+    assert selectivity["accuracy"] == pytest.approx(accuracy["accuracy"])
+    assert selectivity["selectivity"] == pytest.approx(accuracy["accuracy"] - selectivity["control_accuracy"])
+    assert {"compression", "bits", "control_bits"} <= set(compression)
+    (best,) = search.known.values()
+    assert (searched["l1"], searched["l2"]) == best
+    assert searched["accuracy"] == pytest.approx(accuracy_with(*best))

@@ -89,13 +89,14 @@ class ProbingDataset:
         )
 
     def layer_accuracies(self, trials: Sequence[Trial], training: ProbeTraining) -> dict[str, Metrics]:
-        """Test accuracies of probes on single layers, by trial id."""
+        """Test accuracies of probes on single layers with given penalties, by trial id."""
         specs = []
         for trial in trials:
             word_probe = get_word_probe(trial)
             assert word_probe.layer is not None
-            l1, l2 = word_probe.lambdas or (0.0, 0.0)
-            specs.append(ProbeSpec(self.train.layer_neurons(word_probe.layer), l1, l2, trial.seed))
+            assert word_probe.lambdas is not None
+            neurons = self.train.layer_neurons(word_probe.layer)
+            specs.append(ProbeSpec(neurons, *word_probe.lambdas, trial.seed))
         probes = fit_probes(self.train, self.labels["train"], len(self.tags), specs, training)
         found = accuracies(self.test, self.labels["test"], probes)
         return {trial.id: {"accuracy": float(value)} for trial, value in zip(trials, found, strict=True)}
@@ -137,6 +138,9 @@ class RankedNeurons:
         states, word_probe = self.dataset.train, get_word_probe(trial)
         if word_probe.neurons == "all":
             return states.all_neurons()
+        if word_probe.neurons == "layer":
+            assert word_probe.layer is not None
+            return states.layer_neurons(word_probe.layer)
         count = neuron_count(word_probe.share or 1.0, states.n_neurons)
         if word_probe.neurons == "random":
             return random_neurons(states.all_neurons(), count, trial.seed)

@@ -90,13 +90,14 @@ def _compute_metrics(
 ) -> Iterator[dict[str, Metrics]]:
     """Yields metrics by trial id.
 
-    Probes on single layers come first. Trials that need a ranking follow by training settings: for all seeds together
-    on devices with enough memory, otherwise seed by seed, so that results are available earlier.
+    The accuracies of single layers come first. Trials that need a ranking, a search of penalties or a control task
+    follow by training settings: for all seeds together on devices with enough memory, otherwise seed by seed, so that
+    results are available earlier.
     """
-    layer_trials = [trial for trial in trials if get_word_probe(trial).neurons == "layer"]
+    layer_trials = [trial for trial in trials if _is_plain_layer_probe(trial)]
     for training, group in _group_by(layer_trials, training_settings):
         yield dataset.layer_accuracies(group, training)
-    ranked_trials = [trial for trial in trials if get_word_probe(trial).neurons != "layer"]
+    ranked_trials = [trial for trial in trials if not _is_plain_layer_probe(trial)]
     joint_seeds = dataset.train.device.type in JOINT_SEED_DEVICES
 
     def settings(trial: Trial) -> tuple[Any, ...]:
@@ -108,6 +109,12 @@ def _compute_metrics(
         penalties = dict(zip(("l1", "l2"), lambdas, strict=True))
         for found in _ranked_metrics(RankedNeurons(dataset, training, lambdas, seeds), group):
             yield {trial_id: {**metrics, **penalties} for trial_id, metrics in found.items()}
+
+
+def _is_plain_layer_probe(trial: Trial) -> bool:
+    """Whether a trial is the accuracy of one layer with given penalties, for all seeds and layers at once."""
+    probe = get_word_probe(trial)
+    return probe.neurons == "layer" and probe.measure == "accuracy" and probe.lambdas is not None
 
 
 def _ranked_metrics(ranked: RankedNeurons, trials: Sequence[Trial]) -> Iterator[dict[str, Metrics]]:
