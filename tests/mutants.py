@@ -33,6 +33,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -149,8 +150,10 @@ def _changes(node: ast.expr) -> Iterator[ast.expr]:
 class Runner:
     """Runs the tests of a folder against a copy of the source tree that a package is in."""
 
-    def __init__(self, package: Path, tests: Sequence[Path], scratch: Path, timeout: float) -> None:
-        self.timeout = timeout
+    def __init__(
+        self, package: Path, tests: Sequence[Path], scratch: Path, timeout: float, slowest: float
+    ) -> None:
+        self.timeout, self.slowest = timeout, slowest
         self.package, self.tests, self.scratch = package, [str(path) for path in tests], scratch
         root = package
         while (root.parent / "__init__.py").exists():
@@ -166,7 +169,9 @@ class Runner:
             log = (self.scratch / "log").read_text()
             raise SystemExit(f"the tests fail without a mutant:\n{log[-3000:]}")
         facts = json.loads((self.scratch / "baseline.json").read_text())
-        self.seconds: dict[str, float] = facts["seconds"]
+        self.seconds: dict[str, float] = {
+            test: seconds for test, seconds in facts["seconds"].items() if seconds <= self.slowest
+        }
         self.lines: dict[str, dict[str, list[str]]] = facts["lines"]
         for name in facts["modules"]:  # forked tests do not import them again
             with contextlib.suppress(Exception):
@@ -181,14 +186,14 @@ class Runner:
             cached.unlink()
         try:
             near = self.lines.get(str(path), {}).get(str(mutant.line), [])
-            near = sorted(near, key=lambda test: self.seconds.get(test, 0.0))
+            near = sorted(set(near) & set(self.seconds), key=self.seconds.__getitem__)
             files = {test.partition("::")[0] for test in near}
             rest = {test for test in self.seconds if not near or test.partition("::")[0] in files}
             rest = sorted(rest - set(near), key=self.seconds.__getitem__)
             for tests in (near, rest):
                 if not tests:
                     continue
-                needed = sum(self.seconds.get(test, 0.0) for test in tests)
+                needed = sum(self.seconds[test] for test in tests)
                 status = self._fork(tests, self.timeout + TIMEOUT_FACTOR * needed)
                 if status is None:
                     return TIMED_OUT, ""
@@ -277,11 +282,11 @@ class Measure:
 
     def pytest_runtest_logstart(self, nodeid: str, location: object) -> None:
         self.coverage.switch_context(nodeid)
-        self.seconds[nodeid] = -time.monotonic()
+        self.seconds[nodeid] = -time.process_time()  # other processes may keep the machine busy
 
     def pytest_runtest_logfinish(self, nodeid: str, location: object) -> None:
         self.coverage.switch_context("")
-        self.seconds[nodeid] += time.monotonic()
+        self.seconds[nodeid] += time.process_time()
 
 
 class StopAtFailure:
@@ -337,6 +342,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=30,
         help="seconds beyond ten times what the tests take (default: %(default)s)",
     )
+    parser.add_argument(
+        "--slowest",
+        type=float,
+        default=math.inf,
+        help="leave out tests that take more seconds of CPU time; mutants that only they kill count as survived",
+    )
     parser.add_argument("--again", action="store_true", help="run mutants that survived once more")
     parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
     options = parser.parse_args(arguments)
@@ -348,18 +359,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = _read_results(out)
     open_statuses = {None, SURVIVED} if options.again else {None}
     left = [mutant for mutant in chosen if known.get(mutant.id, {}).get("status") in open_statuses]
-    _run_all(left, options.package, options.tests, out, options.timeout)
+    _run_all(left, options.package, options.tests, out, options.timeout, options.slowest)
     return _summarize(chosen, _read_results(out), explanations(options.tests))
 
 
 def _run_all(
-    chosen: Sequence[Mutant], package: Path, tests: Sequence[Path], out: Path, timeout: float
+    chosen: Sequence[Mutant], package: Path, tests: Sequence[Path], out: Path, timeout: float, slowest: float
 ) -> None:
     if not chosen:
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, out.open("a") as results:
-        runner = Runner(package.resolve(), tests, Path(scratch).resolve(), timeout)
+        runner = Runner(package.resolve(), tests, Path(scratch).resolve(), timeout, slowest)
         print(f"running the tests of {package} without a mutant", flush=True)
         runner.baseline()
         for i, mutant in enumerate(chosen, 1):
