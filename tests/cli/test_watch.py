@@ -199,7 +199,7 @@ def test_a_port_in_use_is_reported_or_skipped(study, monkeypatch):
         (lambda folder: (folder / "results.db").write_bytes(b""), "holds no study yet"),
         (
             lambda folder: (folder / "results.db").write_bytes(b"not a database at all" * 99),
-            "is not a valid results database (file is not a database): restore it",
+            "is not a valid results database (file is not a database): save what can be read with",
         ),
         (lambda folder: write_results(folder, incremental(), lifelike(6), version=99), "schema version 99"),
     ],

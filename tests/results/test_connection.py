@@ -61,8 +61,8 @@ def of_version(number):
         ),
         (
             text,
-            "{file} is not a valid results database (file is not a database): restore it from a backup, or move it"
-            " away and run the study again",
+            "{file} is not a valid results database (file is not a database): save what can be read with"
+            " `whichlayers repair {folder}`, or restore it from a backup",
         ),
         (
             foreign,

@@ -390,12 +390,12 @@ def test_a_migrated_file_names_the_version_that_migrated_it(old):
         load_points(old.parent)
 
 
-def test_a_version_that_is_no_number_is_no_results_database(tmp_path):
+def test_a_version_that_is_no_number_is_damage(tmp_path):
     folder = write_results(tmp_path, incremental(), lifelike(6))
     with closing(sqlite3.connect(folder / "results.db")) as db:
         db.execute("UPDATE meta SET value = 'two' WHERE key = 'schema_version'")
         db.commit()
-    with pytest.raises(ResultsDBError, match="is a database, but not a results database"):
+    with pytest.raises(ResultsDBError, match=r"is damaged \(it has the schema version 'two'\): save what can be"):
         load_points(folder)
 
 

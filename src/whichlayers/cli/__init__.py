@@ -25,6 +25,7 @@ from whichlayers.cli import (
     predict,
     presets,
     recommend,
+    repair,
     report,
     run,
     show,
@@ -87,6 +88,7 @@ app.command("plan", rich_help_panel="Prepare a study")(plan.plan)
 app.command("run", rich_help_panel="Run a study")(run.run)
 app.command("status", rich_help_panel="Run a study")(status.status)
 app.command("show", rich_help_panel="Run a study")(show.show)
+app.command("repair", rich_help_panel="Run a study")(repair.repair)
 app.command("watch", rich_help_panel="Run a study")(watch.watch)
 app.command("report", rich_help_panel="Analyze results")(report.report)
 app.command("claims", rich_help_panel="Analyze results")(claims.claims)

@@ -5,6 +5,7 @@ Read-only connections never block a run: in write-ahead mode, readers and the wr
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.files import atomic_write
+from whichlayers.results.invalid_values import find_invalid, unreadable_trials
 from whichlayers.results.migrations import OLDEST_VERSION, show_as_current
 from whichlayers.results.schema import REQUIRED_TABLES, SCHEMA_VERSION
 from whichlayers.text import format_bytes
@@ -81,19 +83,50 @@ def read_snapshot(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection that sees the database as it is now, whatever a run writes meanwhile.
 
     Raises:
-        ResultsDBError: The file cannot be used (see `connect_readonly`), or a query in the block fails.
+        ResultsDBError: The file cannot be used (see `connect_readonly`), has a value that whichlayers never writes, or a
+            query in the block fails.
     """
-    with closing(connect_readonly(path)) as connection:
-        try:
-            connection.execute("BEGIN")
-            yield connection
-        except Exception as error:
-            cause = (
-                error if isinstance(error, sqlite3.Error) else error.__cause__
-            )  # pandas wraps SQLite's errors
-            if isinstance(error, WhichlayersError) or not isinstance(cause, sqlite3.DatabaseError):
-                raise
+    with closing(connect_readonly(path)) as connection, readable_errors(path, connection):
+        connection.execute("BEGIN")
+        _check_values(path, connection)
+        yield connection
+
+
+@contextmanager
+def readable_errors(path: Path, connection: sqlite3.Connection) -> Iterator[None]:
+    """Convert the errors that a damaged file causes in the block: SQLite's own, and those of values in it."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, WhichlayersError):
+            raise
+        cause = error if isinstance(error, sqlite3.Error) else error.__cause__  # pandas wraps SQLite's errors
+        if isinstance(cause, sqlite3.DatabaseError):
             raise sqlite_error(path, cause, "read") from error
+        try:
+            invalid, trials = find_invalid(connection), unreadable_trials(connection)
+        except sqlite3.DatabaseError as damage:
+            raise sqlite_error(path, damage, "read") from error
+        if invalid is not None:
+            raise invalid_value_error(path, str(invalid)) from error
+        if trials:
+            raise invalid_value_error(path, f"the settings of trial {trials[0]} cannot be read") from error
+        raise
+
+
+def _check_values(path: Path, connection: sqlite3.Connection) -> None:
+    """Raise unless all values of the file are valid. A file that did not change is checked once per process."""
+    write_ahead_log = path.with_name(f"{path.name}-wal")
+    states = [file.stat() for file in (path, write_ahead_log) if file.exists()]
+    state = tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in states)
+    if (path.resolve(), state) not in _checked:
+        if (invalid := find_invalid(connection)) is not None:
+            raise invalid_value_error(path, str(invalid))
+        _checked.clear()
+        _checked.add((path.resolve(), state))
+
+
+_checked: set[tuple[Path, tuple[tuple[int, int, int], ...]]] = set()  # path and state of the file checked last
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
@@ -117,11 +150,14 @@ def check(path: Path, connection: sqlite3.Connection) -> int:
             f"{path} holds no study yet: its run has just started, or was stopped while starting; if it is not"
             " running, run the study again"
         )
-    stored = str(meta.get("schema_version") or 0)
-    if not tables >= REQUIRED_TABLES or not stored.isdecimal():
+    if not tables >= REQUIRED_TABLES:
         raise ResultsDBError(
             f"{path} is a database, but not a results database of whichlayers: give another folder"
         )
+    stored = meta.get("schema_version")
+    if not isinstance(stored, str | int) or not re.fullmatch("[0-9]{1,9}", str(stored)):
+        problem = "no schema version" if stored is None else f"the schema version {str(stored)[:40]!r}"
+        raise ResultsDBError(f"{path} is damaged (it has {problem}): {repair_advice(path)}")
     version = int(stored)
     if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
         keys = ("migrated_by", "whichlayers_version", "carryover_version")
@@ -135,6 +171,24 @@ def check(path: Path, connection: sqlite3.Connection) -> int:
         raise ResultsDBError(
             f"{path} was written by {age} whichlayers ({writer}) with schema version {version}, and this"
             f" whichlayers supports versions {OLDEST_VERSION} to {SCHEMA_VERSION}: {advice}"
+        )
+    return version
+
+
+def check_study(path: Path, connection: sqlite3.Connection, study_name: str) -> int:
+    """The schema version of the file of a study.
+
+    Raises:
+        ResultsDBError: `check` refuses the file, or it holds another study.
+    """
+    version = check(path, connection)
+    row = connection.execute("SELECT value FROM meta WHERE key = 'study_name'").fetchone()
+    if row is None:
+        raise ResultsDBError(f"{path} is damaged (it has no study name): {repair_advice(path)}")
+    if row[0] != study_name:
+        raise ResultsDBError(
+            f"{path} holds the study {row[0]!r}, not {study_name!r}: give another folder, or name the study"
+            f" {row[0]!r} if it is an edited version of that one"
         )
     return version
 
@@ -174,13 +228,20 @@ def missing_error(path: Path, advice: str = "") -> ResultsDBError:
     )
 
 
+def repair_advice(path: Path) -> str:
+    """What to do about a damaged file."""
+    return f"save what can be read with `whichlayers repair {path.parent}`, or restore it from a backup"
+
+
+def invalid_value_error(path: Path, problem: str) -> ResultsDBError:
+    """The error for a file with a value that whichlayers never writes."""
+    return ResultsDBError(f"{path} is damaged ({problem}): {repair_advice(path)}")
+
+
 def sqlite_error(path: Path, error: sqlite3.DatabaseError, action: str) -> ResultsDBError:
     """The error for a file that SQLite refuses; `action` is "read" or "written"."""
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in INVALID:
-        return ResultsDBError(
-            f"{path} is not a valid results database ({error}): restore it from a backup, or move it away and run"
-            " the study again"
-        )
+        return ResultsDBError(f"{path} is not a valid results database ({error}): {repair_advice(path)}")
     return ResultsDBError(
         f"{path} cannot be {action} ({error}): check permissions and free disk space, or give another folder"
     )

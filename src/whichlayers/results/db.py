@@ -24,10 +24,12 @@ from typing import Any, Self
 from whichlayers.results.connection import (
     ResultsDBError,
     check,
+    check_study,
     connect,
     connect_readonly,
     is_empty,
     keep_copy,
+    readable_errors,
 )
 from whichlayers.results.migrations import migrate
 from whichlayers.results.records import (
@@ -101,9 +103,9 @@ class ResultsDB:
             db.close()
             return cls.create(path, study_name)
         try:
-            version = db._check(study_name)
-            if version < SCHEMA_VERSION:
-                db._migrate()
+            with readable_errors(path, db.connection):
+                if check_study(path, db.connection, study_name) < SCHEMA_VERSION:
+                    db._migrate()
         except BaseException:
             db.close()
             raise
@@ -114,7 +116,7 @@ class ResultsDB:
         """Raise the ResultsDBError that `open` would raise for this file, but do not create or migrate anything."""
         with cls(path, connect(path, "mode=rw", writable=True), writable=True) as db:
             if not is_empty(db.connection):
-                db._check(study_name)
+                check_study(path, db.connection, study_name)
 
     @classmethod
     def open_readonly(cls, path: Path) -> ResultsDB:
@@ -134,18 +136,13 @@ class ResultsDB:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ):
-        self.close()
-
-    def _check(self, study_name: str) -> int:
-        """The schema version; raises ResultsDBError if it is not supported, or if the file holds another study."""
-        version = check(self.path, self.connection)
-        if (stored_name := self.meta("study_name")) != study_name:
-            raise ResultsDBError(
-                f"{self.path} holds the study {stored_name!r}, not {study_name!r}: give another folder,"
-                f" or name the study {stored_name!r} if it is an edited version of that one"
-            )
-        return version
+    ) -> None:
+        try:
+            if error is not None:
+                with readable_errors(self.path, self.connection):
+                    raise error
+        finally:
+            self.close()
 
     def _migrate(self) -> None:
         """Migrate the file to the current schema version in one transaction; a copy of it is kept."""

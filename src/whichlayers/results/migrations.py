@@ -66,16 +66,21 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
     for statement in statements(WEIGHT_CHANGES):  # the first files of version 1 do not have it
         connection.execute(statement)
     for later in range(version + 1, SCHEMA_VERSION + 1):
-        columns = ADDED_COLUMNS.get(later, {})
-        for name, (sql_type, _) in columns.items():
+        for name, (sql_type, _) in ADDED_COLUMNS.get(later, {}).items():
             connection.execute(f"ALTER TABLE trials ADD COLUMN {name} {sql_type}")
-        if columns:
-            values = ", ".join(f"{name} = {expression}" for name, (_, expression) in columns.items())
-            connection.execute(f"UPDATE trials SET {values}")
         for name, sql_type in ADDED_TASK_COLUMNS.get(later, {}).items():
             connection.execute(f"ALTER TABLE tasks ADD COLUMN {name} {sql_type}")
+    fill_added_columns(connection, version)
     meta = {"schema_version": str(SCHEMA_VERSION), "migrated_by": __version__}
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta.items())
+
+
+def fill_added_columns(connection: sqlite3.Connection, version: int) -> None:
+    """Compute the columns of `trials` that versions after `version` added."""
+    for later in range(version + 1, SCHEMA_VERSION + 1):
+        if columns := ADDED_COLUMNS.get(later, {}):
+            values = ", ".join(f"{name} = {expression}" for name, (_, expression) in columns.items())
+            connection.execute(f"UPDATE trials SET {values}")
 
 
 def show_as_current(connection: sqlite3.Connection, version: int) -> None:
