@@ -9,39 +9,62 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+PARTIAL = ".partial"
+
 
 @contextlib.contextmanager
 def atomic_write(path: Path, fsync: bool = False) -> Iterator[Path]:
     """Give the `with` block a temporary path to write to, and move that file to `path` when the block ends.
 
     The temporary file is next to `path`, named "NAME.RANDOM.partial". It is deleted if the block raises; only a killed
-    process leaves it behind. A file at `path` is replaced.
+    process leaves it behind. A file at `path` is replaced; to a device or a pipe, the block writes directly.
 
     Args:
         path: File to write; its folder must exist.
         fsync: Whether to flush the file to disk before it is moved, so that it survives a power failure.
 
     Raises:
-        OSError: The file cannot be written or moved; `filename` (or `filename2`) is `path`.
+        OSError: `path` is a folder; or the file cannot be written or moved; `filename` (or `filename2`) is `path`.
     """
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if (
+        path.exists() and not path.is_file()
+    ):  # a device or a pipe, such as /dev/stdout, is written to, not replaced
+        with _naming(path, path):
+            yield path
+        return
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PARTIAL}")
     try:
-        yield partial
-        if fsync:
-            with open(partial, "rb") as written:
-                os.fsync(written.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        if _concerns(error, partial):
-            error.filename = str(path)
-        raise
+        with _naming(path, partial):
+            yield partial
+            if fsync:
+                with open(partial, "rb") as written:
+                    os.fsync(written.fileno())
+            os.replace(partial, path)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
 
 
+def is_partial(name: str) -> bool:
+    """Whether this is the name of a file that a killed process left behind."""
+    return name.endswith(PARTIAL)
+
+
+@contextlib.contextmanager
+def _naming(path: Path, written: Path) -> Iterator[None]:
+    """Let errors of the block that concern the file `written` name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if _concerns(error, written):
+            error.filename = str(path)
+        raise
+
+
 def _concerns(error: OSError, file: Path) -> bool:
     """Whether the error names this file, or says that the disk is full, which Python reports without a name."""
     if error.filename is None:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     return error.filename2 is None and str(error.filename) == str(file)

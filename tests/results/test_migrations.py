@@ -395,7 +395,9 @@ def test_a_version_that_is_no_number_is_damage(tmp_path):
     with closing(sqlite3.connect(folder / "results.db")) as db:
         db.execute("UPDATE meta SET value = 'two' WHERE key = 'schema_version'")
         db.commit()
-    with pytest.raises(ResultsDBError, match=r"is damaged \(it has the schema version 'two'\): save what can be"):
+    with pytest.raises(
+        ResultsDBError, match=r"is damaged \(it has the schema version 'two'\): save what can be"
+    ):
         load_points(folder)
 
 

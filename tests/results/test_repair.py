@@ -149,7 +149,9 @@ def test_values_that_are_never_written_are_repaired(study):
         db.execute("UPDATE epochs SET value = 'abc' WHERE trial_id = ? AND metric = 'accuracy'", (trial,))
         db.execute("UPDATE runs SET started = 1e300")
         db.commit()
-    with pytest.raises(WhichlayersError, match=r"damaged \(the table epochs has the value 'abc' in its column value"):
+    with pytest.raises(
+        WhichlayersError, match=r"damaged \(the table epochs has the value 'abc' in its column value"
+    ):
         load_points(study)
     result = repair(StudyFolder(study))
     assert (result.done, result.reset, result.rows["runs"]) == (TRIALS - 1, 1, 0)

@@ -45,6 +45,7 @@ QUIET_LIBRARIES = {
 
 # click's class: typer may vendor its own copy of click
 UsageError: Any = typer.BadParameter.__mro__[1]
+CONTROL = (typer.Exit, typer.Abort, *typer.BadParameter.__mro__[1:3])  # not errors, or shown by click itself
 
 
 class ErrorHandlingGroup(TyperGroup):
@@ -62,15 +63,34 @@ class ErrorHandlingGroup(TyperGroup):
             print_error(str(error))
             raise typer.Exit(2) from None
         except OSError as error:  # a path that cannot be read or written
-            if error.filename is None or os.environ.get("WHICHLAYERS_DEBUG") == "1":
+            if isinstance(error, BrokenPipeError) or os.environ.get("WHICHLAYERS_DEBUG") == "1":
                 raise
-            print_error(f"{error.filename2 or error.filename}: {error.strerror}")
+            name = error.filename2 or error.filename
+            reason = error.strerror or str(error)
+            print_error(f"{name}: {reason}" if name else f"{reason}: check free disk space and permissions")
             raise typer.Exit(2) from None
         except UsageError as error:
             message = error.format_message().rstrip(".")
             command = (error.ctx or ctx).command_path
             print_error(f"{message[:1].lower()}{message[1:]}; see {command} --help")
             raise typer.Exit(2) from None
+        except MemoryError:
+            print_error("not enough memory: close other programs, or use a smaller model or less data")
+            raise typer.Exit(2) from None
+        except Exception as error:
+            if isinstance(error, CONTROL) or os.environ.get("WHICHLAYERS_DEBUG") == "1":
+                raise
+            print_error(unexpected_error(error))
+            raise typer.Exit(3) from None
+
+
+def unexpected_error(error: Exception) -> str:
+    """One line about an error that no check foresaw."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return (
+        f"unexpected {text[:300]}; this is a bug in whichlayers: please report it, with the traceback that"
+        " WHICHLAYERS_DEBUG=1 shows"
+    )
 
 
 app = typer.Typer(
@@ -121,4 +141,18 @@ def main() -> None:
     """Entry point of the `whichlayers` command."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # print "?" for characters the terminal cannot encode
         sys.stdout.reconfigure(errors="replace")
-    app()
+    try:
+        app()
+    finally:
+        _flush_output()
+
+
+def _flush_output() -> None:
+    """Write what is left to stdout here: later, Python could only report a full disk with a traceback."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere
+        if not isinstance(error, BrokenPipeError):
+            print_error(f"the output could not be written: {error.strerror}")
+        sys.exit(2)

@@ -27,6 +27,8 @@ def compare(
     from whichlayers.report.compare_page import comparison_table, verdict, write_comparison
 
     first, second = find_folder(a).path, find_folder(b).path
+    if out.is_dir():
+        raise WhichlayersError(f"--out {out} is a folder: give a file, such as {out / 'compare.html'}")
     if not out.parent.is_dir():
         raise WhichlayersError(
             f"--out {out}: the folder {out.parent} does not exist; create it, or choose another path"

@@ -24,9 +24,13 @@ def repair(
     repaired = repair_results(study_folder)
     trials = counted(repaired.rows["trials"], "trial")
     if repaired.copy is None:
-        print_line(f"{study_folder.database} is not damaged: {trials}, {repaired.done:,} done; nothing was changed")
+        print_line(
+            f"{study_folder.database} is not damaged: {trials}, {repaired.done:,} done; nothing was changed"
+        )
         return
-    print_line(f"saved {trials}, {repaired.done:,} of them done, with {counted(repaired.rows['epochs'], 'value')}")
+    print_line(
+        f"saved {trials}, {repaired.done:,} of them done, with {counted(repaired.rows['epochs'], 'value')}"
+    )
     if repaired.reset:
         lost = counted(repaired.reset, "finished trial")
         print_line(f"{lost} lost results and will run again", "yellow")

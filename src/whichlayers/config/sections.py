@@ -6,6 +6,7 @@ from it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from whichlayers.trial import Parameters, Precision, Training
 
 Size = int | float | Literal["all"]
 DEFAULTS = Training()  # defaults of [training]
+MAX_COUNT = 10_000  # trials per point, epochs
+MAX_INTEGER = 10**9  # other integers, such as batch sizes
+MAX_SEED = 2**62  # results.db has integers of 64 bits
 OTHER_SPELLINGS = {"standardise": "standardize"}  # accepted in study files
 
 
@@ -82,18 +86,18 @@ class PerSize:
 def _per_size(value: Any) -> PerSize:
     """Validator: 3 or {"500": 50, "default": 3} as a `PerSize`."""
     if isinstance(value, PerSize):
-        return value
+        value = value.plain()
     if isinstance(value, Mapping):
         table = {str(key): number for key, number in value.items()}
-        if "default" in table and all(_is_count(n) for n in table.values()):
+        if "default" in table and all(_is_count(n) and n <= MAX_COUNT for n in table.values()):
             limits = [key for key in table if key != "default"]
-            if all(key.isdecimal() and int(key) > 0 for key in limits):
+            if all(key.isascii() and key.isdecimal() and len(key) < 19 and int(key) > 0 for key in limits):
                 steps = sorted((int(key), table[key]) for key in limits)
                 return PerSize(table["default"], tuple(steps))
-    elif _is_count(value):
+    elif _is_count(value) and value <= MAX_COUNT:
         return PerSize(value)
     raise ValueError(
-        "must be an integer of at least 1, or a table of limits on the training size and a default, "
+        f"must be an integer from 1 to {MAX_COUNT:,}, or a table of limits on the training size and a default, "
         "for example { 500 = 50, default = 3 }"
     )
 
@@ -134,7 +138,7 @@ else:
     MetricName = Literal[tuple(METRICS)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Number = Annotated[float, Field(strict=True)]
-Count = Annotated[int, Field(strict=True, ge=1)]
+Count = Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)]
 CountPerSize = Annotated[PerSize, PlainValidator(_per_size)]
 Sizes = Annotated[tuple[Annotated[Size, PlainValidator(_size)], ...], BeforeValidator(at_least_one)]
 
@@ -358,7 +362,7 @@ class TrainingSpec(Section):
         default=DEFAULTS.schedule,
         description="Learning rate schedule after the warmup: linear (decay to 0) or constant.",
     )
-    max_length: Annotated[int, Field(strict=True, ge=2)] = Field(
+    max_length: Annotated[int, Field(strict=True, ge=2, le=MAX_INTEGER)] = Field(
         default=DEFAULTS.max_length,
         description="Maximum sequence length in tokens; longer texts are truncated.",
     )
@@ -407,4 +411,4 @@ class TrainingSpec(Section):
 
 def absolute_path(path: str, base: Path) -> str:
     """`path` as an absolute path; "~" is expanded, relative paths start from `base`."""
-    return str((base / Path(path).expanduser()).resolve())
+    return os.path.realpath(base / Path(path).expanduser())  # Path.resolve raises for a loop of links

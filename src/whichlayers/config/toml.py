@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 KeyPath = tuple[str | int, ...]  # path of a key, such as ("experiments", 0, "keep")
 
@@ -19,6 +21,57 @@ _ASSIGNMENT = re.compile(rf"\s*({_DOTTED})\s*=")
 _QUOTED_OR_COMMENT = re.compile(
     r'"""[\s\S]*?"""|' + r"'''[\s\S]*?'''|" + r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'|#[^\n]*"
 )
+
+MAX_BYTES = 1_000_000  # of a study file
+MAX_DEPTH = 64  # of nested brackets, and of the parts of a key
+_LONG_KEY = re.compile(r"""(?:\.\s*(?:[A-Za-z0-9_-]+|"")\s*)""" + f"{{{MAX_DEPTH}}}")
+
+
+class SyntaxProblem(Exception):
+    """A text is not TOML, or is nested too deeply to be a study. `line` and `column` are None if they are unknown."""
+
+    def __init__(self, text: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(text)
+        self.line, self.column = line, column
+
+
+def loads(text: str) -> dict[str, Any]:
+    """Parse TOML.
+
+    Raises:
+        SyntaxProblem: The text is not valid, or so long or nested so deeply that parsing would take minutes.
+    """
+    if len(text) > MAX_BYTES:
+        raise SyntaxProblem(f"{len(text):,} characters; a study file has at most {MAX_BYTES:,}")
+    if (line := _too_deep(text)) is not None:
+        raise SyntaxProblem(f"brackets or keys are nested more than {MAX_DEPTH} deep", line)
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # TOMLDecodeError, or a number with too many digits
+        match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error), re.DOTALL)
+        if match is not None:
+            raise SyntaxProblem(match[1], int(match[2]), int(match[3])) from None
+        raise SyntaxProblem(str(error), len(text.splitlines())) from None
+    except RecursionError:
+        raise SyntaxProblem("nested too deeply") from None
+
+
+def _too_deep(text: str) -> int | None:
+    """The line of the first bracket or key that is nested too deeply; None if there is none."""
+    depth = 0
+    for number, line in enumerate(_QUOTED_OR_COMMENT.sub(_blank, text).split("\n"), start=1):
+        for mark in re.findall(r"[\[\]{}]", line):
+            depth = depth + 1 if mark in "[{" else max(0, depth - 1)
+            if depth > MAX_DEPTH:
+                return number
+        if _LONG_KEY.search(line):
+            return number
+    return None
+
+
+def _blank(match: re.Match[str]) -> str:
+    """A string without its content, or nothing in place of a comment. Line breaks are kept."""
+    return ("" if match[0].startswith("#") else '""') + "\n" * match[0].count("\n")
 
 
 def key_text(path: KeyPath) -> str:

@@ -8,8 +8,11 @@ corrected silently.
 
 from __future__ import annotations
 
+import difflib
 import math
+import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +29,8 @@ from whichlayers.text import counted
 
 INTEGER = re.compile(r"-?[0-9]+(\.0+)?")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+LONG_TEXT = 1_000_000  # characters; only the first `max_length` tokens of a text are used
+MAX_COMPARED = 200  # classes whose names are compared with each other
 
 
 @dataclass
@@ -37,6 +42,15 @@ class RawExamples:
     pairs: list[str] | None = None
     labels: list[Any] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
+    remarks: dict[str, list[int]] = field(default_factory=dict)  # lines of valid but unusual texts
+
+    def notes(self) -> list[str]:
+        """A note on each kind of unusual text, with its first line."""
+        return [
+            f"{self.bad.file}:{lines[0]}: a text {remark}"
+            + (f", as in {counted(len(lines) - 1, 'other row')}" if len(lines) > 1 else "")
+            for remark, lines in self.remarks.items()
+        ]
 
     def split(self, labels: np.ndarray) -> Split:
         """The texts with these encoded labels."""
@@ -62,13 +76,13 @@ def load_file_task(
         kind: None infers it from the labels: regression if all are numbers and not all are integers.
         metric: Primary metric; None selects the default for the kind.
     """
-    if Path(train).resolve() == Path(dev).resolve():
+    if os.path.realpath(train) == os.path.realpath(dev):  # Path.resolve raises for a loop of links
         raise WhichlayersError(
             f"task {name!r}: train and dev are the same file ({train}); set dev to a file of held-out examples"
         )
     train_examples, dev_examples = (read_examples(Path(p), text, label, pair) for p in (train, dev))
     kind = kind or _infer_kind(train_examples)
-    notes = list(_overlap_note(train_examples, dev_examples))
+    notes = [*_overlap_note(train_examples, dev_examples), *train_examples.notes(), *dev_examples.notes()]
     if kind == "regression":
         label_names: tuple[str, ...] = ()
         labels = [parse_targets(examples) for examples in (train_examples, dev_examples)]
@@ -78,6 +92,7 @@ def load_file_task(
         _normalize_integer_labels(train_examples, dev_examples)
         label_names = _label_names(train_examples, label)
         class_ids = {label_name: i for i, label_name in enumerate(label_names)}
+        notes += _similar_names(Counter(map(_label_text, train_examples.labels)))
         labels = [encode_labels(examples, class_ids) for examples in (train_examples, dev_examples)]
         if len(np.unique(labels[1])) == 1:
             notes.append(
@@ -129,6 +144,9 @@ def read_examples(
                 examples.bad.add(line, problem)
                 break
         else:
+            for i, _ in text_columns:
+                if remark := _text_remark(values[i]):
+                    examples.remarks.setdefault(remark, []).append(line)
             examples.texts.append(values[0])
             examples.labels.append(values[1])
             examples.lines.append(line)
@@ -149,8 +167,8 @@ def encode_labels(examples: RawExamples, class_ids: dict[str, int]) -> np.ndarra
             labels[i] = class_id
             continue
         known = ", ".join(map(repr, list(class_ids)[:8])) + (", ..." if len(class_ids) > 8 else "")
-        problem = "no label" if label is None else f"unknown label {label[:60]!r}"
-        examples.bad.add(examples.lines[i], f"{problem}; known labels: {known}")
+        problem = _label_problem(raw) if label is None else f"unknown label {label[:60]!r}"
+        examples.bad.add(examples.lines[i], f"{problem}; known labels: {known or 'none'}")
     examples.bad.raise_if_any()
     return labels
 
@@ -182,6 +200,42 @@ def _text_problem(value: Any, column: str, empty_ok: bool) -> str | None:
         except UnicodeEncodeError:  # JSON can contain half of a surrogate pair
             return f"column {column!r} contains a character that is not valid Unicode"
     return None
+
+
+def _text_remark(text: str) -> str | None:
+    """What is unusual about a valid text; None for most texts."""
+    if len(text) > LONG_TEXT:
+        return f"has more than {LONG_TEXT:,} characters: check that quotes and line endings are right"
+    if "\0" in text:
+        return "contains a NUL character, which tokenizers remove or treat as unknown: check its encoding"
+    return None
+
+
+def _similar_names(counts: Counter[str | None]) -> Iterator[str]:
+    """Notes on classes that are probably one: they differ in case or spaces only, or one is rare and misspelled."""
+    names = sorted(name for name in counts if name is not None)
+    same: dict[str, str] = {}
+    for name in names:
+        other = same.setdefault(re.sub(r"[\s_]+", "", name.casefold()).rstrip(".,;:!"), name)
+        if other == name and counts[name] == 1 and len(names) <= MAX_COMPARED:
+            without_digits = [
+                n for n in names if n != name and re.sub(r"\d", "", n) != re.sub(r"\d", "", name)
+            ]
+            other = next(iter(difflib.get_close_matches(name, without_digits, n=1, cutoff=0.85)), name)
+        if other != name:
+            yield (
+                f"the classes {other!r} ({counted(counts[other], 'row')}) and {name!r} ({counted(counts[name], 'row')})"
+                " have similar names: check that they are different classes"
+            )
+
+
+def _label_problem(raw: Any) -> str:
+    """Why a value is no label."""
+    if raw is None or isinstance(raw, str):
+        return "no label"
+    if isinstance(raw, float):
+        return f"the label is {raw}, which is no class"
+    return f"the label has type {type(raw).__name__}; expected text, a number or true/false"
 
 
 def _label_text(raw: Any) -> str | None:
@@ -254,7 +308,8 @@ def _label_names(examples: RawExamples, column: str) -> tuple[str, ...]:
             'many for class labels; set label to the column of the labels, or set kind = "regression" if the '
             "values are numbers to predict"
         )
-    if len(names) == 1 and not examples.bad.count:
+    all_valid = not examples.bad.count and all(_label_text(raw) is not None for raw in examples.labels)
+    if len(names) == 1 and all_valid:
         raise BadData(
             f"{file}: every row has the label {names.pop()!r}; a classification task needs at least two "
             "different labels"

@@ -77,6 +77,7 @@ def _read_split(path: Path, spec: GlueSpec, notes: list[str]) -> Split:
     examples = read_examples(
         path, text, label, pair, header=header, malformed=malformed, empty_ok=spec.known_flaws
     )
+    notes += examples.notes()
     if malformed is not None and malformed.count:
         lines = ", ".join(str(line) for line, _ in malformed.first)
         notes.append(

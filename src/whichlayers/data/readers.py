@@ -39,8 +39,7 @@ def read_records(
         malformed: Collects rows with a wrong number of columns.
     """
     extension = _format(path)
-    if not path.is_file():
-        raise WhichlayersError(f"{path}: no such file; check the path")
+    _check_is_file(path)
     if extension == ".parquet":
         yield from _parquet_values(path, columns)
     elif extension == ".jsonl":
@@ -67,8 +66,7 @@ def check_columns(path: Path, columns: list[str]) -> None:
 def count_rows(path: Path) -> int | None:
     """Number of rows of a file, valid or not; None for a text file that is too large to count quickly."""
     extension, bad = _format(path), BadRows(str(path))
-    if not path.is_file():
-        raise WhichlayersError(f"{path}: no such file; check the path")
+    _check_is_file(path)
     if extension == ".parquet":
         import pyarrow.parquet
 
@@ -81,6 +79,19 @@ def count_rows(path: Path) -> int | None:
     if extension == ".jsonl":
         return sum(1 for line in read_lines(path, bad) if line.strip())
     return max(0, sum(1 for _ in _records(path, bad)) - 1)  # without the header
+
+
+def _check_is_file(path: Path) -> None:
+    """Raise WhichlayersError unless there is a file at this path."""
+    if path.is_file():
+        return
+    if path.is_dir():
+        raise WhichlayersError(f"{path} is a folder; give a file")
+    if path.exists():
+        raise WhichlayersError(f"{path} is not a regular file (a device or a pipe); save the data as a file")
+    if path.is_symlink():
+        raise WhichlayersError(f"{path} is a symbolic link that does not lead to a file; check the link")
+    raise WhichlayersError(f"{path}: no such file; check the path")
 
 
 def _format(path: Path) -> str:
@@ -200,6 +211,9 @@ def _json_values(lines: Iterator[str], columns: list[str], bad: BadRows) -> Iter
         except (ValueError, RecursionError) as error:  # numbers with too many digits, lists nested too deeply
             bad.add(number, f"not valid JSON: {error}")
             continue
+        if repeated := _repeated_key(line, columns):
+            bad.add(number, f"the key {repeated!r} is given twice; remove one of them")
+            continue
         if not isinstance(row, dict):
             bad.add(number, f"a JSON {type(row).__name__}, expected an object with keys {', '.join(columns)}")
         elif missing := [column for column in columns if column not in row]:
@@ -209,6 +223,19 @@ def _json_values(lines: Iterator[str], columns: list[str], bad: BadRows) -> Iter
             )
         else:
             yield number, [row[column] for column in columns]
+
+
+def _repeated_key(line: str, columns: list[str]) -> str | None:
+    """The first of the columns that a JSON object has twice; None if there is none."""
+    if all(line.count(json.dumps(column, ensure_ascii=False)) < 2 for column in columns):
+        return None  # the usual case, without parsing the line again
+    found: list[str] = []
+
+    def collect(pairs: list[tuple[str, Any]]) -> None:
+        found[:] = [key for key, _ in pairs]  # the outermost object comes last
+
+    json.loads(line, object_pairs_hook=collect)
+    return next((column for column in columns if found.count(column) > 1), None)
 
 
 def _parquet_values(path: Path, columns: list[str]) -> Iterator[Record]:

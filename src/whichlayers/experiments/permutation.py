@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from whichlayers.config.sections import CountPerSize, PerSize
+from whichlayers.config.sections import MAX_COUNT, CountPerSize, PerSize
 from whichlayers.experiments.base import ReinitExperiment, Variant, baselines, none_if_identity
 from whichlayers.experiments.display import Display
 
@@ -29,7 +29,7 @@ class Permutation(ReinitExperiment):
             x_column="permutation no.",
         ),
     )
-    permutations: Annotated[int, Field(strict=True, ge=MIN_PERMUTATIONS)] = Field(
+    permutations: Annotated[int, Field(strict=True, ge=MIN_PERMUTATIONS, le=MAX_COUNT)] = Field(
         default=10,
         description="Number of permutations; tasks are correlated over them. The nth permutation is the same for every "
         "task and study.",

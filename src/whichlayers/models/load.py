@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import pickle
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +34,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from whichlayers.errors import WhichlayersError
+from whichlayers.models.check_config import check_finite, one_line, read_config
 from whichlayers.models.families import (
     FAMILIES,
     UNSUPPORTED_FAMILIES,
@@ -130,13 +133,17 @@ def load_encoder(files: ModelFiles) -> PreTrainedModel:
                 ignore_mismatched_sizes=True,  # reported below, by name
                 **options,
             )
-        except (RuntimeError, OSError, ValueError) as error:
+        except (
+            Exception
+        ) as error:  # many types: unknown activations, sizes that do not fit together, broken files
             raise WhichlayersError(
-                f"model {files.name!r} in {files.folder} could not be loaded: {error}"
+                f"model {files.name!r} in {files.folder} could not be loaded: {type(error).__name__}:"
+                f" {one_line(error)}. {CONFIG_HINT}"
             ) from error
     problem = _loading_problem(report, family)
     if problem is not None:
         raise WhichlayersError(f"model {files.name!r}: the weights in {files.folder} {problem}")
+    check_finite(files, model)
     return model.eval()
 
 
@@ -209,7 +216,10 @@ def known_models() -> list[tuple[str, str]]:
             continue
         model_type = config.get("model_type") if isinstance(config, dict) else None
         if model_type in FAMILIES:
-            settings = AutoConfig.for_model(**config)
+            try:
+                settings = AutoConfig.for_model(**config)
+            except Exception:  # a package with a config that transformers rejects
+                continue
             layers, hidden = counted(settings.num_hidden_layers, "layer"), settings.hidden_size
             rows.append((f"package:{package}", f"installed: {model_type}, {layers}, hidden size {hidden}"))
     families = ", ".join(FAMILIES)
@@ -234,10 +244,11 @@ def _read_config(files: ModelFiles) -> tuple[Family, Any]:
             f"model {files.name!r}: {path} must contain a JSON object, not a {type(raw).__name__}"
         )
     try:
-        family = family_of(raw.get("model_type"))
+        model_type = raw.get("model_type")
+        family = family_of(model_type if isinstance(model_type, str) else None)
     except WhichlayersError as error:
         raise type(error)(f"model {files.name!r}: {error}") from error
-    return family, AutoConfig.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
+    return family, read_config(files, family)
 
 
 def max_input_length(family: Family, config: Any) -> int | None:
@@ -265,7 +276,7 @@ def _weight_names(files: ModelFiles) -> list[str]:
     if first.name.endswith(INDEX_SUFFIX):
         return list(json.loads(first.read_text(encoding="utf-8"))["weight_map"])
     if first.suffix == ".bin":
-        return list(torch.load(first, map_location="meta", weights_only=True, mmap=True))
+        return _pickle_names(first)
     try:
         with safe_open(str(first), framework="pt") as file:
             return list(file.keys())
@@ -273,6 +284,23 @@ def _weight_names(files: ModelFiles) -> list[str]:
         raise WhichlayersError(
             f"{first} cannot be read as safetensors ({error}). The file may be incomplete; in a git checkout, run "
             "`git lfs pull`."
+        ) from error
+
+
+def _pickle_names(file: Path) -> list[str]:
+    """Names of the tensors in a pickle file."""
+    try:
+        # files in torch's format before 1.6 cannot be mapped into memory
+        new_format = zipfile.is_zipfile(file)
+        return list(torch.load(file, map_location="meta", weights_only=True, mmap=new_format))
+    except pickle.UnpicklingError as error:
+        raise WhichlayersError(
+            f"{file} is damaged, or has objects other than tensors, which are never loaded because they can run code."
+            " Convert it to safetensors."
+        ) from error
+    except Exception as error:  # pickle raises many types
+        raise WhichlayersError(
+            f"{file} cannot be read as weights saved by torch: {one_line(error)} Convert it to safetensors."
         ) from error
 
 

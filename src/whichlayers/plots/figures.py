@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from whichlayers.errors import WhichlayersError
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.experiments.display import Plot
+from whichlayers.files import atomic_write
 from whichlayers.plots.curves import draw_conditions, draw_curves
 from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.facets import fix_layout
@@ -66,8 +67,8 @@ def save(figure: Figure, folder: Path, name: str, theme: Theme = LIGHT) -> list[
     for suffix in FORMATS:
         path = folder / f"{name}.{suffix}"
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
-        with theme.applied():
-            figure.savefig(path, dpi=200, metadata=undated)
+        with theme.applied(), atomic_write(path) as file:
+            figure.savefig(file, format=suffix, dpi=200, metadata=undated)
         paths.append(path)
     return paths
 

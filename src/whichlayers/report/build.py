@@ -117,10 +117,12 @@ def write_report(folder: Path, overlay: bool = False, description: str = "") -> 
     folder = Path(folder)
     points = load_points(folder)
     content = _build_content(folder, finished(points), overlay, files=True)
-    summary(content.points).to_csv(folder / "summary.csv", index=False)
-    as_table(content.claims).to_csv(folder / "claims.csv", index=False)
+    tables = {"summary.csv": summary(content.points), "claims.csv": as_table(content.claims)}
     if content.components is not None:
-        content.components.to_csv(folder / "variance_components.csv", index=False)
+        tables["variance_components.csv"] = content.components
+    for name, table in tables.items():
+        with atomic_write(folder / name) as partial:
+            table.to_csv(partial, index=False)
     _write_figures(folder / "figures", content)
     target = folder / "report.html"
     page = _render_page(folder, points, content, description)
@@ -143,7 +145,8 @@ def _write_figures(folder: Path, content: ReportContent) -> None:
     previous = list_file.read_text(encoding="utf-8").splitlines() if list_file.is_file() else []
     for name in set(previous) - {path.name for path in written}:
         (folder / Path(name).name).unlink(missing_ok=True)
-    list_file.write_text("".join(f"{path.name}\n" for path in written), encoding="utf-8")
+    with atomic_write(list_file) as partial:
+        partial.write_text("".join(f"{path.name}\n" for path in written), encoding="utf-8")
 
 
 def page(folder: Path, live: str | None = None, description: str = "", overlay: bool = False) -> str:

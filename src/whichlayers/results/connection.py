@@ -83,8 +83,8 @@ def read_snapshot(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection that sees the database as it is now, whatever a run writes meanwhile.
 
     Raises:
-        ResultsDBError: The file cannot be used (see `connect_readonly`), has a value that whichlayers never writes, or a
-            query in the block fails.
+        ResultsDBError: The file cannot be used (see `connect_readonly`), has a value that whichlayers never writes, or
+            a query in the block fails.
     """
     with closing(connect_readonly(path)) as connection, readable_errors(path, connection):
         connection.execute("BEGIN")
@@ -126,7 +126,9 @@ def _check_values(path: Path, connection: sqlite3.Connection) -> None:
         _checked.add((path.resolve(), state))
 
 
-_checked: set[tuple[Path, tuple[tuple[int, int, int], ...]]] = set()  # path and state of the file checked last
+_checked: set[tuple[Path, tuple[tuple[int, int, int], ...]]] = (
+    set()
+)  # path and state of the file checked last
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from whichlayers.errors import WhichlayersError
+from whichlayers.files import atomic_write
 from whichlayers.results.connection import read_snapshot
 from whichlayers.results.folder import StudyFolder
 
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
 
 FileFormat = Literal["csv", "parquet"]
 EXTENSIONS: dict[FileFormat, tuple[str, ...]] = {
-    "csv": (".csv", ".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zip"),  # pandas chooses the compression from them
+    "csv": (".csv", ".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zip"),
     "parquet": (".parquet", ".pq"),
+}
+COMPRESSIONS: dict[str, Literal["gzip", "bz2", "xz", "zip"]] = {
+    ".gz": "gzip",
+    ".bz2": "bz2",
+    ".xz": "xz",
+    ".zip": "zip",
 }
 
 # columns of results.csv before those of the metrics
@@ -119,12 +126,18 @@ def export(
         raise WhichlayersError(
             f"there is no folder {target.parent} to write {target.name} into: create it first"
         )
-    if file_format == "csv":
-        frame.to_csv(target, index=False)
-    else:
-        with target.open("wb") as file:  # opened here so that an OSError names the file
-            frame.to_parquet(file, index=False)
+    with atomic_write(target) as partial:
+        if file_format == "csv":
+            frame.to_csv(partial, index=False, compression=_compression(target))
+        else:
+            with partial.open("wb") as file:  # pandas would choose another name for the file
+                frame.to_parquet(file, index=False)
     return target
+
+
+def _compression(target: Path) -> Literal["gzip", "bz2", "xz", "zip"] | None:
+    """The compression of a CSV file by its extension, as pandas chooses it."""
+    return COMPRESSIONS.get(target.suffix.lower())
 
 
 def _choose_format(given: FileFormat | None, out: Path | None) -> FileFormat:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.files import atomic_write
+from whichlayers.files import atomic_write, is_partial
 from whichlayers.results.connection import DATABASE, missing_error
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.lock import LOCK_NAME, lock_holder, locked_error
@@ -72,7 +72,9 @@ class StudyFolder:
             ResultsDB.check_writable(self.database, study_name)
             return
         allowed = {*RUN_FILES, DATABASE}
-        other_files = sorted(entry.name for entry in self.path.iterdir() if entry.name not in allowed)
+        names = [entry.name for entry in self.path.iterdir()]
+        # a killed run may leave an unfinished study.toml or migrated results.db
+        other_files = sorted(name for name in names if name not in allowed and not is_partial(name))
         if other_files:
             raise WhichlayersError(
                 f"{self.path} holds no study, but is not empty ({', '.join(other_files[:3])}"

@@ -18,7 +18,9 @@ TEXT = "typeof({c}) = 'text'"
 INTEGER = "typeof({c}) = 'integer'"
 COUNT = "typeof({c}) = 'integer' AND {c} >= 0"
 NUMBER = "typeof({c}) IN ('integer', 'real') AND abs({c}) <= 1.7976931348623157e308"  # not infinite
-TIME = "typeof({c}) IN ('integer', 'real') AND {c} BETWEEN 0 AND 9e9"  # seconds since 1970, up to the year 2255
+TIME = (
+    "typeof({c}) IN ('integer', 'real') AND {c} BETWEEN 0 AND 9e9"  # seconds since 1970, up to the year 2255
+)
 OBJECT = "CASE WHEN json_valid({c}) THEN json_type({c}) = 'object' ELSE 0 END"
 LAYERS = "typeof({c}) = 'text' AND {c} NOT GLOB '*[^0-9 ]*'"  # "4 5 6"
 
@@ -29,7 +31,9 @@ def _or_null(condition: str) -> str:
 
 VALID: dict[str, dict[str, str]] = {
     "trials": {
-        **dict.fromkeys(("id", "model", "model_fingerprint", "task", "task_fingerprint", "head", "recipe"), TEXT),
+        **dict.fromkeys(
+            ("id", "model", "model_fingerprint", "task", "task_fingerprint", "head", "recipe"), TEXT
+        ),
         "train_size": COUNT,
         "seed": INTEGER,
         "keep_layer_norm": "{c} IN (0, 1)",
@@ -49,7 +53,8 @@ VALID: dict[str, dict[str, str]] = {
         "metric": TEXT,
         # the last loss of a trial that failed may be infinite
         "value": _or_null(
-            NUMBER + " OR (typeof({c}) = 'real' AND trial_id IN (SELECT id FROM trials WHERE status != 'done'))"
+            NUMBER
+            + " OR (typeof({c}) = 'real' AND trial_id IN (SELECT id FROM trials WHERE status != 'done'))"
         ),
     },
     "models": {
@@ -114,7 +119,8 @@ def find_invalid(connection: sqlite3.Connection) -> InvalidValue | None:
             continue
         for (column, condition), value in zip(conditions.items(), tuple(row), strict=True):
             found = connection.execute(
-                f"SELECT 1 FROM {table} WHERE {column} IS ? AND NOT coalesce({condition}, 0) LIMIT 1", (value,)
+                f"SELECT 1 FROM {table} WHERE {column} IS ? AND NOT coalesce({condition}, 0) LIMIT 1",
+                (value,),
             )
             if found.fetchone():
                 return InvalidValue(table, column, value)

@@ -57,7 +57,8 @@ def repair(folder: StudyFolder) -> Repaired:
             rows = list(Pages(merged.read_bytes()).rows())
         except OSError as error:
             raise ResultsDBError(
-                f"{path} could not be copied to repair it ({error.strerror}): check free disk space; nothing was changed"
+                f"{path} could not be copied to repair it ({error.strerror}): check free disk space; nothing was"
+                " changed"
             ) from error
         if not any(_table_of(row) in ("trials", "epochs", "points") for row in rows):
             raise ResultsDBError(
@@ -194,8 +195,8 @@ def _set_meta(connection: sqlite3.Connection, folder: StudyFolder) -> None:
 def _reset_incomplete(connection: sqlite3.Connection) -> int:
     """Make finished trials pending that lost results; returns their number.
 
-    A trial is complete if it has its primary metric in its last epoch, as many epochs as it was trained for, and as many
-    values as the other finished trials with the same settings.
+    A trial is complete if it has its primary metric in its last epoch, as many epochs as it was trained for, and as
+    many values as the other finished trials with the same settings.
     """
     query = """
         SELECT t.id, t.kind, t.epochs, t.primary_metric, t.task_fingerprint, t.training, t.neurons, t.ranking,

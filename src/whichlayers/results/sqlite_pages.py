@@ -65,7 +65,7 @@ class Pages:
         return self.data[(number - 1) * self.size : number * self.size]
 
     def _page_rows(self, number: int) -> Iterator[Row]:
-        """The rows of a leaf page, or the entries of an inner page of an index; cells that cannot be read are left out."""
+        """The rows of a leaf page, or of an inner page of an index; cells that cannot be read are left out."""
         page = self._page(number)
         header = 100 if number == 1 else 0
         kind = page[header]

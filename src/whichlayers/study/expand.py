@@ -37,6 +37,7 @@ from whichlayers.trial import (
     WordProbe,
 )
 
+MAX_POINTS = 100_000  # of a study; creating them takes about ten seconds
 LEVELS = 5  # seeds of a component in a round of `vary_apart`; a prime, at least the number of components
 
 
@@ -110,6 +111,10 @@ def expand(study: Study, metadata: InfoSource) -> list[Point]:
     ]
     if problems:
         raise study.error(problems)
+    if (count := _count_points(study, models, tasks, corpora)) > MAX_POINTS:
+        text = f"the study has {count:,} trials (before duplicates are removed), more than {MAX_POINTS:,}; reduce"
+        text += " trials, train_sizes or experiments, or split it into several studies"
+        raise study.error([Problem(("trials",), text)])
     points: dict[tuple[str, str, float, str], Point] = {}
     for experiment in study.experiments:
         for model, model_info in zip(study.models, models, strict=True):
@@ -181,6 +186,33 @@ def component_seeds(study: Study, i: int) -> tuple[tuple[Component, int], ...]:
         elif study.vary_apart:
             seeds[component] = study.seed + LEVELS * round_ + (column + number * row) % LEVELS
     return tuple(sorted((c, seed) for c, seed in seeds.items() if seed != study.seed + i))
+
+
+def _count_points(
+    study: Study,
+    models: Sequence[ModelInfoLike],
+    tasks: Sequence[TaskInfoLike],
+    corpora: Sequence[CorpusInfoLike],
+) -> int:
+    """The number of points of a study, without creating them."""
+    total = 0
+    for experiment, model in product(study.experiments, models):
+        sizes = [
+            size
+            for task, info in zip(study.tasks, tasks, strict=True)
+            if task in tasks_of(study, experiment)
+            for size in {example_count(size, info.train_rows) for size in _sizes(study, experiment, task)}
+        ]
+        if isinstance(experiment, WordExperiment):
+            probes = sum(1 for _ in experiment.word_probes(model.depth))
+            probes *= sum(experiment.uses_corpus(corpus.name) for corpus in corpora)
+            total += probes * sum((experiment.trials or study.trials).at(size) for size in sizes)
+            total += probes * _pretrained_trials(study, experiment, tasks) * experiment.pretrained
+        else:
+            settings = len(_reinit_settings(study, experiment))
+            for size, variant in product(sizes, list(experiment.variants(model.depth))):
+                total += settings * (experiment.trials_of(variant) or study.trials).at(size)
+    return total
 
 
 def _points(

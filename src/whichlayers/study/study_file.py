@@ -10,8 +10,6 @@ Settings are validated when a study is created; a `StudyError` lists all problem
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +20,7 @@ from whichlayers.catalog import glue_name
 from whichlayers.config import toml
 from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.errors import (
+    MAX_VALUE_LENGTH,
     Problem,
     StudyError,
     close_match,
@@ -30,6 +29,7 @@ from whichlayers.config.errors import (
     raise_problems,
 )
 from whichlayers.config.sections import (
+    MAX_SEED,
     CountPerSize,
     ModelSpec,
     PerSize,
@@ -65,7 +65,7 @@ class Study(Section):
     description: Annotated[str, Field(strict=True)] = Field(
         default="", description="One line about the study."
     )
-    seed: Annotated[int, Field(strict=True, ge=0)] = Field(
+    seed: Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)] = Field(
         default=0,
         description="Random seed. Trial i uses seed + i for its subset, order, head, new weights and dropout: the same "
         "in every condition, so that comparisons are paired.",
@@ -185,8 +185,8 @@ class Study(Section):
             file: Name of the file in error messages.
         """
         try:
-            settings = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            settings = toml.loads(text)
+        except toml.SyntaxProblem as error:
             raise _syntax_error(error, text, file) from None
         try:
             study = cls(**settings).resolved(base)
@@ -291,7 +291,7 @@ class Study(Section):
         for experiment in self.experiments:
             counts = {key: getattr(experiment, key, None) for key in ("trials", "baseline_trials")}
             added = {key: count.plus(more) for key, count in counts.items() if count is not None}
-            experiments.append(experiment.model_copy(update=added))
+            experiments.append(experiment.settings() | added)  # validated again, in contrast to model_copy
         study = Study(**(self.settings() | {"trials": self.trials.plus(more), "experiments": experiments}))
         study._file = self._file
         return study
@@ -367,13 +367,17 @@ def format_setting(key: str, value: Any) -> str:
     return toml.value_text(value)
 
 
-def _syntax_error(error: tomllib.TOMLDecodeError, text: str, file: str) -> StudyError:
+def _syntax_error(error: toml.SyntaxProblem, text: str, file: str) -> StudyError:
     """The error for a file that is not TOML, with line and column."""
-    match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error))
-    if match is None:  # "(at end of document)"
-        return StudyError([Problem((), f"invalid TOML: {error}")], f"{file}:{len(text.splitlines())}")
-    line = text.split("\n")[int(match[2]) - 1].strip()
-    return StudyError([Problem((), f"invalid TOML: {match[1]}, in: {line}")], f"{file}:{match[2]}:{match[3]}")
+    if error.line is None:
+        return StudyError([Problem((), f"invalid TOML: {error}")], file)
+    if error.column is None:
+        return StudyError([Problem((), f"invalid TOML: {error}")], f"{file}:{error.line}")
+    line = text.split("\n")[error.line - 1].strip()
+    shown = line if len(line) <= MAX_VALUE_LENGTH else line[: MAX_VALUE_LENGTH - 3] + "..."
+    return StudyError(
+        [Problem((), f"invalid TOML: {error}, in: {shown}")], f"{file}:{error.line}:{error.column}"
+    )
 
 
 def _unknown_key(path: toml.KeyPath, settings: dict[str, Any]) -> str:

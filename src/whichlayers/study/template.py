@@ -26,6 +26,7 @@ from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.prune import Prune
 from whichlayers.experiments.word_base import WORD_KEYS, WordExperiment
 from whichlayers.experiments.word_probing import WordProbing
+from whichlayers.files import atomic_write
 from whichlayers.study.study_file import Study, format_setting
 from whichlayers.text import counted, join_list
 
@@ -96,7 +97,8 @@ def write_template(
     except StudyError as error:  # for example an unknown metric; the file was not written, so no line numbers
         raise StudyError(error.problems) from None
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content, encoding="utf-8")
+    with atomic_write(path) as partial:
+        partial.write_text(content, encoding="utf-8")
     return path
 
 
