@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -93,8 +94,22 @@ def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path):
     folder.mkdir()
     with pytest.raises(IsADirectoryError) as caught, atomic_write(folder) as partial:
         partial.write_text("new")
-    assert caught.value.filename2 == str(folder)
+    assert caught.value.filename == str(folder)
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with atomic_write(pipe) as target:
+        target.write_text("through")
+    assert os.read(reader, 99) == b"through"
+    os.close(reader)
+    assert pipe.is_fifo()
+    with pytest.raises(OSError, match="No space left") as caught, atomic_write(Path("/dev/full")) as target:
+        target.write_text("x")
+    assert caught.value.filename == "/dev/full"
 
 
 def test_other_errors_of_the_block_are_not_changed(file):

@@ -156,8 +156,9 @@ def test_regression_labels_that_are_not_numbers(tmp_path, label):
         ('{"text": 5, "label": 1}', "column 'text' has type int; expected text"),
         ('{"text": null, "label": 1}', "column 'text' has no value; expected text"),
         ('{"text": "a", "label": null}', "no label"),
-        ('{"text": "a", "label": [1]}', "no label"),
-        ('{"text": "a", "label": NaN}', "no label"),
+        ('{"text": "a", "label": [1]}', "the label has type list; expected text, a number or true/false"),
+        ('{"text": "a", "label": NaN}', "the label is nan, which is no class"),
+        ('{"text": "a", "label": "p", "label": "n"}', "the key 'label' is given twice; remove one of them"),
         ('{"text": "half \\ud83d", "label": 1}', "not valid Unicode"),
         ('{"label": 1}', "no key 'text'"),
     ],
@@ -243,3 +244,29 @@ def test_decimals_among_other_labels_are_not_changed(tmp_path):
     train = put(tmp_path / "t.csv", "text,label\na,v1.0\nb,1.0\nc,1\n")
     dev = put(tmp_path / "d.csv", "text,label\nx,1.0\ny,1\n")
     assert load_file_task("own", train, dev, "text", "label").label_names == ("1", "1.0", "v1.0")
+
+
+@pytest.mark.parametrize(
+    ("rows", "note"),
+    [
+        (["a\0b\tp", "c\tn"], "t.tsv:2: a text contains a NUL character"),
+        (["a\0b\tp", "c\0\tn"], "check its encoding, as in 1 other row"),
+        (["x" * 1_000_001 + "\tp", "c\tn"], "t.tsv:2: a text has more than 1,000,000 characters"),
+        (["a\tp", "c\tP", "d\tn"], "the classes 'P' (1 row) and 'p' (1 row) have similar names"),
+        (["a\tgood one", "b\tgood_one"], "the classes 'good_one' (1 row) and 'good one' (1 row)"),
+        (
+            ["a\tpositive", "b\tpositive", "c\tpositve", "d\tn"],
+            "the classes 'positive' (2 rows) and 'positve' (1 row)",
+        ),
+        (["a\tclass 10", "b\tclass 11", "c\tclass 12"], None),  # names that differ in digits only
+        (["x" * 1_000_000 + "\tp", "c\tn"], None),
+        (["a\tpositive", "b\tpositive", "c\tpositve", "d\tpositve"], None),  # not rare
+    ],
+)
+def test_unusual_texts_and_classes_are_told_of(tmp_path, rows, note):
+    train, dev = tmp_path / "t.tsv", tmp_path / "d.tsv"
+    train.write_text("\n".join(["s\tl", *rows]))
+    dev.write_text("s\tl\nq1\t" + rows[0].split("\t")[1] + "\nq2\t" + rows[1].split("\t")[1])
+    notes = load_file_task("mine", train, dev, text="s", label="l").notes
+    assert [n for n in notes if "every dev" not in n] == [n for n in notes if note and note in n]
+    assert bool(note) == any("every dev" not in n for n in notes)

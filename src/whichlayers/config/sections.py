@@ -7,12 +7,20 @@ from it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    model_validator,
+)
 
 from whichlayers.catalog import BUILTIN, BUILTIN_TASKS, GLUE, METRICS, Kind, glue_name, metrics_of
 from whichlayers.config.errors import allowed_values, close_match, format_choices, raise_problems
@@ -132,13 +140,24 @@ def at_least_one(value: Any) -> tuple[Any, ...]:
     raise ValueError("at least one is required")
 
 
+def at_most(limit: int) -> Callable[[int], int]:
+    """Validator: an integer up to `limit`, which no sensible study reaches; it is not listed in the documentation."""
+
+    def check(value: int) -> int:
+        if value > limit:
+            raise ValueError(f"must be at most {limit:,}")
+        return value
+
+    return check
+
+
 if TYPE_CHECKING:  # mypy has no Literal with computed values
     MetricName = str
 else:
     MetricName = Literal[tuple(METRICS)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Number = Annotated[float, Field(strict=True)]
-Count = Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)]
+Count = Annotated[int, Field(strict=True, ge=1), AfterValidator(at_most(MAX_INTEGER))]
 CountPerSize = Annotated[PerSize, PlainValidator(_per_size)]
 Sizes = Annotated[tuple[Annotated[Size, PlainValidator(_size)], ...], BeforeValidator(at_least_one)]
 
@@ -362,7 +381,7 @@ class TrainingSpec(Section):
         default=DEFAULTS.schedule,
         description="Learning rate schedule after the warmup: linear (decay to 0) or constant.",
     )
-    max_length: Annotated[int, Field(strict=True, ge=2, le=MAX_INTEGER)] = Field(
+    max_length: Annotated[int, Field(strict=True, ge=2), AfterValidator(at_most(MAX_INTEGER))] = Field(
         default=DEFAULTS.max_length,
         description="Maximum sequence length in tokens; longer texts are truncated.",
     )

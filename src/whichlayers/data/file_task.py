@@ -215,6 +215,7 @@ def _similar_names(counts: Counter[str | None]) -> Iterator[str]:
     """Notes on classes that are probably one: they differ in case or spaces only, or one is rare and misspelled."""
     names = sorted(name for name in counts if name is not None)
     same: dict[str, str] = {}
+    told: list[set[str]] = []
     for name in names:
         other = same.setdefault(re.sub(r"[\s_]+", "", name.casefold()).rstrip(".,;:!"), name)
         if other == name and counts[name] == 1 and len(names) <= MAX_COMPARED:
@@ -222,7 +223,8 @@ def _similar_names(counts: Counter[str | None]) -> Iterator[str]:
                 n for n in names if n != name and re.sub(r"\d", "", n) != re.sub(r"\d", "", name)
             ]
             other = next(iter(difflib.get_close_matches(name, without_digits, n=1, cutoff=0.85)), name)
-        if other != name:
+        if other != name and {name, other} not in told:
+            told.append({name, other})
             yield (
                 f"the classes {other!r} ({counted(counts[other], 'row')}) and {name!r} ({counted(counts[name], 'row')})"
                 " have similar names: check that they are different classes"

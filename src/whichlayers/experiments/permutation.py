@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from whichlayers.config.sections import MAX_COUNT, CountPerSize, PerSize
+from whichlayers.config.sections import MAX_COUNT, CountPerSize, PerSize, at_most
 from whichlayers.experiments.base import ReinitExperiment, Variant, baselines, none_if_identity
 from whichlayers.experiments.display import Display
 
@@ -29,7 +29,9 @@ class Permutation(ReinitExperiment):
             x_column="permutation no.",
         ),
     )
-    permutations: Annotated[int, Field(strict=True, ge=MIN_PERMUTATIONS, le=MAX_COUNT)] = Field(
+    permutations: Annotated[
+        int, Field(strict=True, ge=MIN_PERMUTATIONS), AfterValidator(at_most(MAX_COUNT))
+    ] = Field(
         default=10,
         description="Number of permutations; tasks are correlated over them. The nth permutation is the same for every "
         "task and study.",

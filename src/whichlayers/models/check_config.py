@@ -18,6 +18,7 @@ from whichlayers.models.find import CONFIG, ModelFiles, weight_files
 from whichlayers.text import counted, format_bytes
 
 MAX_LAYERS = 1000
+SMALLEST = 1000  # bytes; a smaller file is no model but, for example, a pointer of git lfs, which has its own message
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 OPTIONAL_SIZES = ("intermediate_size", "max_position_embeddings", "type_vocab_size")
 
@@ -51,7 +52,7 @@ def read_config(files: ModelFiles, family: Family) -> Any:
     needed = {key: getattr(config, key, None) for key in (*SIZES, *OPTIONAL_SIZES)}
     needed["hidden_size"] = config.hidden_size**2
     for key, count in needed.items():
-        if isinstance(count, int) and count > available:
+        if isinstance(count, int) and count > available > SMALLEST:
             raise _error(
                 files,
                 f"has {key} = {getattr(config, key):,}, more than the weights ({format_bytes(available)}) can have."

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from whichlayers.config import toml
 from whichlayers.experiments import DISPLAYS, display_of, sort_experiments
 from whichlayers.plots.display_names import metric_name, size_name
 from whichlayers.results.frame_utils import each_row
@@ -92,8 +92,8 @@ def study_file(folder: Path) -> str | None:
 def author_description(folder: Path) -> str:
     """The `description` in study.toml; empty if there is none or the file cannot be parsed."""
     try:
-        return str(toml.loads(study_file(folder) or "").get("description", "")).strip()
-    except toml.SyntaxProblem:
+        return str(tomllib.loads(study_file(folder) or "").get("description", "")).strip()
+    except (ValueError, RecursionError):  # not TOML, or nested too deeply
         return ""
 
 

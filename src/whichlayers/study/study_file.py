@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from whichlayers.catalog import glue_name
 from whichlayers.config import toml
@@ -40,6 +40,7 @@ from whichlayers.config.sections import (
     TrainingSpec,
     as_tuple,
     at_least_one,
+    at_most,
 )
 from whichlayers.experiments import KINDS, AnyExperiment
 from whichlayers.experiments.base import Flags, Recipes
@@ -65,7 +66,7 @@ class Study(Section):
     description: Annotated[str, Field(strict=True)] = Field(
         default="", description="One line about the study."
     )
-    seed: Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)] = Field(
+    seed: Annotated[int, Field(strict=True, ge=0), AfterValidator(at_most(MAX_SEED))] = Field(
         default=0,
         description="Random seed. Trial i uses seed + i for its subset, order, head, new weights and dropout: the same "
         "in every condition, so that comparisons are paired.",
