@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from whichlayers.files import atomic_write
+from whichlayers.files import atomic_write, scratch_folder
 
 
 @pytest.fixture
@@ -129,3 +129,22 @@ def test_fsync_flushes_the_file_before_it_is_moved(file, monkeypatch, fsync):
     with atomic_write(file, fsync=fsync) as partial:
         partial.write_text("12345")
     assert calls == ["fsync 5"] * fsync + ["replace"]
+
+
+def test_a_scratch_folder_is_deleted_and_so_are_those_of_killed_processes(tmp_path):
+    code = (
+        "import os, sys, pathlib, whichlayers.files as files\n"
+        "with files.scratch_folder('mine-', pathlib.Path(sys.argv[1])) as folder:\n"
+        "    (folder / 'big').write_text('x')\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment)
+    assert len(list(tmp_path.iterdir())) == 1
+    (tmp_path / "mine-from-another-program").mkdir()  # without a lock file: not ours
+    with scratch_folder("mine-", tmp_path) as one:
+        with scratch_folder("mine-", tmp_path) as other:  # one is in use
+            names = {path.name for path in tmp_path.iterdir()}
+            assert names == {one.name, other.name, "mine-from-another-program"}
+        assert one.is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine-from-another-program"]

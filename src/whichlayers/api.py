@@ -223,10 +223,10 @@ def run(
         on_event: Called with every event of the run.
         options: Further options of `whichlayers.runs.run_study.run`.
     """
-    from whichlayers.study.study_file import load_study
+    from whichlayers.runs.moved import load_moved_study
 
     if isinstance(study, str | Path):
-        study = load_study(study)
+        study = load_moved_study(study)
     with contextlib.ExitStack() as stack:
         listeners = [on_event] if on_event else []
         if progress:

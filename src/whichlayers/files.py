@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 PARTIAL = ".partial"
+SCRATCH_LOCK = ".in-use"
 
 
 @contextlib.contextmanager
@@ -68,3 +72,33 @@ def _concerns(error: OSError, file: Path) -> bool:
     if error.filename is None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     return error.filename2 is None and str(error.filename) == str(file)
+
+
+@contextlib.contextmanager
+def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A temporary folder, deleted when the block ends. Those that killed processes left behind are deleted, too.
+
+    Args:
+        prefix: Start of its name; all folders with it must come from this function.
+        parent: Where it is created. Default: the system's folder for temporary files.
+    """
+    place = Path(parent or tempfile.gettempdir())
+    for left in place.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), _locked(left / SCRATCH_LOCK, create=False):
+            shutil.rmtree(left, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as folder,
+        _locked(Path(folder) / SCRATCH_LOCK, create=True),
+    ):
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _locked(file: Path, create: bool) -> Iterator[None]:
+    """Hold a lock on a file until the block ends or the process dies; raises OSError if another process holds it."""
+    descriptor = os.open(file, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)

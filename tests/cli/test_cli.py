@@ -179,7 +179,8 @@ def test_plan_shows_its_current_activity(monkeypatch):
 def test_options_that_apply_to_nothing_are_rejected():
     error = call("plan", "mine.toml", "--data", "./glue", code=2).stderr
     assert (
-        '--data (source) = "./glue": only applies to GLUE tasks and the corpora of Durrani et al. 2021, but the'
+        '--data (source) = "./glue": only applies to GLUE tasks, the corpora of Durrani et al. 2021, and your own'
+        " files if they are in that folder, but the"
         " study has only builtin:sentiment; remove it" in error
     )
     error = call("run", "mine.toml", "--words", "500", code=2).stderr

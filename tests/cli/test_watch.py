@@ -19,7 +19,15 @@ from typer.testing import CliRunner
 
 from whichlayers.cli import app
 from whichlayers.cli.status import read_status
-from whichlayers.cli.watch import HOST, LivePage, describe_progress, make_server, start_rendering
+from whichlayers.cli.watch import (
+    HOST,
+    MAX_CONNECTIONS,
+    LivePage,
+    RequestHandler,
+    describe_progress,
+    make_server,
+    start_rendering,
+)
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.losses import LossLog
 
@@ -221,3 +229,38 @@ def test_ctrl_c_ends_it(study):
             assert watching.wait(timeout=20) == 0
         finally:
             watching.kill()
+
+
+def half_open(server) -> socket.socket:
+    """A client that sends the start of a request and then nothing."""
+    client = socket.create_connection((HOST, server.server_address[1]), timeout=10)
+    client.sendall(b"GET / HTTP/1.1\r\nHost:")
+    return client
+
+
+def test_slow_clients_are_bounded_and_disconnected(server, monkeypatch):
+    monkeypatch.setattr(RequestHandler, "timeout", 1.0)
+    clients = [half_open(server) for _ in range(MAX_CONNECTIONS + 20)]
+    refused = [client for client in clients[MAX_CONNECTIONS:] if client.recv(1) == b""]
+    assert len(refused) == 20
+    assert len(server.open_since) <= MAX_CONNECTIONS
+    assert all(client.recv(1) == b"" for client in clients[:MAX_CONNECTIONS])  # the time-out closes them
+    deadline = time.monotonic() + 10
+    while server.open_since and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not server.open_since
+    assert request(server)[0].status == 200
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(server, monkeypatch):
+    monkeypatch.setattr("whichlayers.cli.watch.CONNECTION_SECONDS", 0.5)
+    client = half_open(server)
+    began = time.monotonic()
+    try:
+        while time.monotonic() - began < 10:
+            client.sendall(b"x")
+            time.sleep(0.1)
+    except OSError:
+        pass
+    assert time.monotonic() - began < 10
+    assert request(server)[0].status == 200

@@ -189,7 +189,7 @@ def test_an_older_version_is_repaired_and_migrated(study):
         db.execute("DELETE FROM meta")
         db.commit()
     repair(StudyFolder(study))
-    columns = ["experiment", "x", "trial_id", "status", "value", "kind", "metric", "reinit", "training"]
+    columns = ["experiment", "x", "trial_id", "status", "value", "kind", "metric", "reinit"]
     assert load_points(study)[columns].equals(expected[columns])
 
 

@@ -67,14 +67,23 @@ class StudyOptions:
         ),
     ]
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Folder for the results. Default: the name of the study.")
+        Path | None,
+        typer.Option(
+            "--folder",
+            help="Folder for the results. Default: the path of the study file without .toml, or the preset's name.",
+        ),
     ] = None
     model: Annotated[
         list[str] | None,
         typer.Option("--model", help="Model to use instead of the study's; may be repeated."),
     ] = None
     data: Annotated[
-        str | None, typer.Option("--data", help='Source of GLUE tasks and corpora: a folder, or "hub".')
+        str | None,
+        typer.Option(
+            "--data",
+            help='Source of GLUE tasks and corpora: a folder, or "hub". Also a folder with your own data files, if they'
+            " were moved.",
+        ),
     ] = None
     recipe: Annotated[
         list[str] | None,
@@ -182,14 +191,14 @@ def with_study_options(command: Callable[..., None]) -> Callable[..., None]:
 def find_study(name: str) -> tuple[Study, Path]:
     """The study in a folder or a file, or the preset of this name, and the default folder for its results."""
     from whichlayers.config.errors import close_match
+    from whichlayers.runs.moved import load_moved_study
     from whichlayers.study.preset import list_presets, load_preset
-    from whichlayers.study.study_file import load_study
 
     path = Path(name)
     if (path / STUDY_FILE).is_file():
-        return load_study(path), path
+        return load_moved_study(path), path
     if path.is_file() or path.suffix == ".toml":
-        return load_study(path), folder_of(path)
+        return load_moved_study(path), folder_of(path)
     presets = list_presets()
     if name not in presets:
         if path.is_dir():

@@ -71,9 +71,15 @@ def power(
         additional = max(c.additional or 0 for c in underpowered)
         cost = additional * minutes_per_added_trial(points)
         trials = counted(additional, "additional trial")
-        print_line(f"{trials} of every point would be enough for the others: about {cost:,.0f} {unit}")
+        others = counted(len(underpowered), "other comparison")
+        print_line(f"{trials} of every point would be enough for {others}: about {cost:,.0f} {unit}")
     if unknown := [c for c in estimates if not c.estimable]:
-        print_line(f"{counted(len(unknown), 'comparison')}: not enough trials for an estimate", "yellow")
+        one = len(unknown) == 1
+        print_line(
+            f"{counted(len(unknown), 'comparison')} cannot be estimated: {'it has' if one else 'they have'} a single"
+            " pair of trials, or the differences of all pairs are equal; add a few trials first",
+            "yellow",
+        )
     if too_noisy := [c for c in estimates if c.estimable and c.needed is None]:
         print_line(
             f"{counted(len(too_noisy), 'comparison')} too noisy: more than 1,000 trials needed", "yellow"
@@ -91,7 +97,7 @@ def _add(folder: StudyFolder, more: int) -> str:
     from whichlayers.study.study_file import load_study
 
     with study_lock(folder.path):
-        folder.write_study(load_study(folder.study_file).with_more_trials(more).to_toml())
+        folder.write_study(load_study(folder.study_file).with_more_trials(more).to_toml(folder.path))
     return (
         f"added {counted(more, 'trial')} of every point to {folder.study_file}; existing results are kept. Run the"
         f" new trials with: whichlayers run {folder.path}"
@@ -109,12 +115,14 @@ def _curve_table(estimates: Sequence[PowerEstimate], points: pd.DataFrame, unit:
     for key, rows in each_group(points, CURVE):
         on_curve = [c for c in estimates if c.curve == key]
         if on_curve:
-            hardest = max(on_curve, key=lambda c: math.inf if c.additional is None else c.additional)
+            estimable = [c for c in on_curve if c.estimable] or on_curve
+            hardest = max(estimable, key=lambda c: math.inf if c.additional is None else c.additional)
             cost = (hardest.additional or 0) * minutes_per_added_trial(rows)
             enough = f"{sum(c.additional == 0 for c in on_curve)} of {len(on_curve)}"
-            table.add_row(
-                _format_curve(hardest), enough, f"{hardest.n}", _format_needed(hardest), f"{cost:,.0f}"
-            )
+            needed = _format_needed(hardest)
+            if 0 < len(estimable) < len(on_curve):
+                needed = f"{needed}, {len(on_curve) - len(estimable)} unknown"
+            table.add_row(_format_curve(hardest), enough, f"{hardest.n}", needed, f"{cost:,.0f}")
     return table
 
 

@@ -50,6 +50,8 @@ class ProgressDisplay:
                 self._progress(event)
             case events.TrialFailed(trial, error):
                 self._print(f"failed: {describe_trial(trial)}: {error.partition(chr(10))[0]}", "red")
+            case events.Loading(text):
+                self._print(f"{text} ...", "dim")
             case events.Note(text):
                 self._print(text, "yellow")
 

@@ -11,6 +11,7 @@ from whichlayers.cli.format import console, print_line, stderr_console
 from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.cli.progress import ProgressDisplay
 from whichlayers.engine.results import CHECKPOINT_MINUTES
+from whichlayers.results.folder import StudyFolder
 from whichlayers.runs.scheduler import RETRIES
 from whichlayers.text import counted, format_duration
 
@@ -71,9 +72,10 @@ def run(
                 on_event=display,
             )
     except KeyboardInterrupt:
-        print_line(
-            f"interrupted; finished trials are kept. Resume with: whichlayers run {folder}", "yellow", err
-        )
+        text = f"interrupted; finished trials are kept. Resume with: whichlayers run {folder}"
+        if not StudyFolder(folder).has_results:
+            text = f"interrupted before the first trial; start again with: whichlayers run {options.study}"
+        print_line(text, "yellow", err)
         raise typer.Exit(130) from None
     _print_summary(summary, quiet)
     if summary.failed:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +37,9 @@ HOST = "127.0.0.1"
 PORT = 8421
 PORTS_TRIED = 20  # starting with PORT, without --port
 STATUS_SECONDS = 1.0  # how long a status is reused
+MAX_CONNECTIONS = 32
+IDLE_SECONDS = 15.0
+CONNECTION_SECONDS = 120.0
 MAX_PAUSE = 60.0  # seconds between two renderings, however slow they are
 HEADERS = {
     "Cache-Control": "no-store",
@@ -149,10 +153,39 @@ class LivePage:
 
 
 class WatchServer(ThreadingHTTPServer):
-    """Web server with the live page of a study."""
+    """Web server with the live page of a study.
+
+    At most MAX_CONNECTIONS are open at a time, each for at most CONNECTION_SECONDS: a browser opens new ones.
+    """
 
     daemon_threads = True
     live_page: LivePage
+
+    def __init__(self, *arguments: Any) -> None:
+        self.open_since: dict[Any, float] = {}  # by socket
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self.open_since) >= MAX_CONNECTIONS:
+            self.shutdown_request(request)
+            return
+        self.open_since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.open_since.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Called by `serve_forever` twice a second."""
+        limit = time.monotonic() - CONNECTION_SECONDS
+        for request, since in list(self.open_since.items()):
+            if since < limit:
+                with contextlib.suppress(OSError):  # its thread then ends and closes it
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error of the server."""
 
     def server_close(self) -> None:
         if hasattr(self, "live_page"):
@@ -166,6 +199,7 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     server: WatchServer
     protocol_version = "HTTP/1.1"
+    timeout = IDLE_SECONDS  # to send a request, and between two requests
 
     def do_GET(self) -> None:
         port = self.server.server_address[1]

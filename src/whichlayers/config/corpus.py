@@ -103,7 +103,6 @@ class CorpusSpec(NamedSection):
             return "columns of a conll file are given by index: 1, 2, ..., or -1 for the last"
         return "column 0 holds the words; give the column of the tags" if self.column == 0 else None
 
-    def resolved(self, base: Path) -> CorpusSpec:
-        """A copy with absolute paths; relative ones start from `base`."""
-        keys = ("train", "test", "dev") if self.origin == "files" else ("source",)
-        return self.with_absolute_paths(base, *keys)
+    def path_keys(self, base: Path) -> tuple[str, ...]:
+        """The data files, or the folder of a known corpus."""
+        return ("train", "test", "dev") if self.origin == "files" else ("source",)

@@ -198,11 +198,19 @@ class NamedSection(Section):
         """Problems of the keys that your own files require."""
         return ((key, f"`{key}` is required for your own files") for key in keys if not self.given(key))
 
-    def with_absolute_paths(self, base: Path, *keys: str) -> Self:
-        """A copy in which these keys, if they are given, are absolute paths; relative ones start from `base`."""
-        return self.model_copy(
-            update={key: absolute_path(getattr(self, key), base) for key in self.given(*keys)}
-        )
+    def path_keys(self, base: Path) -> tuple[str, ...]:
+        """The keys that hold paths of files or folders; `base` is the folder that relative paths start from."""
+        return ()
+
+    def resolved(self, base: Path) -> Self:
+        """A copy with absolute paths; relative ones start from `base`."""
+        keys = self.given(*self.path_keys(base))
+        return self.model_copy(update={key: absolute_path(getattr(self, key), base) for key in keys})
+
+    def relative_to(self, base: Path) -> Self:
+        """A copy in which absolute paths in the folder `base`, or next to it, are relative to it."""
+        keys = self.given(*self.path_keys(base))
+        return self.model_copy(update={key: relative_path(getattr(self, key), base) for key in keys})
 
 
 class ModelSpec(NamedSection):
@@ -222,12 +230,12 @@ class ModelSpec(NamedSection):
         "code: allow it only for models you trust.",
     )
 
-    def resolved(self, base: Path) -> ModelSpec:
-        """A copy with an absolute path, if the model is a folder. A Hub id is a folder if one of that name exists."""
+    def path_keys(self, base: Path) -> tuple[str, ...]:
+        """The name, if the model is a folder. A Hub id is a folder if one of that name exists."""
         if self.name.startswith("package:"):
-            return self
+            return ()
         is_path = self.name.startswith((".", "/", "~")) or (base / self.name).is_dir()
-        return self.with_absolute_paths(base, "name") if is_path else self
+        return ("name",) if is_path else ()
 
 
 class TaskSpec(NamedSection):
@@ -342,11 +350,11 @@ class TaskSpec(NamedSection):
             if same != key:
                 yield key, f"the same column as `{same}`; give different columns"
 
-    def resolved(self, base: Path) -> TaskSpec:
-        """A copy with absolute paths. Files of a GLUE folder are relative to that folder and stay so."""
+    def path_keys(self, base: Path) -> tuple[str, ...]:
+        """The data files. Files of a GLUE folder are relative to that folder and stay so."""
         if self.origin == "files":
-            return self.with_absolute_paths(base, "train", "dev")
-        return self if self.source == "hub" else self.with_absolute_paths(base, "source")
+            return "train", "dev"
+        return () if self.source == "hub" else ("source",)
 
 
 class TrainingSpec(Section):
@@ -431,3 +439,12 @@ class TrainingSpec(Section):
 def absolute_path(path: str, base: Path) -> str:
     """`path` as an absolute path; "~" is expanded, relative paths start from `base`."""
     return os.path.realpath(base / Path(path).expanduser())  # Path.resolve raises for a loop of links
+
+
+def relative_path(path: str, base: Path) -> str:
+    """An absolute path in the folder `base`, or next to it, as a path that starts with ./ or ../; others unchanged."""
+    folder = Path(os.path.realpath(base))
+    if not Path(path).is_absolute() or folder.parent not in Path(path).parents:
+        return path
+    relative = os.path.relpath(path, folder)
+    return relative if relative.startswith("..") else f"./{relative}"

@@ -80,6 +80,9 @@ BOTH_CAPTION = (
 def verdict(comparison: Comparison) -> str:
     """One sentence: how many curves differ significantly, after correction for their number."""
     tested = comparison.curves[comparison.curves["p"].notna()]
+    if (comparison.pairs["a"] == comparison.pairs["b"]).all():
+        pairs = counted(len(comparison.pairs), "pair")
+        return f"The studies agree: in all {pairs} of trials, both have exactly the same score."
     if tested.empty:
         return (
             "No curve can be tested: that requires at least two pairs of trials with different differences."

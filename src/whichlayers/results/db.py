@@ -206,6 +206,10 @@ class ResultsDB:
             connection.execute("DELETE FROM epochs WHERE trial_id NOT IN (SELECT id FROM trials)")
             connection.execute("DELETE FROM weight_changes WHERE trial_id NOT IN (SELECT id FROM trials)")
 
+    def set_folder(self, folder: Path) -> None:
+        """Store the path of the study folder, to find files next to it after the folder was moved."""
+        self._set_meta("folder", str(folder.resolve()))
+
     def set_notes(self, notes: Sequence[str]) -> None:
         """Store notes about the data, such as skipped rows; `status` and the report show them."""
         self._set_meta("notes", json.dumps(list(notes)))

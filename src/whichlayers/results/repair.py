@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from whichlayers.files import atomic_write
+from whichlayers.files import atomic_write, scratch_folder
 from whichlayers.results.connection import ResultsDBError, connect, missing_error
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.invalid_values import delete_invalid, find_invalid, unreadable_trials
@@ -49,11 +48,11 @@ def repair(folder: StudyFolder) -> Repaired:
     path = folder.database
     if not path.is_file():
         raise missing_error(path)
-    with study_lock(folder.path), tempfile.TemporaryDirectory(prefix=".repair-", dir=folder.path) as scratch:
+    with study_lock(folder.path), scratch_folder(".repair-", folder.path) as scratch:
         if _is_intact(path):
             return Repaired(None, *_contents(path), 0)
         try:
-            merged = _with_write_ahead_log(path, Path(scratch) / path.name)
+            merged = _with_write_ahead_log(path, scratch / path.name)
             rows = list(Pages(merged.read_bytes()).rows())
         except OSError as error:
             raise ResultsDBError(

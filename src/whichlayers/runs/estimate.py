@@ -7,7 +7,6 @@ simulation of the queue (`makespan`). The time left of a running study is estima
 from __future__ import annotations
 
 import heapq
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.engine.cost import StackTiming
+from whichlayers.files import scratch_folder
 from whichlayers.results.folder import StudyFolder
 from whichlayers.runs.assets import CorpusInfo, TaskInfo, cache_folder
 from whichlayers.runs.disk import DiskUsage, disk_use, estimate_disk
@@ -98,10 +98,10 @@ def estimate_study(
     """
     from whichlayers.study.expand import expand
 
-    with tempfile.TemporaryDirectory(prefix="whichlayers-plan-") as scratch:
-        cache, logs = cache_folder(folder), Path(scratch) / "logs"
+    with scratch_folder("whichlayers-plan-") as scratch:
+        cache, logs = cache_folder(folder), scratch / "logs"
         if not cache.is_dir():
-            cache = Path(scratch) / "cache"
+            cache = scratch / "cache"
         assets = make_assets(cache)
         points = expand(study, assets)
         trials, ended = unique_trials(points), StudyFolder(folder).ended_trials()

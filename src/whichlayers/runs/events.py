@@ -150,6 +150,13 @@ def error_text(error: BaseException) -> str:
 
 
 @dataclass(frozen=True)
+class Loading:
+    """What a run does before it trains, such as "reading models and data"."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class RunStarted:
     """The plan of the run; sent before the first stack starts."""
 
@@ -196,7 +203,7 @@ class Note:
     text: str
 
 
-RunEvent = RunStarted | Progress | TrialDone | TrialFailed | Note
+RunEvent = Loading | RunStarted | Progress | TrialDone | TrialFailed | Note
 OnEvent = Callable[[RunEvent], None]
 
 

@@ -26,7 +26,7 @@ from whichlayers.results.lock import study_lock
 from whichlayers.runs import machine
 from whichlayers.runs.assets import Assets, cache_folder, tokens_key
 from whichlayers.runs.disk import finetuned_models_folder
-from whichlayers.runs.events import Note, OnEvent, RunStarted, RunSummary
+from whichlayers.runs.events import Loading, Note, OnEvent, RunStarted, RunSummary
 from whichlayers.runs.executors.local import Executor, InProcessExecutor, ProcessExecutor
 from whichlayers.runs.executors.ray import RayExecutor, is_single_machine, parse_ray_address, ray_session
 from whichlayers.runs.executors.worker import WorkerConfig
@@ -129,6 +129,7 @@ def run(
         checkpoints=Path(checkpoints) if checkpoints is not None and checkpoint_minutes else None,
         retries=retries,
     )
+    on_event(Loading("reading models and data"))
     points = expand(study, assets)
     if not points:
         raise WhichlayersError("the study has no trials: add an experiment")
@@ -154,6 +155,8 @@ def run(
             on_event(Note(note))
         resources, ray_executor = choose_resources(devices, workers, max_stack), None
         if on == "this":
+            if trials:
+                on_event(Loading("measuring how many trials fit into memory"))
             logs, fewer_workers = study_folder.logs, workers is None
             resources = fit_memory(resources, trials, handlers, assets, logs, fewer_workers)
         elif trials:
@@ -171,7 +174,8 @@ def run(
             )
         for note in _notes_on_dropped_trials(db, points, study_folder):
             on_event(Note(note))
-        study_folder.write_study(study.to_toml())
+        study_folder.write_study(study.to_toml(study_folder.path))
+        db.set_folder(study_folder.path)
         db.set_points(points, tasks, models)
         db.set_notes(notes)
         db.set_data_statistics(statistics)

@@ -10,7 +10,7 @@ Settings are validated when a study is created; a `StudyError` lists all problem
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +32,7 @@ from whichlayers.config.sections import (
     MAX_SEED,
     CountPerSize,
     ModelSpec,
+    NamedSection,
     PerSize,
     Section,
     Sizes,
@@ -196,9 +197,16 @@ class Study(Section):
         study._file, study._text = file, text
         return study
 
-    def to_toml(self) -> str:
-        """The study as the content of a study file, with all defaults and absolute paths."""
+    def to_toml(self, folder: Path | None = None) -> str:
+        """The study as the content of a study file, with all defaults.
+
+        Args:
+            folder: Folder of the file: paths in it and next to it are relative, so that they can be moved together.
+                Other paths are absolute, and all paths without `folder`.
+        """
         study = self.resolved(Path.cwd())
+        if folder is not None:
+            study = study._map_sections(lambda section: section.relative_to(folder))
         top = {key: value for key, value in study.settings().items() if key not in (*TABLES, "training")}
         parts = [_format_keys(top)]
         for table in TABLES:
@@ -208,10 +216,31 @@ class Study(Section):
 
     def resolved(self, base: Path) -> Study:
         """A copy with absolute paths; relative ones start from `base`."""
+        return self._map_sections(lambda section: section.resolved(base))
+
+    def found_from(self, other: Study) -> Study:
+        """A copy with the paths of `other`, the same study read from another folder, where only those exist."""
+
+        def choose(mine: NamedSection, its: NamedSection) -> NamedSection:
+            paths = {
+                k: getattr(its, k) for k in type(mine).model_fields if getattr(its, k) != getattr(mine, k)
+            }
+            missing = {
+                k: p for k, p in paths.items() if not Path(getattr(mine, k)).exists() and Path(p).exists()
+            }
+            return mine.model_copy(update=missing)
+
         sections = {
-            key: tuple(s.resolved(base) for s in getattr(self, key)) for key in TABLES if key != "experiments"
+            key: tuple(choose(*pair) for pair in zip(getattr(self, key), getattr(other, key), strict=True))
+            for key in TABLES
+            if key != "experiments"
         }
         return self.model_copy(update=sections)
+
+    def _map_sections(self, function: Callable[[Any], Any]) -> Study:
+        """A copy with `function` applied to its models, tasks and corpora."""
+        tables = [key for key in TABLES if key != "experiments"]
+        return self.model_copy(update={key: tuple(map(function, getattr(self, key))) for key in tables})
 
     def override(
         self,
@@ -231,7 +260,8 @@ class Study(Section):
         Args:
             models: Models of the copy. The name of one of the study's models selects that model with all its keys.
             tasks: Tasks of the copy, named like models. Experiments use all of them.
-            source: Folder of the GLUE tasks and of the corpora of Durrani et al. 2021, or "hub".
+            source: Folder of the GLUE tasks and of the corpora of Durrani et al. 2021, or "hub". Your own data files
+                are read from it if it has files of the same names.
             recipe: Re-initialization recipes.
             trials: Trials per point.
             sizes: Training sizes.
@@ -254,21 +284,30 @@ class Study(Section):
             settings["experiments"] = [_with_all_tasks(e) for e in settings["experiments"]]
         study = Study(**settings)
         task_specs = [_reset(t, set(overrides)) for t in study.tasks]
+        corpora = study.corpora
         if source is not None:
             task_specs = [
-                t.model_copy(update={"source": source}) if t.origin == "glue" else t for t in task_specs
+                t.model_copy(update={"source": source}) if t.origin == "glue" else _in_folder(t, source)
+                for t in task_specs
             ]
-        corpora = study.corpora
         if source not in (None, "hub"):
             corpora = tuple(
-                c.model_copy(update={"source": source}) if c.origin == "folder" else c for c in corpora
+                c.model_copy(update={"source": source})
+                if c.origin == "folder"
+                else _in_folder(c, str(source))
+                for c in corpora
             )
         if words is not None:
             corpora = tuple(c.model_copy(update={"train_words": words, "test_words": words}) for c in corpora)
         with_source = [t.name for t in task_specs if t.origin == "glue"]
         with_source += [c.name for c in corpora if c.origin == "folder" and source != "hub"]
-        if source is not None and not with_source:
-            target = "GLUE tasks" if source == "hub" else "GLUE tasks and the corpora of Durrani et al. 2021"
+        own = (*study.tasks, *study.corpora) != (*task_specs, *corpora)  # your own files are in that folder
+        if source is not None and not with_source and not own:
+            target = "GLUE tasks"
+            if source != "hub":
+                target += (
+                    ", the corpora of Durrani et al. 2021, and your own files if they are in that folder"
+                )
             raise _unused_option("--data (source)", source, target, [*study.tasks, *study.corpora])
         if words is not None and not corpora:
             raise _unused_option("--words (words)", words, "corpora", study.tasks)
@@ -327,6 +366,15 @@ def _find_by_name(name: str | Section, sections: Sequence[ModelSpec | TaskSpec])
     """The section of this name, or `name` itself if there is none."""
     names = (name, glue_name(name) if isinstance(name, str) else None)
     return next((s for s in sections if s.name in names), name)
+
+
+def _in_folder(section: Any, folder: str) -> Any:
+    """A copy of a section whose data files are those of the same names in a folder, if it has all of them."""
+    keys = section.given(*section.path_keys(Path.cwd())) if section.origin == "files" else ()
+    files = {key: Path(folder).expanduser() / Path(getattr(section, key)).name for key in keys}
+    if not files or not all(file.is_file() for file in files.values()):
+        return section
+    return section.model_copy(update={key: str(file) for key, file in files.items()})
 
 
 def _unused_option(
