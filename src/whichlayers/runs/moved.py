@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from whichlayers.config.sections import NamedSection
 from whichlayers.results.connection import DATABASE, ResultsDBError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import STUDY_FILE
@@ -33,6 +34,19 @@ def load_moved_study(path: str | Path) -> Study:
     if old_folder is None or Path(old_folder) == file.parent.resolve():
         return study
     old = Study.from_toml(file.read_text(encoding="utf-8-sig"), Path(old_folder), str(file))
-    found = study.found_from(old)
+    found = study.model_copy(
+        update={
+            key: tuple(map(_with_existing_paths, getattr(study, key), getattr(old, key)))
+            for key in ("models", "tasks", "corpora")
+        }
+    )
     found._file, found._text = study._file, study._text
     return found
+
+
+def _with_existing_paths(section: NamedSection, old: NamedSection) -> NamedSection:
+    """A copy of a section with the paths of `old`, the same section read from another folder, if only those exist."""
+    paths = {key: getattr(old, key) for key in type(section).model_fields}
+    moved = {key: path for key, path in paths.items() if path != getattr(section, key)}  # only paths differ
+    missing = [key for key in moved if not Path(getattr(section, key)).exists() and Path(moved[key]).exists()]
+    return section.model_copy(update={key: moved[key] for key in missing})

@@ -32,7 +32,6 @@ from whichlayers.config.sections import (
     MAX_SEED,
     CountPerSize,
     ModelSpec,
-    NamedSection,
     PerSize,
     Section,
     Sizes,
@@ -217,25 +216,6 @@ class Study(Section):
     def resolved(self, base: Path) -> Study:
         """A copy with absolute paths; relative ones start from `base`."""
         return self._map_sections(lambda section: section.resolved(base))
-
-    def found_from(self, other: Study) -> Study:
-        """A copy with the paths of `other`, the same study read from another folder, where only those exist."""
-
-        def choose(mine: NamedSection, its: NamedSection) -> NamedSection:
-            paths = {
-                k: getattr(its, k) for k in type(mine).model_fields if getattr(its, k) != getattr(mine, k)
-            }
-            missing = {
-                k: p for k, p in paths.items() if not Path(getattr(mine, k)).exists() and Path(p).exists()
-            }
-            return mine.model_copy(update=missing)
-
-        sections = {
-            key: tuple(choose(*pair) for pair in zip(getattr(self, key), getattr(other, key), strict=True))
-            for key in TABLES
-            if key != "experiments"
-        }
-        return self.model_copy(update=sections)
 
     def _map_sections(self, function: Callable[[Any], Any]) -> Study:
         """A copy with `function` applied to its models, tasks and corpora."""
