@@ -127,6 +127,12 @@ def test_t8_keeps_its_level_if_all_blocks_matter_alike():
     assert np.mean([test.low <= 0 <= test.high for test in found]) > 0.9
 
 
+def test_t8_leaves_out_seeds_without_all_blocks():
+    points = blocks(np.random.default_rng(18), [EARLY_MATTERS], 6, 0.002)
+    missing = points[~((points.seed == 3) & (points.x == 2))]
+    assert t8(missing, THRESHOLDS).tests[0].n == 5
+
+
 def test_t8_needs_blocks_in_both_halves():
     points = blocks(np.random.default_rng(4), [UNIFORM], 3, 0.01)
     assert t8(points[points.x <= 6], THRESHOLDS).verdict == NOT_TESTED
@@ -185,6 +191,13 @@ def test_t9_compares_trials_of_three_epochs_with_the_longest_of_the_same_setting
     assert t9(lengths(rng, 0.1)[lambda p: p.epochs == 3], THRESHOLDS).verdict == NOT_TESTED
     assert t9(lengths(rng, 0.1, experiment="probing"), THRESHOLDS).verdict == NOT_TESTED
     assert t9(lengths(rng, 0.1, trials=1), THRESHOLDS).verdict == UNDECIDED
+
+
+def test_t9_counts_a_training_that_both_experiments_ran_once():
+    points = lengths(np.random.default_rng(17), 0.04)
+    twice = points[points.epochs == 3].assign(experiment="incremental", trial_id="again " + points.trial_id)
+    once, again = (t9(p, THRESHOLDS).tests[0] for p in (points, pd.concat([points, twice])))
+    assert (once.effect, once.p, once.n) == pytest.approx((again.effect, again.p, again.n))
 
 
 def test_t9_uses_the_k_that_both_lengths_have():

@@ -34,7 +34,7 @@ class VarianceRatio:
 
     def p_below(self, log_ratio: float) -> float:
         """One-sided p value for the true logarithm of the ratio being below `log_ratio`."""
-        return 1 - self.p_above(log_ratio)
+        return float(stats.f.cdf(math.exp(2 * (self.log_ratio - log_ratio)), *self.dfs))
 
     def power(self) -> PowerFunction:
         """Power of the two-sided test of a ratio above 1, as a function of the number of seeds."""

@@ -251,7 +251,7 @@ def _changes(rows: pd.DataFrame, columns: list[str], thresholds: ClaimThresholds
 
 
 def _against_bert(samples: Sequence[FamilySample]) -> list[ClaimTest]:
-    """RoBERTa's and XLNet's values are below BERT's; one test for each pair of models with the same `about`."""
+    """RoBERTa's and XLNet's values are below those of the first BERT of the study with the same `about`."""
     tests = []
     for sample in samples:
         bert = [s.values for s in samples if s.family in STABLE and s.about == sample.about]

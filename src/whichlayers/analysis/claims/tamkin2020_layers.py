@@ -160,7 +160,11 @@ def _early_blocks_test(
         return [undecided_test(about, OF_GAIN, 0, note)]
     lower, upper = (late, early) if preserved else (early, late)
     differences = pd.concat(
-        [(table[lower].mean(axis=1) - table[upper].mean(axis=1)) for table in tables.values()], axis=1
+        [
+            table[lower].mean(axis=1, skipna=False) - table[upper].mean(axis=1, skipna=False)
+            for table in tables.values()
+        ],
+        axis=1,
     )
     values = differences.dropna().mean(axis=1).to_numpy()
     test = decrease_test(values, about, OF_GAIN, thresholds.gain_margin)

@@ -62,7 +62,8 @@ def t9(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     Each trial decays its learning rate to zero. The third epoch of a longer trial would not do: its learning rate is
     still high, so that it scores less than a trial of three epochs.
     """
-    rows = points[points["experiment"].isin(["epochs", "incremental"])].drop_duplicates("trial_id")
+    rows = points[points["experiment"].isin(["epochs", "incremental"])]
+    rows = rows.drop_duplicates(["trial_id", *REINIT_COLUMNS])
     settings = training_settings(rows).drop(columns=["epochs", "evaluate"], errors="ignore")
     same = rows.assign(settings=[repr(sorted(row.items())) for row in settings.to_dict("records")])
     tests = []
@@ -81,7 +82,8 @@ def _longer_training_test(group: pd.DataFrame, name: str, thresholds: ClaimThres
     size, longest = int(group["train_size"].iloc[0]), int(group["epochs"].max())
     if FEW_EXAMPLES < size < MANY_EXAMPLES or longest <= BASE_EPOCHS:
         return []
-    short, long = (group[group["epochs"] == epochs] for epochs in (BASE_EPOCHS, longest))
+    trials = group.drop_duplicates(["epochs", "seed", "x"])  # both experiments may have run the same training
+    short, long = (trials[trials["epochs"] == epochs] for epochs in (BASE_EPOCHS, longest))
     differences = _paired_tables(long, short)
     if differences is None:
         return []
