@@ -225,6 +225,24 @@ def test_trials_that_train_different_parts_do_not_share_a_stack():
     assert len({stack_key(t) for t in trials_of("top layer")}) == 1
 
 
+def test_time_and_memory_of_each_setting_are_results():
+    encoder, data = tiny_encoder("bert"), tiny_task()
+    settings = {"all": {}, "top": {"lr_factors": frozen(0, 1, 2)}, "head": {"lr_factors": HEAD_ONLY}}
+    costs = {
+        name: finetune([trial(seed, **training) for seed in range(2)], encoder, data)[1]
+        for name, training in settings.items()
+    }
+    sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in encoder.named_children()}
+    head = 32 * 3 + 3
+    assert costs["head"].trained_parameters == head
+    assert costs["top"].trained_parameters == head + sizes["encoder"] // 3
+    assert costs["all"].trained_parameters == head + sizes["encoder"] + sizes["embeddings"]
+    assert costs["head"].memory < costs["top"].memory < costs["all"].memory
+    weights = 4 * 2 * costs["all"].trained_parameters  # of both trials, in float32
+    assert costs["all"].memory > 2 * weights  # at least weights, gradients and moments of the layers
+    assert all(result.seconds > 0 for result in costs.values())
+
+
 def test_finetune_reports_no_change_of_frozen_matrices():
     results = finetune(trials_of("top layer"), tiny_encoder("bert"), tiny_task())
     for result in results:

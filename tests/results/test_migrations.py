@@ -49,6 +49,7 @@ TRIALS = [json.loads(line) for line in (TESTS / "golden" / "trials.jsonl").read_
 COMMITTED = TESTS.parent / "results" / "tamkin2020-all-mpnet-base-v2" / "results.db.xz"
 FRAMES = (load_points, load_epochs, load_trials, load_runs, load_baseline_weight_change)
 EXPORTS = (points_frame, epochs_frame)
+VERSION_4 = ("reinit_pooler", "adapter", "trained_parameters", "memory")
 
 
 @pytest.fixture
@@ -129,12 +130,27 @@ def test_a_migrated_file_has_the_tables_of_a_new_one(old, tmp_path):
         assert table(old, columns) == table(tmp_path / "new.db", columns), name
 
 
+def test_version_3_has_no_adapters_and_no_costs(old):
+    migrate(old)
+    expected = frames(old.parent)
+    with closing(sqlite3.connect(old)) as db:
+        for column in VERSION_4:
+            db.execute(f"ALTER TABLE trials DROP COLUMN {column}")
+        db.execute("UPDATE meta SET value = '3' WHERE key = 'schema_version'")
+        db.commit()
+    assert_same_frames(frames(old.parent), expected)
+    assert migrate(old) == old.with_name("results.db.v3")
+    assert version_of(old) == str(SCHEMA_VERSION)
+    assert_same_frames(frames(old.parent), expected)
+    assert load_points(old.parent)["memory"].isna().all()
+
+
 def test_version_2_has_no_seeds_of_components(old, tmp_path):
     """A file as the early versions of 0.2 wrote it: read as it is, and migrated with a copy."""
     migrate(old)
     expected = frames(old.parent)
     with closing(sqlite3.connect(old)) as db:
-        for column in SEED_COLUMNS:
+        for column in (*SEED_COLUMNS, *VERSION_4):
             db.execute(f"ALTER TABLE trials DROP COLUMN {column}")
         for column in ("guess_scores", "class_counts"):
             db.execute(f"ALTER TABLE tasks DROP COLUMN {column}")
@@ -143,7 +159,7 @@ def test_version_2_has_no_seeds_of_components(old, tmp_path):
     assert_same_frames(frames(old.parent), expected)
     assert version_of(old) == "2"
     assert migrate(old) == old.with_name("results.db.v2")
-    assert (version_of(old), version_of(old.with_name("results.db.v2"))) == ("3", "2")
+    assert (version_of(old), version_of(old.with_name("results.db.v2"))) == ("4", "2")
     assert_same_frames(frames(old.parent), expected)
     assert load_points(old.parent)[SEED_COLUMNS].eq(load_points(old.parent)["seed"], axis=0).all(axis=None)
 
@@ -177,7 +193,7 @@ def test_reading_an_old_file_gives_the_same_frames_and_does_not_change_it(old):
     assert [file.name for file in old.parent.iterdir()] == ["results.db"]
     assert (summary.whichlayers_version, now.counts.done, now.counts.total) == ("0.1.0", 76, 102)
     assert migrate(old) == old.with_name("results.db.v1")
-    assert version_of(old) == "3"
+    assert version_of(old) == str(SCHEMA_VERSION)
     assert_same_frames(frames(old.parent), read)
     assert load_study_summary(old.parent) == summary
 
@@ -275,7 +291,7 @@ def test_processes_that_open_an_old_file_at_once_migrate_it_once(old):
     with ThreadPoolExecutor(4) as pool:
         copies = list(pool.map(lambda _: migrate(old), range(4)))
     assert sorted(copy is not None for copy in copies) == [False, False, False, True]
-    assert version_of(old) == "3"
+    assert version_of(old) == str(SCHEMA_VERSION)
     assert version_of(old.with_name("results.db.v1")) == "1"
 
 
@@ -325,13 +341,13 @@ def test_a_migration_that_is_killed_at_any_moment_leaves_a_file_that_can_be_read
         assert finished or done.returncode == -signal.SIGKILL
         pd.testing.assert_frame_equal(load_points(old.parent), expected)  # with the log of the killed process
         versions.append(version_of(old))
-        assert (migrate(old) is None) == (versions[-1] == "3")
+        assert (migrate(old) is None) == (versions[-1] == str(SCHEMA_VERSION))
         assert {file.name for file in old.parent.iterdir()} == {"results.db", "results.db.v1"}
         assert version_of(old.with_name("results.db.v1")) == "1"
         pd.testing.assert_frame_equal(load_points(old.parent), expected)
     assert versions == sorted(versions)
     assert versions.count("1") >= 20  # each ALTER TABLE is a moment
-    assert versions.count("3") >= 1
+    assert versions.count(str(SCHEMA_VERSION)) >= 1
 
 
 # --- errors ---
@@ -384,7 +400,7 @@ def test_a_disk_that_is_full_during_the_migration_leaves_the_file_as_it_was(old,
 def test_a_migrated_file_names_the_version_that_migrated_it(old):
     migrate(old)
     with closing(sqlite3.connect(old)) as db:
-        db.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
+        db.execute("UPDATE meta SET value = '5' WHERE key = 'schema_version'")
         db.commit()
     with pytest.raises(ResultsDBError, match=f"a newer whichlayers .{whichlayers.__version__}. with schema"):
         load_points(old.parent)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 
 import torch
 from transformers import PreTrainedModel
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel
 from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.checkpoint import Checkpoint
 from whichlayers.engine.export_weights import encoder_weights
+from whichlayers.engine.memory import TrainingMemory
 from whichlayers.engine.results import (
     EngineSettings,
     EpochRecord,
@@ -99,10 +101,13 @@ def finetune(
     settings, device = settings or EngineSettings(), resolve_device(device)
     check_stackable(trials, encoder.config.model_type, Anatomy(encoder).depth)
     started = time.perf_counter()
-    trainer = StackTrainer(trials, encoder, data, device, settings)
+    memory = TrainingMemory(device)
+    with memory:
+        trainer = StackTrainer(trials, encoder, data, device, settings)
     results = [TrialResult(t.id) for t in trials]  # results of the padding are dropped
     checkpoint = Checkpoint(settings, trials)
     step = checkpoint.restore(trainer, results)
+    restored = step > 0
     if step and on_restored is not None:
         on_restored(step * len(trials))
     if on_epoch is not None:
@@ -115,7 +120,9 @@ def finetune(
     for epoch in range(step // per_epoch + 1, epochs + 1):
         epoch_started = time.perf_counter()
         while step < epoch * per_epoch:
-            trainer.step_runner(step)
+            # allocations of compiled code on the CPU cannot be tracked
+            with memory if step < memory.STEPS and not settings.compiled else nullcontext():
+                trainer.step_runner(step)
             step += 1
             if on_step is not None:
                 on_step(len(trials))
@@ -123,6 +130,9 @@ def finetune(
                 on_loss(step, window.means(step)[: len(trials)])
             if step < epoch * per_epoch:  # at the end of an epoch, evaluate first
                 checkpoint.save_if_due(trainer, results)
+        if epoch == 1 and not restored and not (settings.compiled and device.type == "cpu"):
+            for result in results:
+                result.memory = memory.peak()
         train_losses = (trainer.loss_sum / per_epoch).tolist()
         trainer.loss_sum.zero_()
         window.start(step)
@@ -145,6 +155,7 @@ def finetune(
             result.weight_changes = changes if result.error is None else []
     for t, result in enumerate(results):
         result.seconds = time.perf_counter() - started
+        result.trained_parameters = trainer.trained_parameters(t)
         if on_trained is not None and result.error is None:
             on_trained(result, encoder_weights(trainer, t, with_head))
     if not settings.keep_checkpoint:

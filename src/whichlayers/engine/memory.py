@@ -213,6 +213,35 @@ def _track_memory(device: torch.device) -> Iterator[_CudaMemory | _AllocationTra
         release_memory()
 
 
+class TrainingMemory:
+    """Peak memory of a stack while it is built and takes its first training steps.
+
+    On the CPU, only what is allocated inside `with` blocks of this object is counted; these are slower.
+
+    Args:
+        device: Where the stack trains.
+    """
+
+    STEPS = 2  # number of steps to measure: the first one allocates the moments
+
+    def __init__(self, device: torch.device):
+        self._memory = _CudaMemory(device) if device.type == "cuda" else _AllocationTracker()
+        self._memory.restart()
+
+    def __enter__(self) -> TrainingMemory:
+        if isinstance(self._memory, _AllocationTracker):
+            self._memory.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if isinstance(self._memory, _AllocationTracker):
+            self._memory.__exit__(*error)
+
+    def peak(self) -> int:
+        """Peak bytes so far."""
+        return self._memory.peak()
+
+
 # --- free memory ---
 
 

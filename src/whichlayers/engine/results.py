@@ -48,6 +48,10 @@ class TrialResult:
     epochs: list[EpochRecord] = field(default_factory=list)
     error: str | None = None
     seconds: float = 0.0  # duration of the whole stack
+    memory: float | None = (
+        None  # peak bytes of the whole stack in its first training steps; None: not measured
+    )
+    trained_parameters: int | None = None  # of this trial, with the head
     weight_changes: list[WeightChange] = field(default_factory=list)
 
 

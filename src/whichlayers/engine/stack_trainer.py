@@ -265,6 +265,17 @@ class StackTrainer:
             parts.append(self.model(**inputs).float().view(trials, len(chunk.inputs["input_ids"]), -1))
         return torch.cat(parts, 1).cpu().numpy()
 
+    def trained_parameters(self, trial: int) -> int:
+        """Number of parameters that a trial trains, with all word embeddings if it trains those of its examples."""
+        total = 0
+        for p in self.parameters:
+            if p.lr[trial] > 0:
+                embeddings = self.word_embeddings
+                is_table = embeddings is not None and p.param is embeddings.weight
+                rows = embeddings.num_embeddings if is_table and embeddings is not None else 1
+                total += p.param.shape[-1] * rows if is_table else p.param[trial].numel()
+        return total
+
     def state(self) -> dict[str, Tensor]:
         """Everything that changes during training: weights, moments, step number, losses. By name, as checkpointed."""
         state = self.optimizer.state() | {"run/step": self.step_on_device, "run/loss_sum": self.loss_sum}

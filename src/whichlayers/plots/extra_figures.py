@@ -28,6 +28,7 @@ from whichlayers.plots.artists import (
     shared_attributes,
     trial_offsets,
 )
+from whichlayers.plots.costs import costs, draw_costs
 from whichlayers.plots.curves import (
     comparable_tasks,
     compares_two_variants,
@@ -117,9 +118,30 @@ def extra_figures(
     for experiment in dict.fromkeys(points["experiment"]):
         if display_of(experiment).learning_curves:
             found += _epochs(points[points["experiment"] == experiment], experiment, epochs)
+        if display_of(experiment).costs:
+            found += _costs(points[points["experiment"] == experiment], experiment)
     if weights is not None and not weights.empty:
         found += _weights(points, weights, overlay)
     return found
+
+
+def _costs(rows: pd.DataFrame, experiment: str) -> Iterator[ExtraFigure]:
+    """The metric against time and memory, where settings have different costs."""
+    for column, name in {"seconds": "time", "memory": "memory"}.items():
+        known = costs(rows, column)
+        if known["x"].nunique() < 2:
+            continue
+        measured = (
+            "The time of a stack divided by its trials"
+            if column == "seconds"
+            else "The peak memory of the first training steps of a stack, divided by its trials"
+        )
+        caption = (
+            f"The metric against the {name} of each setting; numbers are values of x of the figure above. {measured}: "
+            f"it depends on the machine and on the size of stacks. {_intervals(rows)}"
+        )
+        draw = partial(draw_costs, rows, experiment, column)
+        yield ExtraFigure(f"{experiment}_{name}", experiment, f"Score and {name}", caption, draw)
 
 
 def _incremental(rows: pd.DataFrame, overlay: bool) -> Iterator[ExtraFigure]:

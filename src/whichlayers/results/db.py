@@ -294,13 +294,14 @@ class ResultsDB:
         """Store the results of running trials: done with all their epochs, or failed with their error.
 
         Args:
-            results: One result for each trial; `seconds` is the time of its whole stack.
-            time_fraction: Fraction of the stack's time that is stored for each trial, so that times add up.
+            results: One result for each trial; `seconds` and `memory` are those of its whole stack.
+            time_fraction: Fraction of the stack's time and memory that is stored for each trial, so that they add up.
         """
         with self.transaction() as connection:
             for result in results:
                 for epoch in result.epochs:
                     _write_epoch(connection, result.trial_id, epoch)
+                memory: float | None = getattr(result, "memory", None)
                 # probes have no weight changes
                 changes: Sequence[WeightChangeLike] = getattr(result, "weight_changes", ())
                 connection.executemany(
@@ -308,13 +309,15 @@ class ResultsDB:
                     [weight_change_row(result.trial_id, change) for change in changes],
                 )
                 cursor = connection.execute(
-                    "UPDATE trials SET status = ?, error = ?, finished = ?, seconds = ?"
-                    " WHERE id = ? AND status = 'running'",
+                    "UPDATE trials SET status = ?, error = ?, finished = ?, seconds = ?, trained_parameters = ?,"
+                    " memory = ? WHERE id = ? AND status = 'running'",
                     (
                         "failed" if result.error else "done",
                         result.error,
                         time.time(),
                         result.seconds * time_fraction,
+                        getattr(result, "trained_parameters", None),  # probes have neither
+                        None if memory is None else memory * time_fraction,
                         result.trial_id,
                     ),
                 )

@@ -54,6 +54,7 @@ COLUMNS = [
     "lr",
     "finetuned_on",  # only in studies with word probes
 ]
+COST_COLUMNS = ["trained_parameters", "memory"]  # of finetuned models, in files since version 0.2
 EPOCHS = (
     "SELECT trial_id, epoch, metric, value FROM epochs JOIN trials ON id = trial_id WHERE status = 'done'"
 )
@@ -91,6 +92,12 @@ def _read(folder: StudyFolder, epochs_query: str) -> tuple[pd.DataFrame, pd.Data
     columns = [column for column in COLUMNS if finetuned or column != "finetuned_on"]
     if done[SEED_COLUMNS].ne(done["seed"], axis=0).any(axis=None):  # components have seeds of their own
         columns = [*columns, *SEED_COLUMNS]
+    if done["reinit_pooler"].any():
+        columns = [*columns, "reinit_pooler"]
+    if done["adapter"].notna().any():
+        columns = [*columns, "adapter"]
+    if done["memory"].notna().any():
+        columns = [*columns, *COST_COLUMNS]
     return done[columns].reset_index(drop=True), epochs
 
 

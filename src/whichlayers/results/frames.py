@@ -34,6 +34,7 @@ SELECT p.experiment, p.condition, p.x, t.id AS trial_id, t.kind, t.model, t.mode
        COALESCE(t.seed_subset, t.seed) AS seed_subset, COALESCE(t.seed_order, t.seed) AS seed_order,
        COALESCE(t.seed_init, t.seed) AS seed_init, COALESCE(t.seed_head, t.seed) AS seed_head,
        COALESCE(t.seed_dropout, t.seed) AS seed_dropout,
+       t.reinit_pooler, t.adapter, t.trained_parameters, t.memory,
        json_extract(k.guess_scores, '$."' || t.primary_metric || '"') AS guess
 FROM points p JOIN trials t ON t.id = p.trial_id
 LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
@@ -50,7 +51,7 @@ ORDER BY p.rowid
 # The trials of the current study. Finished trials that an edited study no longer contains stay in results.db unused.
 STUDY_TRIALS = "(SELECT trial_id FROM points)"
 # Settings that only have an effect on re-initialized layers.
-REINIT_COLUMNS = ["recipe", "keep_layer_norm", "reinit_lr_factor"]
+REINIT_COLUMNS = ["recipe", "keep_layer_norm", "reinit_pooler", "reinit_lr_factor"]
 # The seed of each component of a trial. All trials of a study with one `seed` agree in them, so `seed` pairs trials.
 SEED_COLUMNS = [f"seed_{component}" for component in COMPONENTS]
 # The columns that identify a curve.
@@ -104,9 +105,20 @@ def read_in_chunks(query: str, db: sqlite3.Connection) -> pd.DataFrame:
 def read_points(db: sqlite3.Connection) -> pd.DataFrame:
     """The rows of POINTS, as stored. `keep_layer_norm` is bool; values of unfinished trials are NaN."""
     points = read_in_chunks(POINTS, db)
-    for column in ("value", "dev_loss", "train_loss", "control", "last_epoch", "seconds", "share", "guess"):
+    for column in (
+        "value",
+        "dev_loss",
+        "train_loss",
+        "control",
+        "last_epoch",
+        "seconds",
+        "share",
+        "guess",
+        "memory",
+    ):
         points[column] = pd.to_numeric(points[column])
-    points["keep_layer_norm"] = points["keep_layer_norm"].astype(bool)
+    for column in ("keep_layer_norm", "reinit_pooler"):
+        points[column] = points[column].astype(bool)
     points["reinit_lr_factor"] = pd.to_numeric(points["reinit_lr_factor"]).astype(float)
     return points
 
@@ -341,6 +353,8 @@ def setting_label(name: str, value: Any) -> str:
         return str(value)
     if name == "keep_layer_norm":
         return "layer norms kept" if value else "layer norms reset"
+    if name == "reinit_pooler":
+        return "pooler re-initialized" if value else "pooler kept"
     if name == "reinit_lr_factor":
         if pd.isna(value):
             return "re-initialized layers at several lrs"

@@ -53,6 +53,12 @@ ADDED_COLUMNS: dict[int, dict[str, tuple[str, str]]] = {
         f"seed_{component}": ("INTEGER", "NULL")  # one seed determined all
         for component in ("subset", "order", "init", "head", "dropout")
     },
+    4: {  # adapters and re-initialized poolers are new; costs were not measured
+        "reinit_pooler": ("INTEGER", "0"),
+        "adapter": ("TEXT", "NULL"),
+        "trained_parameters": ("INTEGER", "NULL"),
+        "memory": ("REAL", "NULL"),
+    },
 }
 # version -> column of `tasks` -> type
 ADDED_TASK_COLUMNS: dict[int, dict[str, str]] = {

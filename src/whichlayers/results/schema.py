@@ -10,9 +10,9 @@ import json
 from typing import Any
 
 from whichlayers.results.records import EpochLike, RunRow, TaskRow, WeightChangeLike
-from whichlayers.trial import COMPONENTS, LATER_FIELDS, Training, Trial
+from whichlayers.trial import COMPONENTS, LATER_FIELDS, Adapter, Training, Trial
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 REQUIRED_TABLES = {"meta", "trials", "points", "epochs", "runs"}  # of any version
 
 WEIGHT_CHANGES = """
@@ -39,7 +39,8 @@ CREATE TABLE trials(
     error TEXT, started REAL, finished REAL, seconds REAL, run_id INTEGER,
     kind TEXT, primary_metric TEXT, finetuned_on TEXT, neurons TEXT, share REAL, ranking TEXT, reinit TEXT,
     layer_order TEXT, epochs INTEGER, lr REAL, training TEXT,
-    seed_subset INTEGER, seed_order INTEGER, seed_init INTEGER, seed_head INTEGER, seed_dropout INTEGER);
+    seed_subset INTEGER, seed_order INTEGER, seed_init INTEGER, seed_head INTEGER, seed_dropout INTEGER,
+    reinit_pooler INTEGER, adapter TEXT, trained_parameters INTEGER, memory REAL);
 CREATE TABLE points(experiment TEXT, condition TEXT, x REAL, trial_id TEXT REFERENCES trials(id),
     PRIMARY KEY (experiment, condition, x, trial_id));
 CREATE INDEX points_trial ON points(trial_id);
@@ -97,6 +98,8 @@ def trial_row(trial_id: str, trial: Trial, task_metric: str | None) -> dict[str,
         "lr": trial.training.lr,
         "training": training_json(trial.training),
         **seed_columns(trial),
+        "reinit_pooler": int(trial.surgery.reinit_pooler),
+        "adapter": None if trial.adapter is None else adapter_json(trial.adapter),
     }
 
 
@@ -119,6 +122,11 @@ def training_json(training: Training) -> str:
     for name in ("lr_factors", "parameters"):
         settings.pop(name, None)
     return json.dumps(settings, sort_keys=True, separators=(",", ":"))
+
+
+def adapter_json(adapter: Adapter) -> str:
+    """The adapters of a trial as compact JSON."""
+    return json.dumps(dataclasses.asdict(adapter), separators=(",", ":"), sort_keys=True)
 
 
 def task_row(task: TaskRow) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""The figures of the metric against time and memory."""
+
+import dataclasses
+
+import pandas as pd
+from synthetic_results import trial, write_results
+
+from whichlayers.plots.costs import costs, draw_costs
+from whichlayers.plots.extra_figures import extra_figures
+from whichlayers.plots.style import LIGHT
+from whichlayers.results.frames import finished, load_points
+from whichlayers.trial import Adapter, Point, Training
+
+
+def frozen_points() -> list[Point]:
+    points = []
+    for seed in range(3):
+        base = trial(seed=seed)
+        points.append(Point("freeze", "all pretrained", 0.0, base))
+        for k in range(3):
+            training = Training(lr_factors=tuple((layer, 0.0) for layer in range(k + 1)))
+            points.append(Point("freeze", "top", float(k), dataclasses.replace(base, training=training)))
+        adapter = Adapter("lora", (1,), ("query",))
+        points.append(Point("adapt_layers", "single", 1.0, dataclasses.replace(base, adapter=adapter)))
+    return points
+
+
+def with_costs(tmp_path) -> pd.DataFrame:
+    folder = write_results(tmp_path, frozen_points(), lambda point: 0.8 - 0.01 * point.x)
+    points = finished(load_points(folder))
+    assert points["memory"].isna().all()  # as in files of older versions
+    return points.assign(seconds=10.0 - points["x"] + 0.1 * points["seed"], memory=2e9 - 1e8 * points["x"])
+
+
+def test_settings_are_placed_at_their_mean_cost(tmp_path):
+    rows = with_costs(tmp_path).query("experiment == 'freeze'")
+    found = costs(rows, "seconds")
+    by_setting = found.groupby(["condition", "setting_x"])["x"].unique()
+    assert [list(x) for x in by_setting["top"]] == [[10.1], [9.1], [8.1]]
+    assert costs(rows, "memory").groupby("setting_x")["x"].first().round(6).to_dict() == {
+        0: 2.0,
+        1: 1.9,
+        2: 1.8,
+    }
+    assert costs(rows.assign(memory=float("nan")), "memory").empty
+
+
+def test_a_marker_for_each_setting(tmp_path):
+    rows = with_costs(tmp_path).query("experiment == 'freeze'")
+    with LIGHT.applied():
+        figure = draw_costs(rows, "freeze", "memory", LIGHT)
+    (panel,) = figure.panels
+    marks = {mark.name: mark for mark in panel.marks}
+    assert list(marks) == ["all parameters trained", "layers above k trained"]
+    assert marks["layers above k trained"].table["x"].round(6).tolist() == [1.8, 1.9, 2.0]
+    assert marks["layers above k trained"].style["linestyle"] == ""
+    assert {text.get_text() for text in panel.axes.texts} >= {"0", "1", "2"}
+    assert panel.axes.get_xlabel() == "GB of memory per trial"
+
+
+def test_figures_exist_where_settings_have_different_costs(tmp_path):
+    points = with_costs(tmp_path)
+    keys = {figure.key for figure in extra_figures(points)}
+    assert {"freeze_time", "freeze_memory"} <= keys
+    assert not {"adapt_layers_time", "adapt_layers_memory"} & keys  # a single setting
+    assert not {"freeze_memory"} & {f.key for f in extra_figures(points.assign(memory=float("nan")))}
