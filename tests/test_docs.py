@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 from whichlayers.analysis.claims import (
     as_table,
     durrani2021,
+    finetuning,
     singh2020,
     tamkin2020_layers,
     tamkin2020_sizes,
@@ -283,12 +284,12 @@ def test_names_mentioned_in_contributing_exist(file, names):
 
 def test_claims_page_states_every_claim():
     page = (DOCS / "claims.md").read_text(encoding="utf-8").partition("## ")[0]
-    stated = dict(re.findall(r"^\| ([TSD]\d+) \| (.*?) \|", page, re.MULTILINE))
-    modules = (tamkin2020_sizes, tamkin2020_layers, tamkin2020_training, singh2020, durrani2021)
+    stated = dict(re.findall(r"^\| ([TSDZLP]\d+) \| (.*?) \|", page, re.MULTILINE))
+    modules = (tamkin2020_sizes, tamkin2020_layers, tamkin2020_training, singh2020, durrani2021, finetuning)
     claims = {
-        name: text for m in modules for name, text in vars(m).items() if re.fullmatch(r"[TSD]\d+", name)
+        name: text for m in modules for name, text in vars(m).items() if re.fullmatch(r"[TSDZLP]\d+", name)
     }
-    assert len(claims) == 18
+    assert len(claims) == 23
     assert stated == claims
 
 

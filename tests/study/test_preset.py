@@ -48,6 +48,7 @@ AT_DEPTH_12 = {
     "singh2020/fractions": 13 * (3 + 3 + 4),
     "singh2020/weight-change": 3 * 3,
     "singh2020/probing-by-removal": 12 * 1 * 3,
+    "mosbach2021/stability": 2 * 25 * 3,
     "durrani2021/pruning": 3 * 3 * 3 * 3,
     # corpora x probes x (pretrained and 6 tasks) x trials x models
     "durrani2021/layers": 5 * 13 * 7 * 3 * 3,
@@ -56,12 +57,14 @@ AT_DEPTH_12 = {
     "durrani2021/selectivity": 3 * (2 + 2) * 1 * 3 * 3,
     "durrani2021/all": (5 * 13 * 7 + 3 * (1 + 3 + 13 + 1) * 7 + 3 * (2 + 2) + 6 * 3) * 3 * 3,
 }
+# those that name layers of a model with 24: k = 18 to 24 twice, and k = 24 without bias correction
+AT_DEPTH_24 = {"zhang2021/reinit": (7 + 1 + 7) * 20 * 4}
 NEED_12_LAYERS = {"durrani2021/pruning", "durrani2021/all"}
 
 
 def test_the_presets_and_their_descriptions():
     presets = list_presets()
-    assert set(presets) == set(AT_DEPTH_12)
+    assert set(presets) == {*AT_DEPTH_12, *AT_DEPTH_24}
     assert list(presets) == sorted(presets)
     for description in presets.values():
         assert description
@@ -71,6 +74,24 @@ def test_the_presets_and_their_descriptions():
 @pytest.mark.parametrize("name", AT_DEPTH_12)
 def test_numbers_of_points_at_depth_12(name):
     assert len(expand(load_preset(name), FakeFacts(depth=12))) == AT_DEPTH_12[name]
+
+
+@pytest.mark.parametrize("name", AT_DEPTH_24)
+def test_numbers_of_points_at_depth_24(name):
+    assert len(expand(load_preset(name), FakeFacts(depth=24))) == AT_DEPTH_24[name]
+    with pytest.raises(StudyError, match="has 12 layers"):
+        expand(load_preset(name), FakeFacts(depth=12))
+
+
+def test_zhang2021_reinitializes_the_pooler_with_the_top_layers():
+    trials = [p.trial for p in expand(load_preset("zhang2021/reinit"), FakeFacts(depth=24))]
+    for t in trials:
+        assert t.surgery.reinit_pooler == bool(t.surgery.reinit)
+        assert set(t.surgery.reinit) <= set(range(19, 25))
+    uncorrected = [t for t in trials if not t.training.bias_correction]
+    assert {(t.surgery.reinit, t.training.epochs) for t in uncorrected} == {((), 3)}
+    assert {t.training.epochs for t in trials} == {3, 5}
+    assert {(t.training.batch_size, t.training.warmup, t.training.lr) for t in trials} == {(32, 0.1, 2e-5)}
 
 
 @pytest.mark.parametrize(
@@ -95,13 +116,13 @@ def test_presets_accept_models_of_other_depths_or_raise(name, depth):
         assert layers <= set(range(1, depth + 1))
 
 
-@pytest.mark.parametrize("name", AT_DEPTH_12)
+@pytest.mark.parametrize("name", [*AT_DEPTH_12, *AT_DEPTH_24])
 def test_presets_survive_a_round_trip(name):
     study = load_preset(name)
     assert Study.from_toml(study.to_toml(), Path("/x")) == study
 
 
-@pytest.mark.parametrize("name", [n for n in AT_DEPTH_12 if "/" in n])
+@pytest.mark.parametrize("name", [n for n in (*AT_DEPTH_12, *AT_DEPTH_24) if "/" in n])
 def test_a_comment_says_which_figure_a_preset_runs(name):
     assert preset_text(name).startswith("# ")
     comment = preset_text(name).split("\nname")[0]

@@ -19,7 +19,6 @@ from whichlayers.engine.stacking import StackedModel
 from whichlayers.models.families import Anatomy
 
 MAX_FRACTION = 0.25  # of the free memory that a cache may take
-CHUNK_TOKENS = 1 << 14  # tokens that are computed at once
 
 
 class PrefixCache:
@@ -85,7 +84,7 @@ def _hidden_states(model: StackedModel, loader: TrainDataLoader, layer: nn.Modul
     handle = layer.register_forward_hook(keep)
     model.eval()
     model.context.packed_tokens = None
-    chunk = max(1, CHUNK_TOKENS // width // trials) * trials  # a batch of the stack has a multiple of T rows
+    chunk = trials * loader.batch_size  # the rows of a training step, so that it takes no more memory
     try:
         for start in range(0, rows, chunk):
             index = torch.arange(start, start + chunk, device=loader.input_ids.device).clamp(max=rows - 1)

@@ -4,7 +4,8 @@
         print(claim.id, claim.verdict, claim.effect, claim.low, claim.high, claim.p)
 
 T1 to T10 are claims of Tamkin et al. 2020, S1 to S4 of Singh & Giovanardi 2020, D1 to D4 of Durrani et al. 2021,
-paraphrased.
+paraphrased. Z1 to Z3 (Zhang et al. 2021), L1 (Lee et al. 2019) and P1 (Sajjad et al. 2023) are listed only if the
+study has data for them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from whichlayers.analysis.claims.base import (
     ClaimThresholds,
 )
 from whichlayers.analysis.claims.durrani2021 import d1, d2, d3, d4
+from whichlayers.analysis.claims.finetuning import finetuning_claims
 from whichlayers.analysis.claims.singh2020 import s1, s2, s3, s4
 from whichlayers.analysis.claims.tamkin2020_layers import t3, t4, t5, t8
 from whichlayers.analysis.claims.tamkin2020_sizes import t1, t2
@@ -47,7 +49,7 @@ TEST_COLUMNS = [field.name for field in dataclasses.fields(ClaimTest) if field.n
 def evaluate_claims(
     points: pd.DataFrame, weights: pd.DataFrame | None = None, thresholds: ClaimThresholds | None = None
 ) -> list[Claim]:
-    """Evaluate all claims, T1 to D4. They are not judged on data where results are no better than guessing.
+    """Evaluate all claims. They are not judged on data where results are no better than guessing.
 
     Args:
         points: Finished points, as from `finished(load_points(folder))`.
@@ -65,7 +67,8 @@ def evaluate_claims(
 def _evaluate(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds) -> list[Claim]:
     found = [claim(points, thresholds) for claim in (t1, t2, t3, t4, t5, t6, t7, t8, t9, t10)]
     found += [claim(points, weights, thresholds) for claim in (s1, s2)]
-    return found + [claim(points, thresholds) for claim in (s3, s4, d1, d2, d3, d4)]
+    found += [claim(points, thresholds) for claim in (s3, s4, d1, d2, d3, d4)]
+    return found + finetuning_claims(points, thresholds)
 
 
 def study_claims(folder: Path, thresholds: ClaimThresholds | None = None) -> list[Claim]:

@@ -1,0 +1,108 @@
+"""Claims about how to finetune, on synthetic results in which they hold or do not."""
+
+import dataclasses
+
+import pytest
+from synthetic_results import keeping, trial, write_results
+
+from whichlayers.analysis.claims import evaluate_claims
+from whichlayers.results.frames import finished, load_points
+from whichlayers.trial import Point, Surgery, Training
+
+DEPTH, SEEDS = 8, range(6)
+
+
+def claims_of(folder, points, score) -> dict:
+    found = finished(load_points(write_results(folder, points, score, depth=DEPTH)))
+    return {claim.id: claim for claim in evaluate_claims(found)}
+
+
+def noise(point: Point) -> float:
+    return 0.001 * (int(point.trial.id, 16) % 5)
+
+
+def with_training(one, **training):
+    return dataclasses.replace(one, training=Training(**training))
+
+
+def freeze_points() -> list[Point]:
+    points = []
+    for seed in SEEDS:
+        points.append(Point("freeze", "all pretrained", 0.0, trial(seed=seed)))
+        for k in (0, 6, 8):
+            factors = tuple((layer, 0.0) for layer in range(k + 1)) if k else ()
+            points.append(
+                Point("freeze", "top", float(k), with_training(trial(seed=seed), lr_factors=factors))
+            )
+    return points
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [(0.95, "holds"), (0.7, "does not hold")])
+def test_l1_the_last_fourth_reaches_90_percent(tmp_path, kept, verdict):
+    def score(point):
+        return 0.8 * (1 if point.x == 0 else kept if point.x == 6 else 0.6) + noise(point)
+
+    claim = claims_of(tmp_path, freeze_points(), score)["L1"]
+    assert claim.verdict == verdict
+    assert claim.effect == pytest.approx(0.8 * (kept - 0.9), abs=0.005)
+
+
+def prune_points() -> list[Point]:
+    points = []
+    for seed in SEEDS:
+        points.append(Point("prune", "all pretrained", 0.0, trial(seed=seed)))
+        for n in (2, 3, 5):
+            for end, order in (("top", range(1, DEPTH + 1 - n)), ("bottom", range(n + 1, DEPTH + 1))):
+                points.append(
+                    Point("prune", end, float(n), trial(seed=seed, surgery=Surgery(order=tuple(order))))
+                )
+    return points
+
+
+def test_p1_dropped_layers(tmp_path):
+    def score(point):
+        loss = {"top": 0.002, "bottom": 0.05}.get(point.condition, 0.0) * point.x
+        return 0.9 - loss + noise(point) - (0.3 if point.x == 5 else 0)  # 5 of 8 are more than 40%
+
+    claims = claims_of(tmp_path, prune_points(), score)
+    assert claims["P1"].verdict == "holds"
+    assert claims["P1"].effect == pytest.approx(0.9 - 0.006 - 0.98 * 0.9, abs=0.005)
+
+
+def reinit_points() -> list[Point]:
+    points = []
+    for seed in SEEDS:
+        for k in (2, 6, 7, 8):
+            surgery = keeping(k, DEPTH, recipe="bert_init") if k < DEPTH else Surgery()
+            surgery = dataclasses.replace(surgery, reinit_pooler=k < DEPTH)
+            points.append(
+                Point("incremental", "", float(k), trial(seed=seed, head="pooler", surgery=surgery))
+            )
+        for training in ({"bias_correction": False}, {"epochs": 20}):
+            one = dataclasses.replace(trial(seed=seed, head="pooler"), training=Training(**training))
+            points.append(Point("incremental", "", float(DEPTH), one))
+    return points
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "holds"), (-1, "does not hold")])
+def test_z1_to_z3(tmp_path, sign, verdict):
+    def score(point):
+        training = point.trial.training
+        effect = (
+            0.04 * (point.x < DEPTH) - 0.05 * (not training.bias_correction) + 0.06 * (training.epochs == 20)
+        )
+        return 0.7 + sign * effect + noise(point)
+
+    folder = write_results(tmp_path, reinit_points(), score, depth=DEPTH)
+    points = load_points(folder)
+    # the synthetic file is of version 3, which had no poolers that are re-initialized
+    found = finished(points.assign(reinit_pooler=~points["untouched"]))
+    claims = {claim.id: claim for claim in evaluate_claims(found)}
+    for name, effect in (("Z1", 0.04), ("Z2", 0.05), ("Z3", 0.06)):
+        assert claims[name].verdict == verdict, name
+        assert claims[name].effect == pytest.approx(sign * effect, abs=0.005)
+
+
+def test_claims_without_data_are_not_listed(tmp_path):
+    found = claims_of(tmp_path, freeze_points(), lambda point: 0.8 + noise(point))
+    assert {"L1"} == set(found) & {"Z1", "Z2", "Z3", "L1", "P1"}
