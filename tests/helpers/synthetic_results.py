@@ -116,7 +116,7 @@ def write_results(
         db.execute("INSERT OR IGNORE INTO models VALUES (?, ?, ?, ?, ?)", model)
         failed = isinstance(result, str)
         status = "failed" if failed else "pending" if result is None else "done"
-        factor = dict(t.training.lr_factors).get(depth, 1.0)
+        factor = dict(t.training.lr_factors).get(depth, 1.0) if t.surgery.reinit else 1.0
         surgery = t.surgery
         row = (t.id, t.model, t.model_fingerprint, data[1], data[0], t.train_size, t.seed, t.head)
         row += (

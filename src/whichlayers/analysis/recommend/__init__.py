@@ -18,13 +18,24 @@ from typing import Any
 import pandas as pd
 
 from whichlayers.analysis.guessing import GuessComparison, no_better_than_guessing
-from whichlayers.analysis.recommend import features, reinit, smallest
+from whichlayers.analysis.recommend import adapters, features, freeze, lr_decay, reinit, smallest
 from whichlayers.analysis.recommend.base import GOALS, Answer, Comparison, Goal, Question
 from whichlayers.errors import WhichlayersError
 
 __all__ = ["GOALS", "QUESTIONS", "Answer", "Comparison", "Goal", "Question", "Recommendation", "recommend"]
 
-QUESTIONS: dict[str, Question] = {q.key: q for q in (smallest.QUESTION, reinit.QUESTION, features.QUESTION)}
+QUESTIONS: dict[str, Question] = {
+    question.key: question
+    for question in (
+        smallest.QUESTION,
+        reinit.QUESTION,
+        lr_decay.QUESTION,
+        freeze.QUESTION,
+        adapters.COUNT,
+        adapters.PLACE,
+        features.QUESTION,
+    )
+}
 LOSS = 0.01  # default of the allowed loss, in units of the metric
 
 

@@ -1,0 +1,120 @@
+"""Questions: how many layers need LoRA, and which single layer or block is best for it? Answered by `adapt`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from whichlayers.analysis.recommend.base import Answer, Candidate, Question, baseline_of, describe_layers
+from whichlayers.analysis.recommend.best_of import best_of
+from whichlayers.analysis.recommend.within_loss import last_within_loss
+from whichlayers.results.frame_utils import each_group
+from whichlayers.text import join_list
+from whichlayers.trial import ALL_PRETRAINED
+
+MAX_LISTED = 8
+
+
+def answer_count(rows: pd.DataFrame, loss: float) -> Answer | None:
+    """The fewest layers with adapters that are within `loss` of finetuning the whole model."""
+    baseline, depth = baseline_of(rows), int(rows["depth"].iloc[0])
+    if baseline is None:
+        return None
+    trained = Candidate(f"finetuning all {depth} layers", baseline.rows)
+    by_condition: dict[str, dict[int, pd.DataFrame]] = {}
+    for (condition, x), cell in each_group(rows[rows["condition"] != ALL_PRETRAINED], ["condition", "x"]):
+        by_condition.setdefault(str(condition), {})[int(x)] = cell
+    everywhere = {
+        condition.partition(", ")[2]: cells[depth]
+        for condition, cells in by_condition.items()
+        if condition.partition(", ")[0] == "everywhere" and depth in cells
+    }
+    series = []
+    for condition, cells in by_condition.items():
+        place, _, rank = condition.partition(", ")
+        if place == "everywhere" and any(
+            c.partition(", ")[2] == rank for c in by_condition if c != condition
+        ):
+            continue  # the first step of another series
+        cells = ({depth: everywhere[rank]} if rank in everywhere else {}) | cells
+        series.append([_candidate(place, rank, k, depth, cells[k]) for k in sorted(cells, reverse=True)])
+    counts = "; ".join(join_list(depth - c.steps for c in one) for one in series)
+    several = f"{len(series)} series (layers with adapters: {counts}), each"
+    return last_within_loss(
+        COUNT.key,
+        rows,
+        series,
+        trained,
+        loss,
+        compared=f"adapters in {counts} layers" if len(series) == 1 else several,
+        keep="finetune all layers",
+        alternative="model with adapters",
+    )
+
+
+def _candidate(place: str, rank: str, k: int, depth: int, rows: pd.DataFrame) -> Candidate:
+    layers = range(1, k + 1) if place == "first" else range(depth - k + 1, depth + 1)
+    where = f"all {depth} layers" if k == depth else describe_layers(layers)
+    return Candidate(f"adapters in {where}" + (f" ({rank})" if rank else ""), rows, steps=depth - k)
+
+
+def answer_place(rows: pd.DataFrame, loss: float) -> Answer | None:
+    """The single layer or block whose adapters score highest, compared with the mean of all of them."""
+    cells = list(each_group(rows[rows["condition"] != ALL_PRETRAINED], ["condition", "x"]))
+    if len(cells) < 2:
+        return None
+    candidates = [Candidate(_place_name(str(condition), int(x)), cell) for (condition, x), cell in cells]
+    everywhere = pd.concat([cell for _, cell in cells]).sort_values("seed")
+    mean = everywhere.groupby("seed", as_index=False).agg(
+        {"value": "mean", "seconds": "mean", "trial_id": "first"}
+    )
+    listed = [c.name.removeprefix("adapters in ") for c in candidates]
+    return best_of(
+        PLACE.key,
+        rows,
+        candidates,
+        Candidate("the mean of these places", mean),
+        loss,
+        compared=join_list(listed)
+        if len(listed) <= MAX_LISTED
+        else f"{len(listed)} places from {listed[0]} to {listed[-1]}",
+        keep="any of these layers will do",
+    )
+
+
+def _place_name(condition: str, first: int) -> str:
+    place, _, rank = condition.partition(", ")
+    where = f"layer {first}" if place == "single" else f"the block that starts at layer {first}"
+    return f"adapters in {where}" + (f" ({rank})" if rank else "")
+
+
+def ask_count(depth: int) -> Mapping[str, Any]:
+    """An experiment with adapters everywhere and in the last k layers."""
+    return {"kind": "adapt", "where": ["everywhere", "last"]}
+
+
+def ask_place(depth: int) -> Mapping[str, Any]:
+    """An experiment with adapters in each single layer."""
+    return {"kind": "adapt", "where": ["single"]}
+
+
+COUNT = Question(
+    key="adapters",
+    title="Layers with LoRA",
+    text="Are adapters in all or in a few layers within the limit of the loss of finetuning?",
+    goals=("speed",),
+    experiments=("adapt",),
+    answer=answer_count,
+    ask=ask_count,
+)
+PLACE = Question(
+    key="adapter_place",
+    title="Best layer for LoRA",
+    text="If one layer or one block has adapters, which one is best?",
+    goals=("speed",),
+    experiments=("adapt_layers",),
+    answer=answer_place,
+    ask=ask_place,
+)

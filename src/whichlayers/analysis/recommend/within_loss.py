@@ -1,0 +1,165 @@
+"""Answers to questions of the form "how far can I go within the allowed loss?", by tests in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from whichlayers.analysis.decisions import ALPHA, FixedSequence, fixed_sequence, non_inferiority
+from whichlayers.analysis.recommend.base import (
+    Answer,
+    Candidate,
+    Comparison,
+    describe_interval,
+    minutes_for,
+    more_trials_text,
+    points_of,
+    seconds_saved,
+    subject,
+)
+from whichlayers.text import format_score
+
+Series = Sequence[Candidate]  # variants of a model, each one step further than the one before
+
+
+def last_within_loss(
+    question: str,
+    rows: pd.DataFrame,
+    series: Sequence[Series],
+    baseline: Candidate,
+    loss: float,
+    *,
+    compared: str,
+    keep: str,
+    alternative: str,
+) -> Answer | None:
+    """The last variant of each series that is shown to be within the loss, and of these the one with the most `steps`.
+
+    Args:
+        question: Key of the question.
+        rows: Finished points of the curve.
+        series: One or several series; the significance level is divided among them.
+        baseline: What all variants are compared with.
+        loss: In units of the metric.
+        compared: What the series are, in words, for a sentence that starts with "Compared: ".
+        keep: What to do if there is nothing to gain: "keep all 12 layers".
+        alternative: What a variant is: "smaller model".
+
+    Returns:
+        None without series.
+    """
+    if not series:
+        return None
+    alpha = ALPHA / len(series)  # each series may go wrong
+    sequences = [fixed_sequence([c.differences(baseline) for c in one], loss, alpha) for one in series]
+    about = subject(rows) | {"question": question, "baseline": baseline.name}
+    about |= {"baseline_trial_id": baseline.trial_id}
+    about["compared"] = _compared(series, sequences, baseline, loss, alpha)
+    metric = about["metric"]
+    lost = f"{format_score(loss, metric)} {points_of(metric)}"
+    divided = f"; the level of 5% is divided by {len(series)}" if len(series) > 1 else ""
+    order = f"Compared: {compared}, in this order, up to the first that was not within it{divided}."
+    more, minutes = _more_trials(rows, sequences)
+    found = [
+        (one[seq.passed - 1], seq.tests[seq.passed - 1])
+        for one, seq in zip(series, sequences, strict=True)
+        if seq.passed
+    ]
+    if found:
+        chosen, test = max(found, key=lambda item: (item[0].steps, item[1].interval.mean))
+        i, level = test.interval, 100 * (1 - 2 * alpha)
+        difference = describe_interval(i.mean, i.low, i.high, level, i.n, metric)
+        text = (
+            f"Use {chosen.name}: {difference} compared with {baseline.name}, within the allowed loss of {lost}. "
+            f"{order}{_why_stopped(series, sequences, metric)}"
+        )
+        if more is not None:
+            text += f" To decide on the next one: {more_trials_text(more, minutes)}."
+        return Answer(
+            **about,
+            verdict="recommended",
+            text=text,
+            choice=chosen.name,
+            layers=chosen.layers,
+            trial_id=chosen.trial_id,
+            score=float(chosen.scores.mean()),
+            difference=i.mean,
+            low=i.low,
+            high=i.high,
+            level=level / 100,
+            n=i.n,
+            more_trials=more,
+            minutes=minutes,
+            savings=seconds_saved(chosen, baseline),
+        )
+    if all(s.failed is not None and s.failed.worse for s in sequences):
+        text = f"Nothing to gain: {keep}. Every {alternative} that was tested loses more than {lost}. {order}"
+        return Answer(**about, verdict="nothing to gain", text=text)
+    nearest = "; ".join(
+        f"{one[0].name}: {_describe(seq, metric)}"
+        for one, seq in zip(series, sequences, strict=True)
+        if seq.failed is not None and not seq.failed.worse
+    )
+    text = (
+        f"Not enough trials to show that a {alternative} is within {lost} of {baseline.name} ({nearest}). "
+        f"Until then, {keep}. To decide: {more_trials_text(more, minutes)}."
+    )
+    return Answer(**about, verdict="not enough trials", text=text, more_trials=more, minutes=minutes)
+
+
+def _compared(
+    series: Sequence[Series],
+    sequences: Sequence[FixedSequence],
+    baseline: Candidate,
+    loss: float,
+    alpha: float,
+) -> tuple[Comparison, ...]:
+    """Every candidate with its difference; those after the first failure are not tested."""
+    found = []
+    for one, sequence in zip(series, sequences, strict=True):
+        for place, candidate in enumerate(one):
+            differences = candidate.differences(baseline)
+            if not differences.size:
+                continue
+            test = non_inferiority(differences, loss, alpha)
+            result = "within the loss" if test.within else "more than the loss" if test.worse else "undecided"
+            if place >= len(sequence.tests):
+                result = "not tested"
+            i, mean = test.interval, float(candidate.scores.mean())
+            found.append(Comparison(candidate.name, mean, i.mean, i.low, i.high, 1 - 2 * alpha, i.n, result))
+    return tuple(found)
+
+
+def _why_stopped(series: Sequence[Series], sequences: Sequence[FixedSequence], metric: str) -> str:
+    """The test that ended each series."""
+    ends = [
+        f"{one[len(seq.tests) - 1].name}: {_describe(seq, metric)}"
+        for one, seq in zip(series, sequences, strict=True)
+        if seq.failed is not None
+    ]
+    return f" Stopped at {'; '.join(ends)}." if ends else " All of them are within it."
+
+
+def _describe(sequence: FixedSequence, metric: str) -> str:
+    test = sequence.failed
+    assert test is not None
+    i = test.interval
+    if i.n < 2:
+        return f"{format_score(i.mean, metric, signed=True)}, a single trial"
+    if i.sd == 0:
+        return f"{format_score(i.mean, metric, signed=True)} in all {i.n} trials, without variance"
+    return describe_interval(i.mean, i.low, i.high, 100 * (1 - 2 * test.alpha), i.n, metric)
+
+
+def _more_trials(rows: pd.DataFrame, sequences: Sequence[FixedSequence]) -> tuple[int | None, float | None]:
+    """Further trials for the first failed test that would succeed soonest, and minutes for all points."""
+    failed = [s.failed for s in sequences if s.failed is not None and not s.failed.worse]
+    if not failed:
+        return None, None
+    if any(test.interval.n < 2 or not test.interval.sd > 0 for test in failed):
+        more = min(max(1, 3 - test.interval.n) for test in failed)
+        return more, minutes_for(rows, more)
+    needed = [(test.trials_needed, test.interval.n) for test in failed]
+    missing = [total - n for total, n in needed if total is not None]
+    return (min(missing), minutes_for(rows, min(missing))) if missing else (None, None)

@@ -1,0 +1,79 @@
+"""Recommendations about training: layers to freeze, learning rate decay, adapters."""
+
+import pytest
+from test_recommend import DEPTH, only, points_of
+from whichlayers.analysis.recommend import QUESTIONS, recommend
+
+
+def test_the_most_layers_that_can_stay_frozen(tmp_path):
+    experiments = [{"kind": "freeze", "train": ["top", "norms", "biases"]}]
+    points = points_of(tmp_path, experiments, lambda p: 0.9 - (0.1 if p.x > 4 else 0), sd=0.001)
+    answer = only(recommend(points))
+    assert (answer.verdict, answer.choice) == ("recommended", "layers 1-4 and the embeddings frozen")
+    assert answer.trial_id in set(points.query("condition == 'top' and x == 4")["trial_id"])
+    assert answer.level == pytest.approx(0.9)  # one series: norms and biases are not part of it
+    assert "Stopped at layers 1-5" in answer.text
+
+
+def test_both_ends_can_be_frozen(tmp_path):
+    experiments = [{"kind": "freeze", "train": ["top", "bottom"], "frozen": [1, 2, 3]}]
+
+    def score(p):
+        return 0.9 - (0.1 if p.condition == "top" or p.x > 2 else 0)
+
+    answer = only(recommend(points_of(tmp_path, experiments, score, sd=0.001)))
+    assert answer.choice == "layers 5-6 frozen"
+    assert "2 series (layers frozen: 1, 2 and 3; 1, 2 and 3)" in answer.text
+
+
+@pytest.mark.parametrize("gain", [0.05, 0.0])
+def test_learning_rate_decay(tmp_path, gain):
+    experiments = [{"kind": "lr_decay", "factors": [0.5, 0.8, 1.0]}]
+    points = points_of(tmp_path, experiments, lambda p: 0.8 + (gain if p.x == 0.8 else 0), trials=10, sd=0.002)
+    answer = only(recommend(points))
+    assert answer.baseline == "one learning rate for all layers"
+    if gain:
+        assert (answer.verdict, answer.choice) == ("recommended", "a decay of 0.8")
+    else:
+        assert answer.verdict == "nothing to gain"
+    assert "Compared: a decay of 0.5 and a decay of 0.8" in answer.text
+
+
+def test_decay_with_reinitialized_layers_is_a_setting_of_its_own(tmp_path):
+    experiments = [{"kind": "lr_decay", "factors": [0.8, 1.0], "reinit_top": [0, 2]}]
+
+    def score(p):
+        return 0.85 if p.condition == "top 2 reinitialized" and p.x == 1 else 0.8
+
+    answer = only(recommend(points_of(tmp_path, experiments, score, trials=10, sd=0.002)))
+    assert answer.choice == "a decay of 1 with the top 2 re-initialized"
+
+
+def test_few_layers_with_adapters(tmp_path):
+    experiments = [{"kind": "adapt", "where": ["everywhere", "last"], "targets": "all"}]
+
+    def score(p):
+        return 0.9 if p.condition == "all pretrained" or p.x >= 3 else 0.8
+
+    answer = only(recommend(points_of(tmp_path, experiments, score, sd=0.001)))
+    assert answer.choice == "adapters in layers 4-6"
+    assert answer.baseline == f"finetuning all {DEPTH} layers"
+    assert [c.name for c in answer.compared][0] == f"adapters in all {DEPTH} layers"
+    assert "adapters in 6, 5, 4, 3, 2 and 1 layers" in answer.text
+
+
+def test_the_best_layer_for_adapters(tmp_path):
+    experiments = [{"kind": "adapt", "where": ["single"]}]
+    points = points_of(tmp_path, experiments, lambda p: 0.9 if p.x == 5 else 0.8, sd=0.004)
+    answer = only(recommend(points))
+    assert answer.choice == "adapters in layer 5"
+    assert answer.difference == pytest.approx(0.1 * (1 - 1 / DEPTH), abs=0.01)
+    assert answer.baseline == "the mean of these places"
+
+
+def test_training_questions_do_not_decide_what_is_built_before_the_smallest_model(tmp_path):
+    experiments = [{"kind": "freeze", "train": ["top"]}, {"kind": "prune", "top": [1, 2]}]
+    recommendation = recommend(points_of(tmp_path, experiments, lambda p: 0.9, sd=0.001))
+    assert [a.question for a in recommendation.answers] == ["smallest", "freeze"]
+    assert recommendation.best(recommendation.answers).question == "smallest"
+    assert list(QUESTIONS)[0] == "smallest"
