@@ -2,6 +2,7 @@
 
 import pytest
 from test_recommend import DEPTH, only, points_of
+
 from whichlayers.analysis.recommend import QUESTIONS, recommend
 
 
@@ -29,7 +30,9 @@ def test_both_ends_can_be_frozen(tmp_path):
 @pytest.mark.parametrize("gain", [0.05, 0.0])
 def test_learning_rate_decay(tmp_path, gain):
     experiments = [{"kind": "lr_decay", "factors": [0.5, 0.8, 1.0]}]
-    points = points_of(tmp_path, experiments, lambda p: 0.8 + (gain if p.x == 0.8 else 0), trials=10, sd=0.002)
+    points = points_of(
+        tmp_path, experiments, lambda p: 0.8 + (gain if p.x == 0.8 else 0), trials=10, sd=0.002
+    )
     answer = only(recommend(points))
     assert answer.baseline == "one learning rate for all layers"
     if gain:
@@ -58,7 +61,7 @@ def test_few_layers_with_adapters(tmp_path):
     answer = only(recommend(points_of(tmp_path, experiments, score, sd=0.001)))
     assert answer.choice == "adapters in layers 4-6"
     assert answer.baseline == f"finetuning all {DEPTH} layers"
-    assert [c.name for c in answer.compared][0] == f"adapters in all {DEPTH} layers"
+    assert answer.compared[0].name == f"adapters in all {DEPTH} layers"
     assert "adapters in 6, 5, 4, 3, 2 and 1 layers" in answer.text
 
 
@@ -76,4 +79,4 @@ def test_training_questions_do_not_decide_what_is_built_before_the_smallest_mode
     recommendation = recommend(points_of(tmp_path, experiments, lambda p: 0.9, sd=0.001))
     assert [a.question for a in recommendation.answers] == ["smallest", "freeze"]
     assert recommendation.best(recommendation.answers).question == "smallest"
-    assert list(QUESTIONS)[0] == "smallest"
+    assert next(iter(QUESTIONS)) == "smallest"

@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from whichlayers.analysis.intervals import t_interval
 from whichlayers.analysis.recommend.base import describe_layers
 from whichlayers.catalog import METRICS
+from whichlayers.deploy.adapters import ADAPTER_FOLDER
 from whichlayers.deploy.text_model import Metadata
 from whichlayers.deploy.train import Score
 from whichlayers.models.find import PACKAGE_PREFIX
@@ -141,9 +142,7 @@ def _what_was_done(facts: CardFacts) -> str:
         lines.append(
             f"- Re-initialized before finetuning: {describe_layers(surgery.reinit)} ({surgery.recipe})."
         )
-    frozen = [layer for layer, factor in training.lr_factors if factor == 0 and layer]
-    if frozen:
-        lines.append(f"- Frozen: {describe_layers(frozen)}.")
+    lines += [f"- {text}." for text in _trained_parts(trial)]
     if m.layout == "features":
         lines.append(
             "- Not finetuned: the pretrained weights are unchanged; texts are the mean of hidden states."
@@ -166,6 +165,27 @@ def _what_was_done(facts: CardFacts) -> str:
         lines.append(f"- Labels: {', '.join(m.labels)}.")
     lines.append(f"- Why: {facts.reason}")
     return "## What was done\n\n" + "\n".join(lines)
+
+
+def _trained_parts(trial: Trial) -> Iterator[str]:
+    """What was frozen, and where adapters were trained."""
+    training, adapter = trial.training, trial.adapter
+    frozen = [layer for layer in training.frozen_layers if layer]
+    if frozen:
+        embeddings = " and the embeddings" if 0 in training.frozen_layers else ""
+        yield f"Frozen: {describe_layers(frozen)}{embeddings}"
+    if training.parameters != "all":
+        yield f"Trained: the {training.parameters} and the head; everything else was frozen"
+    factors = {layer: factor for layer, factor in training.lr_factors if factor not in (0, 1)}
+    if factors:
+        lowest = min(factors)
+        yield f"Learning rate by layer: from {factors[lowest]:.2g} times the learning rate in layer {lowest} upward"
+    if adapter is not None:
+        name = f"LoRA (rank {adapter.rank}, alpha {adapter.alpha:g})" if adapter.method == "lora" else "IA3"
+        yield (
+            f"Trained: {name} in {describe_layers(adapter.layers)} ({', '.join(adapter.targets)}) and the head; "
+            f"everything else was frozen. The weights here include the adapters; {ADAPTER_FOLDER}/ holds them for peft"
+        )
 
 
 def _scores(facts: CardFacts) -> str:

@@ -153,6 +153,7 @@ def _base_trial(study: Study, done: Sequence[Trial]) -> Trial | None:
         t
         for t in done
         if t.kind == "finetune"
+        and t.adapter is None
         and t.surgery.canonical() == Surgery()
         and t.training == dataclasses.replace(t.training, **_plain_training(t.training))
     ]

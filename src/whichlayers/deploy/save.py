@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whichlayers.deploy.adapters import ADAPTER_FOLDER, save_adapter
 from whichlayers.deploy.text_model import DENSE, METADATA_FILE, Metadata
 from whichlayers.deploy.train import TrainedModel
 
@@ -29,7 +30,8 @@ def save_model(
     """Write weights, config, tokenizer and metadata into an existing folder.
 
     The config has the true depth and the names of the labels. With the mean head, the folder also has the modules of
-    sentence-transformers: Transformer, mean pooling, and the linear layer as Dense.
+    sentence-transformers: Transformer, mean pooling, and the linear layer as Dense. Adapters are merged into the
+    weights, and also saved on their own.
     """
     from whichlayers.models.load import save_quietly
 
@@ -43,6 +45,10 @@ def save_model(
         modules = ["Transformer", "Pooling", "Dense"]
         _write_sentence_transformer(folder, modules, model.encoder.config.hidden_size, metadata.max_length)
         _write_dense(folder / DENSE, model)
+    if model.trial.adapter is not None:
+        save_adapter(
+            folder / ADAPTER_FOLDER, model.encoder, model.trial.adapter, model.adapter, metadata.base_model
+        )
     _save_rest(folder, tokenizer, metadata)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +37,7 @@ class TrainedModel:
     weight: Tensor  # (C, H)
     bias: Tensor | None  # (C,)
     held_out: tuple[float, float] | None  # metric and loss on the held-out rows; None if there are none
+    adapter: Mapping[str, Tensor] = field(default_factory=dict)  # weights of its adapters, which are merged
 
 
 @dataclass(frozen=True)
@@ -134,13 +135,15 @@ def _trained(
     trial: Trial, encoder: PreTrainedModel, weights: dict[str, Tensor], held_out: tuple[float, float] | None
 ) -> TrainedModel:
     from whichlayers.engine.export_weights import with_weights
+    from whichlayers.engine.freezing import ADAPTER
     from whichlayers.models.surgery import apply_surgery
 
     weight, bias = weights.pop("classifier.weight"), weights.pop("classifier.bias", None)
+    adapter = {name: weights.pop(name) for name in list(weights) if f".{ADAPTER}." in name}
     base = apply_surgery(
         encoder, trial.surgery, trial.seed_of("init")
     )  # frozen parameters stay as they are here
-    return TrainedModel(trial, with_weights(base, weights).to("cpu"), weight, bias, held_out)  # type: ignore[arg-type]
+    return TrainedModel(trial, with_weights(base, weights).to("cpu"), weight, bias, held_out, adapter)  # type: ignore[arg-type]
 
 
 def best_seed(models: Iterator[TrainedModel]) -> TrainedModel:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def encoder_weights(trainer: StackTrainer, trial: int, with_head: bool = False) -> dict[str, Tensor]:
     """One trial's encoder weights by parameter name, in float32 on the CPU, without those that no trial trains.
 
-    With `with_head`, also those of its linear layer: classifier.weight and classifier.bias.
+    Adapters are merged into the weights. With `with_head`, also those of its linear layer, classifier.weight and
+    classifier.bias, and the parameters of its adapters, such as MODULE.adapter.lora_a.
     """
     weights = {}
     for i, p in enumerate(trainer.parameters):
@@ -39,6 +40,11 @@ def encoder_weights(trainer: StackTrainer, trial: int, with_head: bool = False) 
             continue
         if (delta := adapter_deltas(trainer, name, own.to(param.device)[None])) is not None:
             weights[inner] = (own.float().cpu() + delta[trial].cpu()).contiguous()
+    if with_head:
+        adapters = [(i, p.name) for i, p in enumerate(trainer.parameters) if f".{ADAPTER}." in p.name]
+        for i, name in adapters:
+            values = trainer.optimizer.values(i)[trial]
+            weights[name.removeprefix("encoder.")] = values.to("cpu", torch.float32, copy=True).contiguous()
     return weights
 
 

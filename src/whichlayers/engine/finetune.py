@@ -91,7 +91,7 @@ def finetune(
         on_trained: Called with the result and the encoder weights of each trial that did not fail.
         on_loss: Called about `LOSS_VALUES` times with the number of completed steps and the mean training loss of
             each trial since the call before; on a GPU each call waits for the steps launched so far.
-        with_head: Also call `on_trained` with the weights of the linear layer, classifier.weight and classifier.bias.
+        with_head: Also call `on_trained` with the weights of the linear layer and of the adapters.
         with_weight_changes: Measure how far every weight matrix moved.
         settings: How to run.
 
