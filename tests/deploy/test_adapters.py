@@ -58,8 +58,8 @@ def test_peft_loads_the_adapter(tmp_path, method):
     )
     assert process.returncode == 0, process.stderr[-2000:]
     base, adapted, merged = (np.array(s) for s in json.loads(process.stdout.splitlines()[-1]))
-    np.testing.assert_allclose(adapted, merged, atol=1e-4)
-    assert np.abs(adapted - base).max() > 0.01
+    np.testing.assert_allclose(adapted, merged, atol=1e-5)
+    assert np.abs(adapted - base).max() > 5e-3
     (text,) = _trained_parts(trial)
     assert text.startswith(
         f"Trained: {'LoRA (rank 2, alpha 16)' if method == 'lora' else 'IA3'} in layers 2-3 ("
