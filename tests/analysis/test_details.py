@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 from synthetic_results import incremental, localized, permutation, single_layer, write_results
 
+from whichlayers.analysis.baseline_differences import differences_from_baseline
 from whichlayers.analysis.claims import ClaimThresholds
 from whichlayers.analysis.claims.base import (
     below_zero_test,
@@ -20,9 +21,9 @@ from whichlayers.analysis.claims.base import (
     no_increase_test,
 )
 from whichlayers.analysis.claims.singh2020 import movement, ratio_test, s1, s2
-from whichlayers.analysis.claims.tamkin2020_layers import _correlation_power
+from whichlayers.analysis.claims.tamkin2020_layers import _correlation_power, t5
 from whichlayers.analysis.interaction import interaction_test
-from whichlayers.analysis.intervals import welch_difference
+from whichlayers.analysis.intervals import equivalence_test, welch_difference
 from whichlayers.analysis.layer_effects import baseline_scores, layer_effects
 from whichlayers.analysis.power import (
     interaction_power,
@@ -31,7 +32,7 @@ from whichlayers.analysis.power import (
     welch_power,
     yekutieli_level,
 )
-from whichlayers.analysis.published import same_size
+from whichlayers.analysis.published import PUBLISHED_DEPTH, published_curves, same_size
 from whichlayers.results.frames import finished, load_points
 
 THRESHOLDS = ClaimThresholds()
@@ -111,6 +112,47 @@ def test_a_difference_below_zero_is_welchs_test():
         stats.ttest_ind(a + 0.01, b, equal_var=False, alternative="greater").pvalue
     )
     assert below_zero_test(welch_difference(b, a), "x", "accuracy", 3, 0.01).power is None
+
+
+def test_equivalence_is_two_one_sided_tests_with_a_90_percent_interval():
+    found = equivalence_test(SAMPLE, 0.03)
+    interval = stats.ttest_1samp(SAMPLE, 0.0).confidence_interval(0.9)
+    sides = {
+        (limit, side): stats.ttest_1samp(SAMPLE, limit, alternative=side).pvalue
+        for limit in (-0.03, 0.03)
+        for side in ("less", "greater")
+    }
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert found.p_within == pytest.approx(max(sides[0.03, "less"], sides[-0.03, "greater"]))
+    assert found.p_beyond == pytest.approx(min(1.0, 2 * min(sides[0.03, "greater"], sides[-0.03, "less"])))
+
+
+def test_t5_shows_the_interval_of_the_decisive_layer_at_90_percent():
+    """Layer 2 is the least certain to be within the margin."""
+    shift = {1: 0.001, 2: -0.006, 3: 0.002}
+    parts = [("all pretrained", 0, np.zeros(5))] + [
+        ("", x, SAMPLE - SAMPLE.mean() + d) for x, d in shift.items()
+    ]
+    rows = [
+        {"seed": s, "x": x, "condition": condition, "value": 0.8 + v}
+        for condition, x, values in parts
+        for s, v in enumerate(values)
+    ]
+    settings = {
+        "experiment": "single_layer",
+        "model": "m",
+        "task": "SST-2",
+        "train_size": 5000,
+        "variant": "",
+    }
+    settings |= {"metric": "accuracy", "depth": 3, "keep_layer_norm": False, "reinit_lr_factor": 1.0}
+    (test,) = t5(pd.DataFrame(rows).assign(**settings), ClaimThresholds(margin=0.02)).tests
+    interval = stats.ttest_1samp(SAMPLE - SAMPLE.mean() - 0.006, 0.0).confidence_interval(0.9)
+    assert test.about == "SST-2: layer 2, of 3 tested"
+    assert (test.effect, test.low, test.high) == pytest.approx((-0.006, interval.low, interval.high))
+    assert test.level == pytest.approx(0.9)
+    limit = stats.ttest_1samp(SAMPLE - SAMPLE.mean() - 0.006, -0.02, alternative="greater").pvalue
+    assert test.p == pytest.approx(limit)
 
 
 @pytest.mark.parametrize("ratios", [[1.1, 1.3], [0.9, 0.95, 0.7]])
@@ -242,6 +284,14 @@ def test_effects_of_layers_by_loops(layers_study, source):
     )
 
 
+def test_an_experiment_without_the_baseline_has_an_empty_table(layers_study):
+    only = layers_study[layers_study["experiment"] == "incremental"]
+    table = differences_from_baseline(only)
+    assert table.empty
+    assert {"condition", "x", "mean", "p_adjusted"} <= set(table.columns)
+    assert differences_from_baseline(only.head(0)).empty
+
+
 # --- limits ---
 
 
@@ -302,6 +352,10 @@ def test_joint_power_and_the_level_of_yekutieli():
     assert both(3, 0.05) == pytest.approx(0.85)
     assert joint_power([lambda n, alpha: 0.3, lambda n, alpha: 0.4])(3, 0.05) == 0.0
     assert yekutieli_level(0.05, 3) == pytest.approx(0.05 / (3 * (1 + 1 / 2 + 1 / 3)))
+
+
+def test_published_curves_end_at_the_depth_of_the_published_model():
+    assert published_curves()["x"].max() == PUBLISHED_DEPTH
 
 
 def test_published_sizes():

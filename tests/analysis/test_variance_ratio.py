@@ -61,6 +61,16 @@ def test_equal_variances_are_rarely_rejected(n, common):
     assert np.mean(covered) > 0.93
 
 
+def test_power_is_that_of_the_two_sided_f_test():
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(0, 2, (6, 1)), rng.normal(0, 1, (6, 1))
+    found = variance_ratio(a, b)
+    ratio = np.var(a, ddof=1) / np.var(b, ddof=1)
+    for n in (6, 11):
+        critical = stats.f.ppf(0.975, n - 1, n - 1)
+        assert found.power()(n, 0.05) == pytest.approx(stats.f.sf(critical / ratio, n - 1, n - 1))
+
+
 def test_power_at_the_number_of_trials_needed():
     """Conservative: at least 80%, as the degrees of freedom are underestimated."""
     rng = np.random.default_rng(2)
