@@ -18,9 +18,16 @@ from typing import Any, Literal, get_args
 from whichlayers.errors import WhichlayersError
 
 Recipe = Literal[
-    "as_described", "as_described_v1", "as_released", "weights_only", "bert_init", "shuffled", "mean_var"
+    "as_described",
+    "as_described_v1",
+    "as_released",
+    "weights_only",
+    "bert_init",
+    "model_init",
+    "shuffled",
+    "mean_var",
 ]
-Head = Literal["mean", "pooler"]
+Head = Literal["mean", "pooler", "last"]
 Pooling = Literal["mean", "summary", "pooler"]
 Measure = Literal["accuracy", "neurons", "spread", "selectivity", "compression"]
 Neurons = Literal["layer", "all", "top", "bottom", "random"]
@@ -243,6 +250,9 @@ class Trial:
         tuple[Component, int], ...
     ] = ()  # seeds of components that have their own, in place of `seed`
     adapter: Adapter | None = None  # None: all parameters are trained that `training` does not freeze
+    # decoders on sentence pairs: the prompt, with {first} and {second}; "": the pair as the tokenizer joins it
+    pair_template: str = ""
+    bos: bool | None = None  # whether texts start with the BOS token; None: if the tokenizer adds it
 
     NAMES_ONLY = ("model", "revision", "task", "corpus")  # names do not change a result
 
@@ -275,6 +285,14 @@ class Trial:
     @property
     def id(self) -> str:
         return _id_of(self)
+
+    @property
+    def input_fingerprint(self) -> str:
+        """Identifies the model and how texts become its input."""
+        if not self.pair_template and self.bos is None:
+            return self.model_fingerprint
+        text = json.dumps([self.model_fingerprint, self.pair_template, self.bos])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     @property
     def kind(self) -> TrialKind:
@@ -322,10 +340,14 @@ class Trial:
 
     def to_json(self) -> str:
         fields = dataclasses.asdict(self)
-        if not self.seeds:  # as trials were stored before components had seeds
-            del fields["seeds"]
-        if self.adapter is None:
-            del fields["adapter"]
+        for name in (
+            "seeds",
+            "adapter",
+            "pair_template",
+            "bos",
+        ):  # as trials were stored before they had these fields
+            if fields[name] in ((), "", None):
+                del fields[name]
         for section, names in LATER_FIELDS.items():
             settings = getattr(self, section)
             for name in names:

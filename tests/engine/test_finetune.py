@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from plain_loop import plain_finetune
-from tiny import FAMILIES, tiny_encoder, tiny_task
+from tiny import ENCODERS, tiny_encoder, tiny_task
 
 from whichlayers.engine.finetune import finetune, stack_key
 from whichlayers.engine.results import EngineSettings
@@ -58,7 +58,7 @@ def run_steps(trials, encoder, data, steps, settings=None):
     return trainer, torch.tensor(losses)  # (steps, T)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_a_stack_equals_the_plain_loop_over_20_steps(family):
     encoder, data, trials = tiny_encoder(family), tiny_task(), mixed_trials(family)
     trainer, losses = run_steps(trials, encoder, data, 20)
@@ -115,7 +115,7 @@ def without_dropout(encoder):
     return plain
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_a_trial_is_the_same_alone_and_in_any_slot_with_dropout(family):
     encoder, data = tiny_encoder(family), tiny_task()
     trials = [

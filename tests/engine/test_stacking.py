@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import FAMILIES, random_batch, tiny_encoder
+from tiny import ENCODERS, FAMILIES, random_batch, tiny_encoder
 
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.stacked_modules import StackContext
@@ -47,7 +47,7 @@ def test_unstack_model_returns_the_plain_model(family):
     torch.testing.assert_close(back.eval()(**batch), models[1](**batch))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_dropout_depends_on_trial_step_and_position_only(family):
     models = classifiers(family)
     keys = torch.tensor([11, 22, 33], dtype=torch.int32)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import random_batch, tiny_encoder
+from tiny import ENCODERS, random_batch, tiny_encoder
 
 from whichlayers.engine.stacking import stack_models
 from whichlayers.engine.varlen import PACKABLE_FAMILIES, TokenPacking, pack_layers
@@ -10,8 +10,8 @@ from whichlayers.engine.varlen_cpu import RaggedPacking
 from whichlayers.models.head import build_classifier
 
 
-def padded_and_packed(family: str, dropout: float | None = None):
-    models = [build_classifier(tiny_encoder(family, i, dropout), "mean", 3, seed=i).eval() for i in range(3)]
+def padded_and_packed(family: str, dropout: float | None = None, head: str = "mean"):
+    models = [build_classifier(tiny_encoder(family, i, dropout), head, 3, seed=i).eval() for i in range(3)]
     plain, packed = stack_models(models), stack_models(models)
     pack_layers(packed)
     return plain, packed
@@ -24,15 +24,19 @@ def small_window(family: str, stacked) -> None:
 
 
 @pytest.mark.parametrize("tokens", [None, 70, 80], ids=["ragged", "exact", "with a tail"])
-@pytest.mark.parametrize("family", sorted(PACKABLE_FAMILIES))
+@pytest.mark.parametrize("family", sorted(PACKABLE_FAMILIES & set(ENCODERS)))
 @pytest.mark.parametrize("training", [True, False])
 def test_outputs_and_gradients_are_those_of_padded_batches(family, training, tokens):
+    compare_packed_with_padded(family, training, tokens)
+
+
+def compare_packed_with_padded(family: str, training: bool, tokens: int | None, head: str = "mean") -> None:
     batch = random_batch(3 * 6, 13, types=family in ("bert", "electra"))
     if tokens == 70:
         tokens = int(batch["attention_mask"].view(3, -1).sum(1).max())
     keys, step = torch.tensor([11, 22, 33], dtype=torch.int32), torch.tensor(5, dtype=torch.int32)
     outs, grads = [], []
-    for s in padded_and_packed(family, 0.2):
+    for s in padded_and_packed(family, 0.2, head):
         small_window(family, s)
         s.train(training).set_dropout_keys(keys, step, 6)
         s.context.packed_tokens = tokens

@@ -15,7 +15,9 @@ class FakeMetadata:
     fingerprint: str
     depth: int = 12
     has_pooler: bool = True
+    causal: bool = False
     train_rows: int = 0
+    has_pairs: bool = False
     has_validation_data: bool = True
     linear_modules: dict[str, tuple[int, int]] = field(
         default_factory=lambda: {
@@ -38,6 +40,8 @@ class FakeFacts:
     one_fingerprint: str | None = None
     has_validation_data: bool = True  # corpora have dev sentences
     has_biases: bool = True
+    decoders: tuple[str, ...] = ()
+    pair_tasks: tuple[str, ...] = ()
 
     def model_info(self, model):
         fingerprint = self.one_fingerprint or f"m:{model.name}"
@@ -46,12 +50,14 @@ class FakeFacts:
             fingerprint,
             depth=self.depth,
             has_pooler=self.has_pooler,
+            causal=model.name in self.decoders,
             has_biases=self.has_biases,
         )
 
     def task_info(self, task):
         rows = self.rows_of.get(task.name, self.rows)
-        return FakeMetadata(task.name, self.one_fingerprint or f"t:{task.name}", train_rows=rows)
+        fingerprint = self.one_fingerprint or f"t:{task.name}"
+        return FakeMetadata(task.name, fingerprint, train_rows=rows, has_pairs=task.name in self.pair_tasks)
 
     def corpus_info(self, corpus):
         fingerprint = self.one_fingerprint or f"c:{corpus.name}"

@@ -151,6 +151,9 @@ class FakeInfo:
     depth: int = DEPTH
     has_pooler: bool = True
     family: str = "bert"
+    causal: bool = False
+    layers_differ: bool = False
+    has_pairs: bool = False
     train_rows: int = 100
     dev_rows: int = 40
     kind: str = "classification"
@@ -206,6 +209,9 @@ class FakeAssets:
 
     def notes(self):
         return ["builtin:sentiment: nothing left out"]
+
+    def prompts(self, trials):
+        return {}
 
     def truncated(self, trials):
         return {}

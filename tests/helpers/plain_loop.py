@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import nn
+from transformers import AutoModelForSequenceClassification
 
+from whichlayers import rng
 from whichlayers.data.batches import epoch_order, pad, subset
 from whichlayers.models.families import Anatomy
-from whichlayers.models.head import build_classifier
+from whichlayers.models.head import CLASSIFIER_STD, build_classifier
 from whichlayers.models.surgery import apply_surgery
 from whichlayers.trial import Trial
 
@@ -34,14 +39,35 @@ class UncorrectedAdamW(torch.optim.Optimizer):
                 p -= lr * state["m"] / (state["v"].sqrt() + group["eps"])
 
 
-def plain_finetune(trial: Trial, encoder, data, max_steps: int | None = None, keep_layer_order: bool = True):
-    """Finetune one trial; returns the classifier and the loss of every step."""
+class HuggingFaceClassifier(nn.Module):
+    """Hugging Face's own ...ForSequenceClassification of a decoder, with the parameter names of our `Classifier`."""
+
+    def __init__(self, encoder, n_outputs: int, seed: int):
+        super().__init__()
+        config = copy.deepcopy(encoder.config)
+        config.num_labels, config.use_cache = n_outputs, False
+        whole = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager")
+        whole.base_model.load_state_dict(encoder.state_dict())
+        head = rng.normal(seed, "classifier.weight", whole.score.weight.shape, CLASSIFIER_STD)
+        whole.score.load_state_dict({"weight": head})  # fails if there is a bias
+        self.encoder, self.classifier = whole.base_model, whole.score
+        self.whole = (whole,)  # in a tuple: its parameters are those above
+
+    def forward(self, input_ids, attention_mask, token_type_ids=None):
+        return self.whole[0](input_ids=input_ids, attention_mask=attention_mask).logits
+
+
+def plain_finetune(
+    trial: Trial, encoder, data, max_steps: int | None = None, build: Callable[..., nn.Module] | None = None
+):
+    """Finetune one trial; returns the classifier and the loss of every step.
+
+    `build`: makes the classifier of an encoder, a number of outputs and a seed. Default: our `Classifier`.
+    """
     t = trial.training
-    model = build_classifier(
-        apply_surgery(encoder, trial.surgery, trial.seed_of("init")),
-        trial.head,
-        data.n_outputs,
-        trial.seed_of("head"),
+    operated = apply_surgery(encoder, trial.surgery, trial.seed_of("init"))
+    model = (build or (lambda *args: build_classifier(args[0], trial.head, *args[1:])))(
+        operated, data.n_outputs, trial.seed_of("head")
     )
     model.train()
     anatomy = Anatomy(model.encoder)

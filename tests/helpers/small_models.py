@@ -7,7 +7,21 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-FAMILY_NAMES = ["bert", "roberta", "electra", "distilbert", "mpnet", "xlnet", "deberta-v2", "modernbert"]
+ENCODER_NAMES = ["bert", "roberta", "electra", "distilbert", "mpnet", "xlnet", "deberta-v2", "modernbert"]
+DECODER_NAMES = [
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "gpt2",
+    "gpt_neox",
+    "olmo2",
+]
+DECODER_NAMES += ["opt", "phi3", "smollm3"]
+FAMILY_NAMES = ENCODER_NAMES + DECODER_NAMES
 SHARED_MODELS = (
     Path(__file__).parents[2].parent / "shared" / "models"
 )  # next to the repository; may not exist
@@ -40,18 +54,39 @@ SETTINGS: dict[str, dict] = {
     | {"bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
     | {"local_attention": 4},
 }
-DEPTH_KEY = {"xlnet": "n_layer", "distilbert": "n_layers"}
+DECODER_SETTINGS = BASE_SETTINGS | {"num_key_value_heads": 1, "bos_token_id": 2, "eos_token_id": 3}
+MIXED_LAYERS = ["sliding_attention", "full_attention"] * 2
+HEADS_OF_16 = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 4, "layer_types": MIXED_LAYERS}
+SETTINGS |= {
+    "llama": DECODER_SETTINGS,
+    "mistral": DECODER_SETTINGS | {"sliding_window": 4},
+    "qwen2": DECODER_SETTINGS
+    | {"use_sliding_window": True, "sliding_window": 4, "layer_types": MIXED_LAYERS},
+    "qwen3": DECODER_SETTINGS | {"head_dim": 16},
+    "gemma": DECODER_SETTINGS | {"head_dim": 16},
+    "gemma2": DECODER_SETTINGS | HEADS_OF_16,
+    "gemma3_text": DECODER_SETTINGS | HEADS_OF_16,
+    "gpt2": {"vocab_size": 100, "n_embd": 32, "n_head": 2, "n_inner": 48, "n_positions": 64}
+    | {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3},
+    "gpt_neox": {k: v for k, v in DECODER_SETTINGS.items() if k != "num_key_value_heads"},
+    "olmo2": DECODER_SETTINGS,
+    "opt": BASE_SETTINGS | {"ffn_dim": 48, "word_embed_proj_dim": 32, "bos_token_id": 2, "eos_token_id": 3},
+    "phi3": DECODER_SETTINGS | {"sliding_window": 4},
+    "smollm3": DECODER_SETTINGS | {"no_rope_layers": [1, 0, 1, 0]},
+}
+DEPTH_KEY = {"xlnet": "n_layer", "gpt2": "n_layer", "distilbert": "n_layers"}
+PER_LAYER = ("layer_types", "no_rope_layers")  # settings with a value for each layer
 
 
 def small_config(family: str, depth: int = 4):
     """Config of a small model with this many layers."""
-    return AutoConfig.for_model(
-        family, **SETTINGS[family], **{DEPTH_KEY.get(family, "num_hidden_layers"): depth}
-    )
+    settings = {"use_cache": False} if family in DECODER_NAMES else {}
+    settings |= {key: value[:depth] if key in PER_LAYER else value for key, value in SETTINGS[family].items()}
+    return AutoConfig.for_model(family, **settings, **{DEPTH_KEY.get(family, "num_hidden_layers"): depth})
 
 
 def small_model(family: str, depth: int = 4) -> PreTrainedModel:
-    """A random base encoder in eval mode; the same for every call."""
+    """A random base model in eval mode; the same for every call."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
         return perturb(AutoModel.from_config(small_config(family, depth), attn_implementation="eager"))

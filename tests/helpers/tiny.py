@@ -1,4 +1,4 @@
-"""Small random encoders of every family, and batches for them."""
+"""Small random models of every family, and batches for them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,56 @@ CONFIGS = {
         embedding_dropout=0.1,
     ),
 }
+ENCODERS = tuple(CONFIGS)
+DECODER_SIZE = {
+    "vocab_size": 120,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 66,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+WINDOWS = ["sliding_attention", "full_attention", "sliding_attention"]
+CONFIGS |= {
+    "llama": lambda: tf.LlamaConfig(**DECODER_SIZE),
+    "mistral": lambda: tf.MistralConfig(**DECODER_SIZE, sliding_window=5),
+    "qwen2": lambda: tf.Qwen2Config(
+        **DECODER_SIZE, use_sliding_window=True, sliding_window=5, layer_types=WINDOWS
+    ),
+    "qwen3": lambda: tf.Qwen3Config(**DECODER_SIZE, head_dim=8),
+    "gemma": lambda: tf.GemmaConfig(**DECODER_SIZE, head_dim=16),
+    "gemma2": lambda: tf.Gemma2Config(
+        **DECODER_SIZE,
+        head_dim=16,
+        query_pre_attn_scalar=16,
+        sliding_window=5,
+        layer_types=WINDOWS,
+        attn_logit_softcapping=2.0,
+    ),
+    "gemma3_text": lambda: tf.Gemma3TextConfig(
+        **DECODER_SIZE, head_dim=16, query_pre_attn_scalar=16, sliding_window=5, layer_types=WINDOWS
+    ),
+    "gpt2": lambda: tf.GPT2Config(
+        vocab_size=120, n_embd=32, n_layer=3, n_head=4, n_inner=48, n_positions=66, pad_token_id=0
+    ),
+    "gpt_neox": lambda: tf.GPTNeoXConfig(
+        **{k: v for k, v in DECODER_SIZE.items() if k != "num_key_value_heads"}, hidden_dropout=0.1
+    ),
+    "olmo2": lambda: tf.Olmo2Config(**DECODER_SIZE),
+    "opt": lambda: tf.OPTConfig(
+        **{k: v for k, v in DECODER_SIZE.items() if k not in ("num_key_value_heads", "intermediate_size")},
+        ffn_dim=48,
+        word_embed_proj_dim=32,
+    ),
+    "phi3": lambda: tf.Phi3Config(**DECODER_SIZE, sliding_window=5, resid_pdrop=0.1),
+    "smollm3": lambda: tf.SmolLM3Config(**DECODER_SIZE, no_rope_layers=[1, 0, 1]),
+}
 FAMILIES = tuple(CONFIGS)
+DECODERS = tuple(name for name in FAMILIES if name not in ENCODERS)
 
 
 def tiny_encoder(family: str, seed: int = 0, dropout: float | None = None):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import FAMILY_NAMES, small_config, small_model
+from small_models import DECODER_NAMES, FAMILY_NAMES, small_config, small_model
 from transformers import AutoConfig, AutoModel, BertForMaskedLM
 
 from whichlayers.errors import WhichlayersError
@@ -28,6 +28,10 @@ OUTSIDE_LAYERS = {  # neither in a layer nor in the embeddings: poolers and para
     "xlnet": set(),
     "deberta-v2": {"encoder.rel_embeddings.weight", "encoder.LayerNorm.weight", "encoder.LayerNorm.bias"},
     "modernbert": {"final_norm.weight"},
+    **{name: {"norm.weight"} for name in DECODER_NAMES},
+    "gpt2": {"ln_f.weight", "ln_f.bias"},
+    "gpt_neox": {"final_layer_norm.weight", "final_layer_norm.bias"},
+    "opt": {"decoder.final_layer_norm.weight", "decoder.final_layer_norm.bias"},
 }
 
 
@@ -62,7 +66,9 @@ def test_layer_norms_are_found_by_type(family):
     names = Anatomy(small_model(family)).layer_norm_names()
     model = small_model(family)
     by_name = {
-        n for n, _ in model.named_parameters() if "norm" in n.rpartition(".")[0].rpartition(".")[2].lower()
+        n
+        for n, _ in model.named_parameters()
+        if "norm" in (module := n.rpartition(".")[0].rpartition(".")[2].lower()) or module.startswith("ln_")
     }
     assert names == by_name
     assert names
@@ -105,9 +111,9 @@ def test_albert_is_rejected_with_the_reason():
 
 def test_the_error_for_an_unknown_family_lists_the_supported_ones():
     with pytest.raises(
-        UnsupportedModel, match=r"'gpt2' is not supported; supported encoder families: bert, .*CONTRIBUTING"
+        UnsupportedModel, match=r"'bloom' is not supported; supported families: bert, .*CONTRIBUTING"
     ):
-        family_of("gpt2")
+        family_of("bloom")
     with pytest.raises(UnsupportedModel, match=r"has no model_type.*set it to one of these: bert, "):
         family_of(None)
 

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from small_models import FAMILY_NAMES, same_state, small_batch, small_model
+from plain_loop import HuggingFaceClassifier
+from small_models import DECODER_NAMES, FAMILY_NAMES, same_state, small_batch, small_model
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
@@ -20,6 +21,21 @@ def test_mean_head_by_hand(family):
         features = hidden[row, :length].mean(0)
         expected = classifier.classifier.weight @ features + classifier.classifier.bias
         torch.testing.assert_close(classifier(**batch)[row], expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", DECODER_NAMES)
+def test_last_head_is_that_of_hugging_face(family):
+    encoder, batch = small_model(family), small_batch()
+    classifier = build_classifier(encoder, "last", 3, seed=1).eval()
+    expected = HuggingFaceClassifier(encoder, 3, 1).eval()
+    assert classifier.classifier.bias is None
+    torch.testing.assert_close(classifier(**batch), expected(**batch), rtol=1e-4, atol=1e-5)
+
+
+def test_last_head_is_for_decoders():
+    with pytest.raises(WhichlayersError, match='Use head = "mean"'):
+        build_classifier(small_model("bert"), "last", 2, seed=0)
 
 
 @torch.no_grad()
@@ -84,6 +100,8 @@ def test_token_types_are_not_used_with_a_single_type():
         ("xlnet", "dropout"),
         ("distilbert", "dropout"),
         ("modernbert", "mlp_dropout"),
+        ("gpt2", "resid_pdrop"),
+        ("opt", "dropout"),
     ],
 )
 def test_dropout_comes_from_the_config(family, key):
@@ -121,7 +139,7 @@ def test_every_parameter_gets_a_gradient(family):
 
 
 def test_an_unknown_head_is_rejected():
-    with pytest.raises(WhichlayersError, match="mean, pooler"):
+    with pytest.raises(WhichlayersError, match="mean, pooler, last"):
         build_classifier(small_model("bert"), "cls", 2, seed=0)  # type: ignore[arg-type]
 
 
@@ -130,8 +148,8 @@ def test_cls_token_is_the_first_or_the_last_before_the_padding():
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
     assert torch.equal(cls_states(hidden, mask, "first"), hidden[:, 0])
     assert torch.equal(cls_states(hidden, mask, "last"), torch.stack([hidden[0, 3], hidden[1, 1]]))
-    assert FAMILIES["xlnet"].cls_position == "last"
-    assert all(family.cls_position == "first" for name, family in FAMILIES.items() if name != "xlnet")
+    last = {name for name, family in FAMILIES.items() if family.cls_position == "last"}
+    assert last == {"xlnet", *(name for name, family in FAMILIES.items() if family.causal)}
 
 
 def test_mean_of_a_row_without_tokens_is_zero():

@@ -8,8 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from small_models import (
+    DECODER_NAMES,
     DEPTH_KEY,
     FAMILY_NAMES,
+    PER_LAYER,
     SHARED_MODELS,
     perturb,
     same_state,
@@ -19,7 +21,12 @@ from small_models import (
 )
 from test_find import DEMO, needs_demo
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForMaskedLM, BertForPreTraining, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertForPreTraining,
+    PreTrainedTokenizerFast,
+)
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import UnsupportedModel
@@ -82,7 +89,8 @@ def test_an_encoder_saved_inside_a_language_model(family, tmp_path):
     """The file has a head and a prefix before every name; the encoder must be loaded exactly."""
     from transformers import XLNetLMHeadModel
 
-    kind = XLNetLMHeadModel._from_config if family == "xlnet" else AutoModelForMaskedLM.from_config
+    language_model = AutoModelForCausalLM if family in DECODER_NAMES else AutoModelForMaskedLM
+    kind = XLNetLMHeadModel._from_config if family == "xlnet" else language_model.from_config
     whole = perturb(kind(small_config(family, depth=2)))
     whole.save_pretrained(tmp_path)
     files = resolve(str(tmp_path))
@@ -168,13 +176,15 @@ def test_a_config_with_fewer_layers_than_the_file(family, inside, tmp_path):
     """The layers above would be dropped silently, and the depth in the study would be wrong."""
     model = small_model(family, depth=3)
     if inside and family != "xlnet":  # its names have a prefix then
-        model = AutoModelForMaskedLM.from_config(small_config(family, depth=3))
+        language_model = AutoModelForCausalLM if family in DECODER_NAMES else AutoModelForMaskedLM
+        model = language_model.from_config(small_config(family, depth=3))
     model.save_pretrained(tmp_path)
     change_config(tmp_path, **{DEPTH_KEY.get(family, "num_hidden_layers"): 2})
-    if family == "modernbert":
-        change_config(tmp_path, layer_types=model.config.layer_types[:2])
+    for key in PER_LAYER:
+        if getattr(model.config, key, None):
+            change_config(tmp_path, **{key: getattr(model.config, key)[:2]})
     with pytest.raises(
-        WhichlayersError, match=r"parameters of layers.*layers?\.2\..*dropped\. Check that config\.json"
+        WhichlayersError, match=r"parameters of layers.*(layers?|h)\.2\..*dropped\. Check that config\.json"
     ):
         load_encoder(resolve(str(tmp_path)))
 
@@ -191,7 +201,7 @@ def test_a_config_of_another_size(copy_of_bert):
     ("model_type", "message"),
     [
         ("albert", "share one set"),
-        ("gpt2", "'gpt2' is not supported"),
+        ("bloom", "'bloom' is not supported"),
         (None, "has no model_type"),
     ],
 )

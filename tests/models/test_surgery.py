@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from small_models import FAMILY_NAMES, same_state, small_batch, small_model
+from small_models import (
+    DECODER_NAMES,
+    ENCODER_NAMES,
+    FAMILY_NAMES,
+    same_state,
+    small_batch,
+    small_config,
+    small_model,
+)
 from transformers import AutoModel
 
 from whichlayers.errors import WhichlayersError
@@ -27,6 +35,12 @@ TABLE = {
     "as_released": ("released", "kept", 1.0, 0.0),
     "weights_only": ("described", "kept", "kept", "kept"),
     "bert_init": ("described", 0.0, 1.0, 0.0),
+}
+FINAL_NORM = dict.fromkeys(DECODER_NAMES, "norm") | {
+    "modernbert": "final_norm",
+    "gpt2": "ln_f",
+    "gpt_neox": "final_layer_norm",
+    "opt": "decoder.final_layer_norm",
 }
 ORDERS = [(1, 3, 2, 4), (1, 4), (1, 2)]  # all start with 1, so they are valid for every family
 
@@ -139,6 +153,8 @@ def test_only_the_given_layers_change_and_follow_the_recipe(family, recipe, keep
     anatomy = Anatomy(model)
     norms = anatomy.layer_norm_names()
     weight, bias, norm_weight, norm_bias = TABLE[recipe]
+    if norm_weight == 1.0 and family.startswith("gemma"):  # its norms multiply by 1 + weight
+        norm_weight = 0.0
     for name, before in model.named_parameters():
         after = result.get_parameter(name)
         if name in norms:
@@ -153,6 +169,46 @@ def test_only_the_given_layers_change_and_follow_the_recipe(family, recipe, keep
             assert after.abs().max() <= DISTRIBUTIONS[expected].support()[1] * (1 + 1e-6), name
             assert len(after.unique()) > after.numel() * 0.9, name
             assert not torch.equal(before, after), name
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_model_init_draws_what_the_family_initializes(family):
+    """`model_init` against the values of a new model, which transformers draws with the family's `_init_weights`."""
+    config = small_config(family)
+    if hasattr(config, "initializer_range"):
+        config.initializer_range = 0.3
+    else:
+        config.init_std = 0.3
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        new = AutoModel.from_config(config)
+    result = reinitialize(small_model(family), [2, 4], "model_init", seed=1)
+    other = Anatomy(result)
+    other.model.config = config
+    for number in (2, 4):
+        for name, expected in Anatomy(new).layer_parameters(number).items():
+            kind = other.own_init(name, other.depth)
+            norm = name in other.layer_norm_names()
+            drawn = surgery.initial_values(
+                name, expected, norm, is_bias(name), "model_init", 1, own_init=kind
+            )
+            if expected.numel() == 1 or expected.std() == 0:  # a constant: norms and most biases
+                assert torch.equal(drawn, expected), name
+                continue
+            rel = 6 / expected.numel() ** 0.5  # of two standard deviations
+            assert drawn.std().item() == pytest.approx(expected.std().item(), rel=rel), name
+            assert abs(drawn.mean()) < 5 * drawn.std() / expected.numel() ** 0.5, name
+            if family == "modernbert":
+                assert drawn.abs().max() <= 3 * kind.std
+                assert expected.abs().max() <= 3 * kind.std
+
+
+def test_model_init_of_a_pruned_model_is_that_of_its_new_depth():
+    short = surgery.apply_surgery(small_model("gpt2"), Surgery((2, 3), (1,), "model_init"), seed=0)
+    weight = short.h[0].mlp.c_proj.weight
+    assert weight.std().item() == pytest.approx(0.02 / (2 * 2) ** 0.5, rel=0.1)
+    assert short.h[0].mlp.c_fc.weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
 def test_a_layer_of_realistic_size_follows_the_distribution():
@@ -209,8 +265,8 @@ def layers_run_by_hand(model, order, batch) -> torch.Tensor:
         args, kwargs = calls[number]
         output = layers[number - 1](hidden, *args[1:], **kwargs)
         hidden = output[0] if isinstance(output, tuple) else output
-    if model.config.model_type == "modernbert":
-        return model.final_norm(hidden)
+    if (norm := FINAL_NORM.get(model.config.model_type)) is not None:
+        return model.get_submodule(norm)(hidden)
     return (
         hidden.permute(1, 0, 2) if model.config.model_type == "xlnet" else hidden
     )  # XLNet works on (L, B, H)
@@ -218,7 +274,7 @@ def layers_run_by_hand(model, order, batch) -> torch.Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("family", FAMILY_NAMES)
+@pytest.mark.parametrize("family", ENCODER_NAMES)
 def test_a_reordered_model_runs_its_layers_in_that_order(family, order):
     model, batch = small_model(family), small_batch()
     expected = layers_run_by_hand(model, order, batch)

@@ -28,7 +28,8 @@ def test_every_word_has_the_tokens_of_the_word_alone(family):
     aligned = align(corpus, tokenizer)
     words = [word for sentence in corpus.sentences for word in sentence.words]
     assert len(aligned.first_token) == len(aligned.last_token) == len(words) == corpus.n_words
-    alone = word_tokenizer(tokenizer)
+    alone, prefix = word_tokenizer(tokenizer)
+    assert prefix == ""
     for word, a, b in zip(words, aligned.first_token, aligned.last_token, strict=True):
         expected = alone.encode([word], is_pretokenized=True, add_special_tokens=False).ids
         assert aligned.ids[a : b + 1].tolist() == expected, word
@@ -118,7 +119,7 @@ def test_a_word_without_tokens_and_no_unknown_token():
     ):
         list(
             alignment._tokenize_sentences(
-                "made-up", corpus_of("the cat", ["\u200b"]).sentences, word_tokenizer(tokenizer), None, None
+                "made-up", corpus_of("the cat", ["\u200b"]).sentences, *word_tokenizer(tokenizer), None, None
             )
         )
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
@@ -7,7 +8,7 @@ from whichlayers.config.errors import StudyError
 from whichlayers.study.describe import describe_study
 from whichlayers.study.expand import example_count, expand
 from whichlayers.study.study_file import Study
-from whichlayers.trial import COMPONENTS, Point, Probe, Surgery, Training
+from whichlayers.trial import COMPONENTS, Point, Probe, Surgery, Training, Trial
 
 KINDS = [
     "incremental",
@@ -345,3 +346,40 @@ def test_different_probes_at_one_point_are_rejected():
     experiments = [{"kind": "probing"}, {"kind": "probing", "pooling": "summary"}]
     with pytest.raises(StudyError, match="different probe settings"):
         expand(a_study(experiments=experiments), FakeFacts())
+
+
+def test_heads_prompts_and_bos_of_decoders():
+    study = a_study(
+        models=["an/encoder", {"name": "a/decoder", "bos": True}],
+        tasks=["builtin:sentiment", {"name": "QNLI", "pair_template": "{second} / {first}"}, "RTE"],
+    )
+    facts = FakeFacts(decoders=("a/decoder",), pair_tasks=("QNLI", "RTE"))
+    trials = {(p.trial.model, p.trial.task): p.trial for p in expand(study, facts)}
+    found = {key: (t.head, t.pair_template, t.bos) for key, t in trials.items()}
+    template = study.pair_template
+    assert found == {
+        ("an/encoder", "builtin:sentiment"): ("mean", "", None),
+        ("an/encoder", "QNLI"): ("mean", "", None),
+        ("an/encoder", "RTE"): ("mean", "", None),
+        ("a/decoder", "builtin:sentiment"): ("last", "", True),
+        ("a/decoder", "QNLI"): ("last", "{second} / {first}", True),
+        ("a/decoder", "RTE"): ("last", template, True),
+    }
+    one = trials["a/decoder", "RTE"]
+    others = [
+        replace(one, pair_template="{first} {second}"),
+        replace(one, bos=None),
+        replace(one, head="mean"),
+    ]
+    assert len({t.id for t in (one, *others)}) == 4
+    assert all(Trial.from_json(t.to_json()) == t for t in (one, *others))
+
+
+def test_settings_of_decoders_are_errors_for_encoders():
+    study = a_study(models=[{"name": "an/encoder", "bos": True}], head="last")
+    with pytest.raises(StudyError) as caught:
+        expand(study, FakeFacts())
+    assert 'an/encoder is an encoder; use "mean"' in str(caught.value)
+    assert "only for decoders" in str(caught.value)
+    with pytest.raises(StudyError, match=r"must contain \{first\} and \{second\}"):
+        a_study(pair_template="{first}")

@@ -9,8 +9,8 @@ from whichlayers.cli.format import console, make_table
 
 
 def models(as_json: AsJson = False) -> None:
-    """List the available models, and how to name others."""
-    from whichlayers.models.load import known_models
+    """List the available models, how to name others, and the supported model families."""
+    from whichlayers.models.load import known_families, known_models
 
     if as_json:
         print_json([{"name": name, "description": description} for name, description in known_models()])
@@ -19,3 +19,7 @@ def models(as_json: AsJson = False) -> None:
     for name, description in known_models():
         table.add_row(Text(name), Text(description))
     console().print(table)
+    families = make_table("family", "kind", "what is special")
+    for row in known_families():
+        families.add_row(*map(Text, row))
+    console().print(families)

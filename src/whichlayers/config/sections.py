@@ -151,6 +151,13 @@ def at_most(limit: int) -> Callable[[int], int]:
     return check
 
 
+def _pair_template(value: str) -> str:
+    """Validator: a text with {first} and {second}."""
+    if all(value.count(field) == 1 for field in PAIR_FIELDS):
+        return value
+    raise ValueError("must contain {first} and {second}, each once")
+
+
 if TYPE_CHECKING:  # mypy has no Literal with computed values
     MetricName = str
 else:
@@ -158,6 +165,8 @@ else:
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Number = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=1), AfterValidator(at_most(MAX_INTEGER))]
+PAIR_FIELDS = ("{first}", "{second}")
+PairTemplate = Annotated[str, Field(strict=True), AfterValidator(_pair_template)]
 CountPerSize = Annotated[PerSize, PlainValidator(_per_size)]
 Sizes = Annotated[tuple[Annotated[Size, PlainValidator(_size)], ...], BeforeValidator(at_least_one)]
 
@@ -214,7 +223,7 @@ class NamedSection(Section):
 
 
 class ModelSpec(NamedSection):
-    """A pretrained encoder."""
+    """A pretrained encoder or decoder."""
 
     name: Text = Field(
         description="A Hugging Face Hub id (google-bert/bert-base-uncased), a folder (./my-model) or package:NAME."
@@ -228,6 +237,11 @@ class ModelSpec(NamedSection):
         default=False,
         description="Load weights from a pickle file (.bin) if there is no safetensors file. Pickle files can execute "
         "code: allow it only for models you trust.",
+    )
+    bos: Annotated[bool, Field(strict=True)] | None = Field(
+        default=None,
+        description="Decoders: whether texts start with the BOS token. Default: if the model's tokenizer adds it.",
+        examples=[True],
     )
 
     def path_keys(self, base: Path) -> tuple[str, ...]:
@@ -276,6 +290,11 @@ class TaskSpec(NamedSection):
         f"{join_list(metrics_of('regression'), 'or')} for regression. "
         "Default: the official metric of a GLUE task; otherwise chosen from the label type.",
         examples=["accuracy"],
+    )
+    pair_template: PairTemplate | None = Field(
+        default=None,
+        description="Decoders: how the two texts of this task become one prompt, in place of the study's.",
+        examples=["Question: {first}\nSentence: {second}"],
     )
     train_sizes: Sizes | None = Field(
         default=None,

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from whichlayers.catalog import Kind
+from whichlayers.data.prompts import encode_prompts
 from whichlayers.data.tasks import Split, Task
 from whichlayers.errors import WhichlayersError
 from whichlayers.files import atomic_write
@@ -67,7 +68,12 @@ class TokenizedTask:
 
 
 def tokenize(
-    task: Task, tokenizer: Any, max_length: int, cache: Path | None = None, tokenizer_fingerprint: str = ""
+    task: Task,
+    tokenizer: Any,
+    max_length: int,
+    cache: Path | None = None,
+    tokenizer_fingerprint: str = "",
+    pair_template: str = "",
 ) -> TokenizedTask:
     """Tokenize all splits, truncating rows to max_length (of a pair, the longer text first).
 
@@ -77,15 +83,22 @@ def tokenize(
         max_length: Maximum number of tokens of a row, special tokens included.
         cache: Folder of the cache; None does not cache.
         tokenizer_fingerprint: Identifies the tokenizer in the cache key; computed if empty.
+        pair_template: How a pair of texts becomes one text, with {first} and {second}. Default: the tokenizer joins
+            them.
     """
-    _check_length(task, tokenizer, max_length)
-    file = cache and Path(cache) / (
-        _cache_key(task, tokenizer, max_length, tokenizer_fingerprint or hash_tokenizer(tokenizer)) + ".npz"
+    if task.train.pairs is None:
+        pair_template = ""
+    _check_length(task, tokenizer, max_length, pairs=task.train.pairs is not None and not pair_template)
+    name = _cache_key(
+        task, tokenizer, max_length, tokenizer_fingerprint or hash_tokenizer(tokenizer), pair_template
     )
+    file = cache and Path(cache) / f"{name}.npz"
     splits = {"train": task.train} | {f"eval/{name}": split for name, split in task.evals.items()}
     encoded = _read_cache(file, splits) if file else None
     if encoded is None:
-        encoded = {name: _encode(split, tokenizer, max_length) for name, split in splits.items()}
+        encoded = {
+            name: _encode(split, tokenizer, max_length, pair_template) for name, split in splits.items()
+        }
         if file:
             _write_cache(file, encoded)
     return TokenizedTask(
@@ -115,9 +128,9 @@ def hash_tokenizer(tokenizer: Any) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _check_length(task: Task, tokenizer: Any, max_length: int) -> None:
+def _check_length(task: Task, tokenizer: Any, max_length: int, pairs: bool) -> None:
     """Raise if max_length leaves no token for the texts or exceeds the model's limit."""
-    special = tokenizer.num_special_tokens_to_add(pair=task.train.pairs is not None)
+    special = tokenizer.num_special_tokens_to_add(pair=pairs)
     texts = 1 if task.train.pairs is None else 2
     if max_length < special + texts:
         raise WhichlayersError(
@@ -131,15 +144,22 @@ def _check_length(task: Task, tokenizer: Any, max_length: int) -> None:
         )
 
 
-def _encode(split: Split, tokenizer: Any, max_length: int) -> TokenizedSplit:
+def _encode(split: Split, tokenizer: Any, max_length: int, pair_template: str = "") -> TokenizedSplit:
     """Tokenize a split in chunks."""
-    with_types = "token_type_ids" in tokenizer.model_input_names
+    with_types = "token_type_ids" in tokenizer.model_input_names and not pair_template
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
     lengths: list[np.ndarray] = []
     truncated = 0
     for start in range(0, len(split), CHUNK):
         rows = slice(start, start + CHUNK)
+        if pair_template and split.pairs is not None:
+            pairs = zip(split.texts[rows], split.pairs[rows], strict=True)
+            prompts, too_long = encode_prompts(pair_template, pairs, tokenizer, max_length)
+            lengths.append(np.fromiter(map(len, prompts), dtype=np.int64))
+            ids.append(_flat(prompts, np.int32))
+            truncated += too_long
+            continue
         batch = tokenizer(
             split.texts[rows],
             split.pairs[rows] if split.pairs is not None else None,
@@ -190,12 +210,16 @@ def _flat(rows: list[list[int]], dtype: type[np.generic]) -> np.ndarray:
     return np.fromiter(chain.from_iterable(rows), dtype=dtype)
 
 
-def _cache_key(task: Task, tokenizer: Any, max_length: int, tokenizer_fingerprint: str) -> str:
+def _cache_key(
+    task: Task, tokenizer: Any, max_length: int, tokenizer_fingerprint: str, pair_template: str
+) -> str:
     """Hash of everything that affects the tokens."""
     import tokenizers
     import transformers
 
     parts = [FORMAT, task.fingerprint, tokenizer_fingerprint, max_length, tokenizer.truncation_side]
+    if pair_template:
+        parts.append(pair_template)
     versions = [tokenizers.__version__, transformers.__version__]
     return hashlib.blake2b(json.dumps(parts + versions).encode(), digest_size=12).hexdigest()
 

@@ -47,9 +47,12 @@ def stacked_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     position_bias: Tensor | None = None,
+    softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention of all trials on a padded batch: query, key, value (T*B, heads, L, d) -> (T*B, L, heads, d).
+
+    Keys and values may have fewer heads (grouped-query attention).
 
     Args:
         module: The attention module, whose `stacked_dropout` is applied to the probabilities; the argument
@@ -57,24 +60,39 @@ def stacked_attention(
         attention_mask: (T*B, 1, L, L), added to the scores.
         scaling: Factor for the scores; default: d ** -0.5.
         position_bias: (T*B, heads, L, L), added to the scores.
+        softcap: Scores are limited to +-softcap by a tanh; None: no limit.
     """
     scaling = query.size(-1) ** -0.5 if scaling is None else scaling
     if position_bias is not None:
         attention_mask = position_bias if attention_mask is None else attention_mask + position_bias
     stacked_dropout: Any = module.stacked_dropout
-    return plain_attention(query, key, value, attention_mask, scaling, stacked_dropout), None
+    return plain_attention(query, key, value, attention_mask, scaling, stacked_dropout, softcap), None
 
 
 def plain_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: nn.Module
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    dropout: nn.Module,
+    softcap: float | None = None,
 ) -> Tensor:
     """Reference implementation: query, key, value (T*B, heads, L, d), additive mask -> (T*B, L, heads, d)."""
+    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling  # (T*B, heads, L, L)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
         scores = scores + mask
     probabilities = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     mixed = torch.matmul(dropout(probabilities), value)  # (T*B, heads, L, d)
     return mixed.transpose(1, 2).contiguous()
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """(n, kv_heads, L, d) -> (n, heads, L, d): each head of keys or values serves a group of query heads."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
 def sequence_attention(
@@ -86,16 +104,20 @@ def sequence_attention(
     dropout: StackedDropout,
     position_bias: PositionBias | None,
     window: int,
+    causal: bool = False,
+    softcap: float | None = None,
 ) -> Tensor | None:
     """Attention of a packed batch with the Triton kernel; None if it does not support these inputs.
 
     Args:
         packing: The packing of the batch.
-        query, key, value: (T, heads, M, d).
+        query, key, value: (T, heads, M, d); keys and values may have fewer heads.
         scaling: Factor for the scores.
         dropout: Applied to the probabilities.
         position_bias: Added to the scores.
         window: Largest distance of a key that a query sees; 0: no limit.
+        causal: Whether a query sees no later keys.
+        softcap: Limit of the scores, which the kernel does not support.
 
     Returns:
         (T, M, heads, d)
@@ -105,9 +127,12 @@ def sequence_attention(
         and query.is_cuda
         and packing.max_length <= kernels.MAX_LENGTH
         and query.shape[3] in kernels.HEAD_SIZES
+        and softcap is None
     )
     if not fits:
         return None
+    # the kernel reads keys and values with the layout of queries
+    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     keys = dropout.context.row_keys
     assert keys is not None
     table, buckets = (None, None) if position_bias is None else position_bias
@@ -123,5 +148,5 @@ def sequence_attention(
         scaling,
         dropout.p if dropout.training else 0.0,
         window,
-        False,
+        causal,
     )

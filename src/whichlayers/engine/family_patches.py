@@ -1,7 +1,7 @@
 """Patches for model families that need more than stacked modules.
 
 They handle parameters that are not applied per row of the batch, parameters that are not in a Linear, LayerNorm or
-Embedding module, and dropout outside of Dropout modules. BERT, RoBERTa, DistilBERT and ELECTRA need no patch. A patched
+Embedding module, and dropout outside of Dropout modules. Families not listed in `patch_family` need no patch. A patched
 forward computes the same as the Hugging Face original, with the weights of each trial.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from whichlayers.engine.attention import PositionBias
+from whichlayers.engine.decoder_modules import add_opt_dropout, opt_layer_forward
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.stacked_modules import StackContext, StackedModule
 from whichlayers.errors import WhichlayersError
@@ -32,6 +33,8 @@ def patch_family(encoder: nn.Module, model_type: str, context: StackContext, cou
         "xlnet": _patch_xlnet,
         "deberta-v2": _patch_deberta_v2,
         "modernbert": _patch_modernbert,
+        "gemma3_text": _patch_gemma3,
+        "opt": _patch_opt,
     }.get(model_type)
     if patch is not None:
         patch(encoder, context, counter)
@@ -300,3 +303,33 @@ def _patch_modernbert(encoder: Any, context: StackContext, counter: DropoutCount
     """Its attention has a dropout probability instead of a dropout module: add a module."""
     for layer in encoder.layers:
         layer.attn.stacked_dropout = StackedDropout(layer.attn.attention_dropout, counter.next(), context)
+
+
+# -------------------------------------------------------------------------------------------------- decoders
+
+
+def add_attention_dropout(encoder: nn.Module, context: StackContext, counter: DropoutCounter) -> None:
+    """Give attention modules that hold a dropout module under another name, or a probability, a `stacked_dropout`."""
+    for module in list(encoder.modules()):
+        if not hasattr(module, "is_causal") or hasattr(module, "stacked_dropout"):
+            continue
+        dropout = getattr(module, "attn_dropout", None)  # GPT-2
+        if not isinstance(dropout, StackedDropout):
+            p = getattr(module, "attention_dropout", getattr(module, "dropout", 0.0))
+            dropout = StackedDropout(float(p), counter.next(), context)
+        module.stacked_dropout = dropout
+
+
+def _patch_gemma3(encoder: Any, context: StackContext, counter: DropoutCounter) -> None:
+    """Its norms of queries and keys see (rows, heads, tokens, d)."""
+    for layer in encoder.layers:
+        layer.self_attn.q_norm.token_axis = layer.self_attn.k_norm.token_axis = 2
+
+
+def _patch_opt(encoder: Any, context: StackContext, counter: DropoutCounter) -> None:
+    """Its layers call torch's dropout, and the decoder skips layers at random (layerdrop): use keyed dropout."""
+    decoder = encoder.decoder
+    for layer in decoder.layers:
+        add_opt_dropout(layer, decoder.layerdrop, counter, context)
+        layer.forward = MethodType(opt_layer_forward, layer)
+    decoder.layerdrop = 0.0

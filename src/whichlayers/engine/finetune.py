@@ -32,7 +32,7 @@ from whichlayers.engine.results import (
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.weight_change import weight_changes
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import FAMILIES, Anatomy
+from whichlayers.models.families import FAMILIES, Anatomy, layers_differ
 from whichlayers.text import counted
 from whichlayers.trial import Trial
 
@@ -40,26 +40,32 @@ DEVICES = "cpu, cuda or cuda:N"
 LOSS_VALUES = 64  # most calls of `on_loss`, unless there are more epochs
 
 
-def stack_key(trial: Trial, family: str | None = None, depth: int | None = None) -> Hashable:
+def stack_key(
+    trial: Trial, family: str | None = None, depth: int | None = None, layers_differ: bool = False
+) -> Hashable:
     """Key of the properties that trials must share to be stacked: architecture, task, number of steps, batch size.
 
     Args:
         trial: The trial.
-        family: Model type of the encoder. If its layers are of different kinds, their order is a part of the key.
+        family: Model type of the encoder. If its first layer cannot be moved, the order of layers is a part of the key.
         depth: Number of layers. If given, trials with permuted and with original layer order get the same key.
+        layers_differ: Whether the layers are of different kinds, see `families.layers_differ`: their order is then a
+            part of the key.
     """
     order, training = trial.surgery.order, trial.training
     if order is None and depth is not None:
         order = tuple(range(1, depth + 1))
-    layers_differ = family in FAMILIES and FAMILIES[family].first_layer_fixed is not None
+    if family in FAMILIES and FAMILIES[family].first_layer_fixed is not None:
+        layers_differ = True
     return (
-        trial.model_fingerprint,
+        trial.input_fingerprint,
         trial.task_fingerprint,
         trial.train_size,
         order if layers_differ or order is None else len(order),
         (training.epochs, training.batch_size, training.max_length, training.dropout, training.evaluate),
         (training.betas, training.eps, training.clip_norm, training.warmup, training.schedule),
         (training.bias_correction, training.precision, trial.trained_part),
+        trial.head == "last",  # this head has other parameters
     )
 
 
@@ -99,7 +105,7 @@ def finetune(
         One result per trial, in the order of `trials`.
     """
     settings, device = settings or EngineSettings(), resolve_device(device)
-    check_stackable(trials, encoder.config.model_type, Anatomy(encoder).depth)
+    check_stackable(trials, encoder.config.model_type, Anatomy(encoder).depth, layers_differ(encoder.config))
     started = time.perf_counter()
     memory = TrainingMemory(device)
     with memory:
@@ -196,7 +202,12 @@ class LossWindow:
         self.begin, self.sums = step, [0.0] * len(self.sums)
 
 
-def check_stackable(trials: Sequence[Trial], family: str | None = None, depth: int | None = None) -> None:
+def check_stackable(
+    trials: Sequence[Trial],
+    family: str | None = None,
+    depth: int | None = None,
+    layers_differ: bool = False,
+) -> None:
     """Raise WhichlayersError unless the trials can be finetuned as one stack."""
     if not trials:
         raise WhichlayersError("a stack needs at least one trial, got none")
@@ -208,9 +219,9 @@ def check_stackable(trials: Sequence[Trial], family: str | None = None, depth: i
         raise WhichlayersError(
             "cannot finetune a word probe: it probes a finetuned model; finetune `trial.finetuning`"
         )
-    first = stack_key(trials[0], family, depth)
+    first = stack_key(trials[0], family, depth, layers_differ)
     for trial in trials[1:]:
-        if stack_key(trial, family, depth) != first:
+        if stack_key(trial, family, depth, layers_differ) != first:
             raise WhichlayersError(
                 f"trials {trials[0].id} and {trial.id} cannot share a stack: they must agree in model, task, "
                 "train_size, number of layers, epochs, batch_size, max_length, dropout, optimizer settings and in what "

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from whichlayers import rng
-from whichlayers.models.families import Anatomy, is_bias
+from whichlayers.models.families import Anatomy, is_bias, layers_differ
 from whichlayers.models.head import CLASSIFIER_STD, Classifier, build_classifier, mean_states
 from whichlayers.models.surgery import (
     STATISTICS_RECIPES,
@@ -34,9 +34,11 @@ def build_template(encoder: PreTrainedModel, trials: Sequence[Trial], n_outputs:
         if trial.surgery.order is not None:
             check_order(anatomy, trial.surgery.order)
     base = encoder
-    if order is not None and (len(order) < anatomy.depth or anatomy.family.first_layer_fixed):
+    if order is not None and (len(order) < anatomy.depth or layers_differ(encoder.config)):
         base = reorder(encoder, order)
     heads = {t.head for t in trials}
+    if heads == {"last"}:
+        return build_classifier(base, "last", n_outputs, seed=0)
     template = build_classifier(base, "pooler" if "pooler" in heads else "mean", n_outputs, seed=0)
     if len(heads) == 2:
         return MixedHeadClassifier(template, torch.tensor([t.head == "pooler" for t in trials]))
@@ -131,6 +133,7 @@ class InitialWeights:
                 key: tuple[Any, ...] = (seed, surgery.recipe, surgery.keep_layer_norm)
                 if surgery.recipe in STATISTICS_RECIPES:
                     key = (*key, source)
+                depth = self.anatomy.depth if surgery.order is None else len(surgery.order)
                 if key not in drawn:
                     drawn[key] = initial_values(
                         inner,
@@ -140,6 +143,7 @@ class InitialWeights:
                         surgery.recipe,
                         seed,
                         surgery.keep_layer_norm,
+                        self.anatomy.own_init(inner, depth),
                     )
                 new = drawn[key]
             result[t].copy_(pretrained if new is None else new)

@@ -196,11 +196,15 @@ class StackedEmbedding(StackedModule):
         local: (T, V) int32 index of each token's row in `weight`, -1 if it is in `shared`; None without `rows`.
         shared: (V, H) pretrained rows; None without `rows`.
         decay: (T,) factor by which weight decay has shrunk the shared rows; None without `rows`.
+        scale: Factor of the result, as in Gemma; None: 1.
+        freeze_padding: Whether the row of the padding token gets no gradient, as in torch.nn.Embedding. It matters for
+            decoders, whose padding token may occur in texts.
     """
 
     local: Tensor | None
     shared: Tensor | None
     decay: Tensor | None
+    scale: Tensor | None
 
     def __init__(self, plain: nn.Embedding, context: StackContext, rows: list[Tensor] | None = None):
         if rows is None:
@@ -218,8 +222,9 @@ class StackedEmbedding(StackedModule):
             self.weight = nn.Parameter(kept)
             decay = torch.ones(len(rows), device=device)
         self.num_embeddings, self.embedding_dim = plain.num_embeddings, plain.embedding_dim
-        self.padding_idx = plain.padding_idx
-        for name, value in (("local", local), ("shared", shared), ("decay", decay)):
+        self.padding_idx, self.freeze_padding = plain.padding_idx, False
+        scale = getattr(plain, "embed_scale", None)
+        for name, value in (("local", local), ("shared", shared), ("decay", decay), ("scale", scale)):
             self.register_buffer(name, value, persistent=False)
 
     def full_weight(self, trial: int) -> Tensor:
@@ -233,6 +238,13 @@ class StackedEmbedding(StackedModule):
 
     def forward(self, ids: Tensor) -> Tensor:
         """(T*B, L) or (1, L) ids -> (T*B, L, H); if the batch is the second axis, (L, T*B) -> (L, T*B, H)."""
+        rows = self._look_up(ids)
+        if self.freeze_padding and self.padding_idx is not None and self.training:
+            rows = torch.where((ids == self.padding_idx)[..., None], rows.detach(), rows)
+        return rows if self.scale is None else rows * self.scale.to(rows.dtype)
+
+    def _look_up(self, ids: Tensor) -> Tensor:
+        """The rows of `ids`, in the shape that `forward` returns."""
         trials, width = self.context.trials, self.weight.shape[-1]
         batch_dim = self.context.batch_dim
         if self.local is None and ids.dim() == 2 and ids.shape[batch_dim] == 1:  # (1, L), shared by all rows
@@ -269,6 +281,11 @@ def _lookup(rows: Tensor, table: Tensor) -> Tensor:
 
 # --- packed tokens on the CPU: (N, H), where trial t has trial_tokens[t] consecutive tokens ---
 # They loop over the trials, which costs little on a CPU compared with the matrix products.
+
+
+def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, trial_tokens: list[int]) -> Tensor:
+    """x (1, N, in), weight (T, out, in), bias (T, out) or None -> (1, N, out)."""
+    return _PackedLinear.apply(x[0], weight, bias, trial_tokens)[None]
 
 
 class _PackedLinear(torch.autograd.Function):

@@ -15,10 +15,17 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
+from transformers.pytorch_utils import Conv1D
 
 from whichlayers.engine.attention import stacked_attention
+from whichlayers.engine.decoder_modules import StackedConv1D, StackedOPTPositions, StackedRMSNorm
 from whichlayers.engine.dropout import StackedDropout
-from whichlayers.engine.family_patches import SEQUENCE_FIRST_FAMILIES, DropoutCounter, patch_family
+from whichlayers.engine.family_patches import (
+    SEQUENCE_FIRST_FAMILIES,
+    DropoutCounter,
+    add_attention_dropout,
+    patch_family,
+)
 from whichlayers.engine.stacked_modules import (
     StackContext,
     StackedEmbedding,
@@ -26,6 +33,7 @@ from whichlayers.engine.stacked_modules import (
     StackedLinear,
 )
 from whichlayers.errors import WhichlayersError
+from whichlayers.models.families import family_of, is_norm
 from whichlayers.rng import scramble
 from whichlayers.text import counted
 
@@ -37,6 +45,7 @@ ROW_STRIDE = 83492791
 def _additive_mask(*args: Any, dtype: torch.dtype = torch.float32, **kwargs: Any) -> Tensor:
     """Hugging Face's attention mask as an additive one (T*B, 1, L, L), computed without device synchronization."""
     kwargs["allow_is_bidirectional_skip"] = False  # the check whether anything is padded would synchronize
+    kwargs["allow_is_causal_skip"] = False
     allowed = sdpa_mask(*args, **kwargs)  # (T*B, 1, L, L) bool
     assert allowed is not None
     additive = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
@@ -74,6 +83,7 @@ class StackedModel(nn.Module):
                 f"cannot stack a {type(template).__name__}: it does not contain a Hugging Face encoder"
             )
         model_type = encoders[0].config.model_type
+        self.family = family_of(model_type)
         self.context = StackContext(trials, batch_dim=int(model_type in SEQUENCE_FIRST_FAMILIES))
         # copy everything except what trials share: it is large and not modified
         parameters = dict(template.named_parameters())
@@ -92,7 +102,7 @@ class StackedModel(nn.Module):
             )
 
     def _replace_modules(self, rows: Mapping[str, list[Tensor]], shared: frozenset[str]) -> None:
-        """Replace Linear, LayerNorm, Embedding and Dropout modules by their stacked versions, in place."""
+        """Replace linear, norm, Embedding and Dropout modules by their stacked versions, in place."""
         counter, context = DropoutCounter(), self.context
         for name, module in list(self.module.named_modules()):
             new: nn.Module | None = None
@@ -106,8 +116,12 @@ class StackedModel(nn.Module):
                 new = StackedLinear(module, context, common)
             elif isinstance(module, nn.LayerNorm):
                 new = StackedLayerNorm(module, context)
+            elif is_norm(module):
+                new = StackedRMSNorm(module, context, zero_centered=self.family.norm_weight == 0.0)
+            elif isinstance(module, Conv1D):
+                new = StackedConv1D(module, context, common)
             elif isinstance(module, nn.Embedding):
-                new = StackedEmbedding(module, context, rows.get(name))
+                new = self._stacked_embedding(module, rows.get(name))
             elif isinstance(module, nn.Dropout):
                 new = StackedDropout(module.p, counter.next(), context)
             if new is not None:
@@ -120,6 +134,20 @@ class StackedModel(nn.Module):
                 module.stacked_dropout = dropout
         encoder = next(m for m in self.module.modules() if isinstance(m, PreTrainedModel))
         patch_family(encoder, encoder.config.model_type, context, counter)
+        add_attention_dropout(encoder, context, counter)
+
+    def _stacked_embedding(self, module: nn.Embedding, rows: list[Tensor] | None) -> StackedEmbedding:
+        """The stacked version of an embedding; subclasses change what an embedding computes."""
+        if type(module).__name__ == "OPTLearnedPositionalEmbedding":
+            return StackedOPTPositions(module, self.context)
+        if type(module) is not nn.Embedding and not hasattr(module, "embed_scale"):
+            raise WhichlayersError(
+                f"cannot stack {type(module).__name__}, a kind of embedding that is not supported. Add it to"
+                " whichlayers/engine/stacking.py."
+            )
+        embedding = StackedEmbedding(module, self.context, rows)
+        embedding.freeze_padding = self.family.causal
+        return embedding
 
     def _is_stacked(self, name: str) -> bool:
         owner = self.get_submodule(name.rpartition(".")[0])

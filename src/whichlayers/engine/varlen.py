@@ -23,11 +23,13 @@ from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.stacked_modules import StackContext
 from whichlayers.engine.stacking import ATTENTION, StackedModel
 from whichlayers.engine.varlen_cpu import RaggedPacking
-from whichlayers.models.families import Anatomy
+from whichlayers.models.families import FAMILIES, Anatomy
 
 PACKED_ATTENTION = "whichlayers_packed"
 # families whose layers process each token on its own, except in attention functions that know of packing
-PACKABLE_FAMILIES = {"bert", "roberta", "distilbert", "electra", "mpnet", "modernbert"}
+PACKABLE_FAMILIES = {"bert", "roberta", "distilbert", "electra", "mpnet", "modernbert"} | {
+    name for name, family in FAMILIES.items() if family.causal
+}
 
 
 class _Rearrange(torch.autograd.Function):
@@ -112,12 +114,13 @@ class TokenPacking:
         dropout: StackedDropout,
         position_bias: PositionBias | None,
         window: int,
+        causal: bool = False,
+        softcap: float | None = None,
     ) -> Tensor:
-        """query, key, value (T, heads, M, d) -> (T, M, heads, d)."""
-        mixed = sequence_attention(self, query, key, value, scaling, dropout, position_bias, window)
-        if mixed is None:
-            mixed = self.reference_attention(query, key, value, scaling, dropout, position_bias, window)
-        return mixed
+        """query, key, value (T, heads, M, d) -> (T, M, heads, d); keys and values may have fewer heads."""
+        inputs = (query, key, value, scaling, dropout, position_bias, window, causal, softcap)
+        mixed = sequence_attention(self, *inputs)
+        return self.reference_attention(*inputs) if mixed is None else mixed
 
     def reference_attention(
         self,
@@ -128,19 +131,24 @@ class TokenPacking:
         dropout: StackedDropout,
         position_bias: PositionBias | None,
         window: int,
+        causal: bool = False,
+        softcap: float | None = None,
     ) -> Tensor:
         """`attention` as `plain_attention` of the padded batch."""
         masked = ~self._is_cell.view(-1, 1, 1, self.max_length)  # keys that are padding
+        token = torch.arange(self.max_length, device=masked.device)
+        distance = token[None] - token[:, None]  # of each key from each query
         if window:
-            token = torch.arange(self.max_length, device=masked.device)
-            masked = masked | ((token[None] - token[:, None]).abs() > window)
+            masked = masked | (distance.abs() > window)
+        if causal:
+            masked = masked | (distance > 0)
         # probabilities are computed in float32, where the lowest float64 would be -inf
         lowest = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
         mask = torch.zeros(masked.shape, dtype=query.dtype, device=masked.device).masked_fill(masked, lowest)
         if position_bias is not None:
             mask = mask + position_bias.between(self.max_length).repeat_interleave(self.batch, 0)
         q, k, v = (self._unpack_heads(x) for x in (query, key, value))
-        mixed = plain_attention(q, k, v, mask, scaling, dropout)  # (T*B, L, heads, d)
+        mixed = plain_attention(q, k, v, mask, scaling, dropout, softcap)  # (T*B, L, heads, d)
         packed = self.pack(mixed.flatten(2))
         return packed.view(self.trials, self.tokens, *mixed.shape[2:])
 
@@ -158,6 +166,8 @@ def packed_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     position_bias: Any = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of a packed batch, see `TokenPacking.attention`; of other batches, `stacked_attention`."""
@@ -165,13 +175,26 @@ def packed_attention(
     packing = dropout.context.packing
     if packing is None:
         return stacked_attention(
-            module, query, key, value, attention_mask, scaling, position_bias=position_bias, **kwargs
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling,
+            position_bias=position_bias,
+            softcap=softcap,
+            **kwargs,
         )
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    # the attribute of the module is that of its config + 1, for another attention function
-    config: Any = module.config if getattr(module, "sliding_window", None) else None
-    window = 0 if config is None else config.sliding_window
-    return packing.attention(query, key, value, scaling, dropout, position_bias, window), None
+    causal = bool(getattr(module, "is_causal", False))
+    if causal:  # a window of n tokens contains the query
+        window = 0 if sliding_window is None else sliding_window - 1
+    else:
+        # the attribute of the module is that of its config + 1, for another attention function
+        config: Any = module.config if getattr(module, "sliding_window", None) else None
+        window = 0 if config is None else config.sliding_window
+    inputs = (query, key, value, scaling, dropout, position_bias, window, causal, softcap)
+    return packing.attention(*inputs), None
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)
@@ -185,10 +208,11 @@ def pack_layers(model: StackedModel) -> bool:
     `context.packed_tokens` is set.
 
     Returns:
-        Whether the model's family can be packed; if not, the model is unchanged.
+        Whether the model can be packed; if not, the model is unchanged.
     """
     encoder = next(m for m in model.modules() if isinstance(m, PreTrainedModel))
-    if encoder.config.model_type not in PACKABLE_FAMILIES:
+    one_token_window = getattr(encoder.config, "sliding_window", None) == 1  # would be read as no window
+    if encoder.config.model_type not in PACKABLE_FAMILIES or one_token_window:
         return False
     context, layers = model.context, Anatomy(encoder).layers
     for module in model.modules():

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whichlayers.engine.attention import PositionBias
+from whichlayers.engine.attention import PositionBias, repeat_heads
 from whichlayers.engine.dropout import StackedDropout
 
+FIRST_BIAS = 8  # index of the first bias among the arguments of _GroupedAttention
 ROWS_PER_GROUP = 8  # rows of similar length that attention computes together
 
 
@@ -46,7 +47,7 @@ class RaggedPacking:
     from_grid: Tensor  # (N,) cell of each token
     is_token: Tensor  # (M,) float: 1 for a token, 0 for padding
     by_heads: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
-    window_biases: dict[int, list[Tensor]] = field(default_factory=dict)
+    visibility: dict[tuple[int, bool], list[Tensor]] = field(default_factory=dict)
 
     ragged = True  # trials have different numbers of tokens
 
@@ -123,16 +124,22 @@ class RaggedPacking:
             biases.append(by_trial.index_select(0, g.rows // batch).flatten(0, 1))
         return biases
 
-    def window_bias(self, window: int) -> list[Tensor]:
-        """(1, length, length) for each group: the lowest float for keys farther away than `window`, else 0."""
-        if window not in self.window_biases:
+    def visibility_bias(self, window: int, causal: bool) -> list[Tensor]:
+        """(1, length, length) for each group: the lowest float for keys that a query does not see, else 0.
+
+        These are keys farther away than `window`, unless that is 0, and later keys if `causal`.
+        """
+        if (window, causal) not in self.visibility:
             lowest, biases = torch.finfo(torch.float32).min, list[Tensor]()
             for g in self.groups:
                 token = torch.arange(g.length)
-                far = (token[None] - token[:, None]).abs() > window
-                biases.append(torch.zeros(far.shape).masked_fill(far, lowest)[None])
-            self.window_biases[window] = biases
-        return self.window_biases[window]
+                distance = token[None] - token[:, None]  # of each key from each query
+                hidden = distance.abs() > (window or g.length)
+                if causal:
+                    hidden = hidden | (distance > 0)
+                biases.append(torch.zeros(hidden.shape).masked_fill(hidden, lowest)[None])
+            self.visibility[window, causal] = biases
+        return self.visibility[window, causal]
 
     def attention(
         self,
@@ -143,17 +150,25 @@ class RaggedPacking:
         dropout: StackedDropout,
         position_bias: list[Tensor] | None,
         window: int,
+        causal: bool = False,
+        softcap: float | None = None,
     ) -> Tensor:
-        """query, key, value (1, heads, N, d) -> (1, N, heads, d). `position_bias`: from `position_bias`."""
+        """query, key, value (1, heads, N, d) -> (1, N, heads, d); keys and values may have fewer heads.
+
+        `position_bias`: from `position_bias`.
+        """
         _, heads, tokens, width = query.shape
+        key, value = repeat_heads(key, heads), repeat_heads(value, heads)
         flat = [x.transpose(1, 2).reshape(tokens, heads * width) for x in (query, key, value)]
         masks = []
         if dropout.active:
             masks = [dropout.attention_mask(g.rows, heads, g.length) for g in self.groups]
         biases = position_bias or []
-        if window and max(g.length for g in self.groups) > window + 1:
-            biases = [*biases, *self.window_bias(window)]
-        mixed = _GroupedAttention.apply(*flat, self, heads, scaling, masks, *biases)
+        if window and max(g.length for g in self.groups) <= window + 1:
+            window = 0
+        if window or causal:
+            biases = [*biases, *self.visibility_bias(window, causal)]
+        mixed = _GroupedAttention.apply(*flat, self, heads, scaling, softcap, masks, *biases)
         return mixed.view(1, tokens, heads, width)
 
 
@@ -179,6 +194,7 @@ class _GroupedAttention(torch.autograd.Function):
         packing: RaggedPacking,
         heads: int,
         scaling: float,
+        softcap: float | None,
         masks: list[Tensor],
         *biases: Tensor,
     ) -> Tensor:
@@ -187,11 +203,16 @@ class _GroupedAttention(torch.autograd.Function):
         grids = [x.reshape(-1, width).index_select(0, to_grid) for x in (query, key, value)]
         mixed = torch.empty_like(grids[0])  # (M * heads, d)
         ctx.packing, ctx.heads, ctx.scaling, ctx.masks = packing, heads, scaling, masks
-        ctx.probabilities = []
+        ctx.probabilities, ctx.slopes = [], []  # slopes: derivatives of capped scores
         for i, g in enumerate(packing.groups):
             q, k, v, out = (_group_cells(x, g, heads) for x in (*grids, mixed))
             mask = g.mask.expand(-1, heads, 1, -1).reshape(-1, 1, g.length)
-            scores = torch.baddbmm(mask, q, k.mT, alpha=scaling)  # (R * heads, l, l)
+            if softcap is None:
+                scores = torch.baddbmm(mask, q, k.mT, alpha=scaling)  # (R * heads, l, l)
+            else:
+                capped = torch.tanh(torch.bmm(q, k.mT) * (scaling / softcap))
+                ctx.slopes.append(1 - capped * capped)
+                scores = mask + capped * softcap
             for bias in biases[i :: len(packing.groups)]:
                 scores += bias
             probabilities = torch.softmax(scores, -1)
@@ -207,7 +228,7 @@ class _GroupedAttention(torch.autograd.Function):
         width = grad.shape[1] // heads
         grad_mixed = grad.reshape(-1, width).index_select(0, to_grid).mul_(is_token)
         grads = [torch.empty_like(x) for x in grids]
-        bias_grads: list[Tensor | None] = [None] * (len(ctx.needs_input_grad) - 7)
+        bias_grads: list[Tensor | None] = [None] * (len(ctx.needs_input_grad) - FIRST_BIAS)
         for i, g in enumerate(ctx.packing.groups):
             q, k, v, out, grad_q, grad_k, grad_v = (
                 _group_cells(x, g, heads) for x in (*grids, grad_mixed, *grads)
@@ -220,13 +241,15 @@ class _GroupedAttention(torch.autograd.Function):
                 grad_scores.mul_(masks[i])
             grad_scores = torch._softmax_backward_data(grad_scores, probabilities, -1, torch.float32)
             for b in range(i, len(bias_grads), len(ctx.packing.groups)):
-                if ctx.needs_input_grad[7 + b]:
+                if ctx.needs_input_grad[FIRST_BIAS + b]:
                     bias_grads[b] = grad_scores.clone()
+            if ctx.slopes:
+                grad_scores.mul_(ctx.slopes[i])
             grad_scores.mul_(ctx.scaling)
             torch.bmm(grad_scores, k, out=grad_q)
             torch.bmm(grad_scores.mT, q, out=grad_k)
         packed = [x.index_select(0, from_grid).view(-1, heads * width) for x in grads]
-        return *packed, None, None, None, None, *bias_grads
+        return *packed, *[None] * (FIRST_BIAS - 3), *bias_grads
 
 
 def _group_cells(x: Tensor, group: AttentionGroup, heads: int) -> Tensor:

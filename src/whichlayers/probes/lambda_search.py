@@ -204,6 +204,8 @@ def search_key(trial: Trial) -> str:
     """A hash of everything that determines the result of the search for a trial."""
     word_probe, training = get_word_probe(trial), training_settings(trial)
     data = [word_probe.fingerprint, word_probe.vector, word_probe.standardize]
+    if trial.bos is not None:
+        data.append(f"bos: {trial.bos}")
     parts = [FORMAT, trial.model_fingerprint, *data, LAMBDAS, SEEDS]
     return hash_key([*parts, training.epochs, training.batch_size, training.lr, training.norm])
 

@@ -43,7 +43,7 @@ def stack_key(trial: Trial) -> Hashable:
     probe = get_probe(trial)
     return (
         "probe",
-        trial.model_fingerprint,
+        trial.input_fingerprint,
         trial.task_fingerprint,
         trial.train_size,
         trial.training.max_length,
@@ -89,7 +89,7 @@ def run_probes(
     train = data.train if used is None else select_rows(data.train, used)
     if used is not None:
         rows = {seed: np.searchsorted(used, seed_rows) for seed, seed_rows in rows.items()}
-    key = cache_key(first.model_fingerprint, data.fingerprint, first.training.max_length, pooling, precision)
+    key = cache_key(first.input_fingerprint, data.fingerprint, first.training.max_length, pooling, precision)
     splits = {f"{key}.train{_rows_suffix(used)}": train}
     splits |= {f"{key}.dev{'-' + name if name else ''}": split for name, split in data.evals.items()}
     on_rows = _encoder_progress(on_step, len(trials), sum(map(len, splits.values())))

@@ -50,6 +50,7 @@ class TaskInfo:
     dev_rows: int
     class_counts: dict[str, int]  # training examples of each class; empty for regression
     guess_scores: dict[str, float]  # by metric: scores of always predicting the most frequent class
+    has_pairs: bool = False  # an example is a pair of texts
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Assets:
         self._files: dict[tuple[str, str | None, bool], ModelFiles] = {}
         self._model_info: dict[str, ModelInfo] = {}
         self._encoders: dict[str, PreTrainedModel] = {}
-        self._tokenizers: dict[str, PreTrainedTokenizerFast] = {}
+        self._tokenizers: dict[tuple[str, bool | None], PreTrainedTokenizerFast] = {}
         self._fingerprints: dict[DataSource, str] = {}
         self._tasks: dict[str, Task] = {}
         self._guess_scores: dict[str, dict[str, float]] = {}
@@ -171,6 +172,7 @@ class Assets:
             len(task.evals[""]),
             task.class_counts,
             self._guess_scores[task.fingerprint],
+            task.train.pairs is not None,
         )
 
     def corpus_info(self, spec: CorpusSpec) -> CorpusInfo:
@@ -262,9 +264,9 @@ class Assets:
         """The tokenizer of a trial's model."""
         from whichlayers.models.load import load_tokenizer
 
-        key = trial.model_fingerprint
+        key = (trial.model_fingerprint, trial.bos)
         if key not in self._tokenizers:
-            self._tokenizers[key] = load_tokenizer(self._model_files_of(trial))
+            self._tokenizers[key] = load_tokenizer(self._model_files_of(trial), trial.bos)
         return self._tokenizers[key]
 
     def data(self, trial: Trial) -> TokenizedTask:
@@ -272,11 +274,16 @@ class Assets:
         from whichlayers.data.tokenize import tokenize
 
         length = trial.training.max_length
-        key = (trial.task_fingerprint, trial.model_fingerprint, length)
+        key = (trial.task_fingerprint, trial.input_fingerprint, length)
         if key not in self._data:
             task = self._task_of(trial)
             self._data[key] = tokenize(
-                task, self.tokenizer(trial), length, self.index.cache, trial.model_fingerprint
+                task,
+                self.tokenizer(trial),
+                length,
+                self.index.cache,
+                trial.input_fingerprint,
+                trial.pair_template,
             )
         return self._data[key]
 
@@ -316,7 +323,7 @@ class Assets:
         notes = {}
         for trial in trials:
             data = self._data.get(
-                (trial.task_fingerprint, trial.model_fingerprint, trial.training.max_length)
+                (trial.task_fingerprint, trial.input_fingerprint, trial.training.max_length)
             )
             if data is None or tokens_key(trial) in notes or not data.truncated[0]:
                 continue
@@ -327,6 +334,21 @@ class Assets:
             )
         return notes
 
+    def prompts(self, trials: Iterable[Trial]) -> dict[str, str]:
+        """Notes about the templates and BOS tokens of these trials, by `prompt_key`."""
+        notes = {}
+        for trial in trials:
+            parts = []
+            if trial.pair_template:
+                template = trial.pair_template.replace("\n", "\\n")
+                parts.append(f"two texts are one prompt, {template}")
+            if trial.bos is not None:
+                parts.append(f"texts start {'with' if trial.bos else 'without'} the BOS token")
+            if parts:
+                name = trial.task or (trial.word_probe.corpus if trial.word_probe else "")
+                notes[prompt_key(trial)] = f"{name}: {'; '.join(parts)} ({trial.model})"
+        return notes
+
     def check(self, trials: Iterable[Trial]) -> None:
         """Load every model and tokenize every task that the trials use.
 
@@ -334,7 +356,7 @@ class Assets:
         """
         seen: set[tuple[str, str, int]] = set()
         for trial in trials:
-            key = (trial.model_fingerprint, trial.task_fingerprint, trial.training.max_length)
+            key = (trial.input_fingerprint, trial.task_fingerprint, trial.training.max_length)
             if key not in seen:
                 seen.add(key)
                 self._check_length(trial)
@@ -350,7 +372,7 @@ class Assets:
         """Load every model and tokenizer, one after another, without tokenizing the tasks."""
         seen: set[tuple[str, int]] = set()
         for trial in trials:
-            if (key := (trial.model_fingerprint, trial.training.max_length)) not in seen:
+            if (key := (trial.input_fingerprint, trial.training.max_length)) not in seen:
                 self._check_length(trial)
                 self.tokenizer(trial)
                 self.encoder(trial)
@@ -367,7 +389,7 @@ class Assets:
             )
 
     def tokenized_tasks(self) -> dict[tuple[str, str, int], TokenizedTask]:
-        """The tasks that `check` tokenized, by task fingerprint, model fingerprint and sequence length."""
+        """The tasks that `check` tokenized, by task fingerprint, input fingerprint and sequence length."""
         return dict(self._data)
 
     def loaded_corpora(self) -> dict[str, Corpus]:
@@ -393,8 +415,13 @@ class Assets:
 
 
 def tokens_key(trial: Trial) -> str:
-    """Identifies the tokenized task of a trial: task, model and maximum length."""
-    return f"{trial.task_fingerprint} {trial.model_fingerprint} {trial.training.max_length}"
+    """Identifies the tokenized task of a trial: task, model with its prompt, and maximum length."""
+    return f"{trial.task_fingerprint} {trial.input_fingerprint} {trial.training.max_length}"
+
+
+def prompt_key(trial: Trial) -> str:
+    """Identifies the task and the prompt of a trial."""
+    return f"{trial.task_fingerprint} {trial.input_fingerprint} prompt"
 
 
 def cache_folder(study_folder: Path) -> Path:

@@ -162,7 +162,7 @@ def estimate_study(
         disk,
         tasks,
         corpora,
-        [*assets.notes(), *assets.truncated(trials).values()],
+        [*assets.notes(), *assets.prompts(trials).values(), *assets.truncated(trials).values()],
     )
 
 

@@ -24,7 +24,7 @@ from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.lock import study_lock
 from whichlayers.runs import machine
-from whichlayers.runs.assets import Assets, cache_folder, tokens_key
+from whichlayers.runs.assets import Assets, cache_folder, prompt_key, tokens_key
 from whichlayers.runs.disk import finetuned_models_folder
 from whichlayers.runs.events import Loading, Note, OnEvent, RunStarted, RunSummary
 from whichlayers.runs.executors.local import Executor, InProcessExecutor, ProcessExecutor
@@ -151,7 +151,8 @@ def run(
         ended = study_folder.ended_trials(retry_failed)
         trials = [trial for trial in unique_trials(points) if trial.id not in ended]
         assets.check(trials)
-        for note in (truncated := assets.truncated(trials)).values():
+        texts = assets.prompts(trials) | assets.truncated(trials)
+        for note in texts.values():
             on_event(Note(note))
         resources, ray_executor = choose_resources(devices, workers, max_stack), None
         if on == "this":
@@ -179,7 +180,7 @@ def run(
         db.set_points(points, tasks, models)
         db.set_notes(notes)
         db.set_data_statistics(statistics)
-        db.set_truncated(truncated, {tokens_key(point.trial) for point in points})
+        db.set_truncated(texts, {key(point.trial) for point in points for key in (tokens_key, prompt_key)})
         if retry_failed:
             db.retry_failed()
         ran = _train(settings, resources, ray_executor, db)

@@ -61,6 +61,8 @@ class ModelInfoLike(InfoLike, Protocol):
     def linear_modules(self) -> Mapping[str, tuple[int, int]]: ...
     @property
     def has_biases(self) -> bool: ...
+    @property
+    def causal(self) -> bool: ...
 
 
 class TaskInfoLike(InfoLike, Protocol):
@@ -68,6 +70,8 @@ class TaskInfoLike(InfoLike, Protocol):
 
     @property
     def train_rows(self) -> int: ...
+    @property
+    def has_pairs(self) -> bool: ...
 
 
 class CorpusInfoLike(InfoLike, Protocol):
@@ -126,7 +130,8 @@ def expand(study: Study, metadata: InfoSource) -> list[Point]:
                 task_fingerprint="",
                 train_size=0,
                 seed=study.seed,
-                head=study.head,
+                head=study.head or ("last" if model_info.causal else "mean"),
+                bos=model.bos,
             )
             point_iterators: list[Iterator[Point]] = []
             if isinstance(experiment, WordExperiment) and experiment.pretrained:
@@ -142,7 +147,14 @@ def expand(study: Study, metadata: InfoSource) -> list[Point]:
                     )
                 )
                 on_task = dataclasses.replace(
-                    base, task=task_info.name, task_fingerprint=task_info.fingerprint
+                    base,
+                    task=task_info.name,
+                    task_fingerprint=task_info.fingerprint,
+                    pair_template=(
+                        (task.pair_template or study.pair_template)
+                        if model_info.causal and task_info.has_pairs
+                        else ""
+                    ),
                 )
                 depth = model_info.depth
                 if isinstance(experiment, WordExperiment):
@@ -284,7 +296,7 @@ def _word_points(
                 train_size=size,
                 seed=study.seed + i,
                 seeds=component_seeds(study, i) if size else (),
-                head=study.head if size else "mean",
+                head=base.head if size else "mean",
                 training=training,
                 word_probe=word_probe,
             )
@@ -340,8 +352,14 @@ def _duplicates(key: str, infos: Sequence[InfoLike]) -> Iterator[Problem]:
 
 
 def _model_problems(study: Study, models: Sequence[ModelInfoLike]) -> Iterator[Problem]:
-    """Settings that are invalid for one of the models: its depth, or its lack of a pooler."""
-    for model in models:
+    """Settings that are invalid for one of the models: its depth, its lack of a pooler, settings of decoders."""
+    for m, (spec, model) in enumerate(zip(study.models, models, strict=True)):
+        if study.head == "last" and not model.causal:
+            text = f'{model.name} is an encoder; use "mean", or leave it out: decoders then use "last"'
+            yield Problem(("head",), text, format_value(study.head))
+        if spec.bos is not None and not model.causal:
+            text = f"only for decoders, and {model.name} is an encoder; remove it"
+            yield Problem(("models", m, "bos"), text, format_value(spec.bos))
         if study.head == "pooler" and not model.has_pooler:
             yield Problem(
                 ("head",), f'{model.name} has no pretrained pooler; use "mean"', format_value(study.head)

@@ -32,6 +32,7 @@ from whichlayers.config.sections import (
     MAX_SEED,
     CountPerSize,
     ModelSpec,
+    PairTemplate,
     PerSize,
     Section,
     Sizes,
@@ -90,21 +91,27 @@ class Study(Section):
         default=("all",),
         description='Training sizes: numbers of examples (500), fractions of the data (0.1) or "all".',
     )
-    head: Head = Field(
-        default="mean",
-        description="Input of the head: mean (of the last layer's hidden states) or pooler (the pretrained pooler).",
+    head: Head | None = Field(
+        default=None,
+        description="Input of the head: mean (of the last layer's hidden states), pooler (the pretrained pooler) or, "
+        "for decoders, last (the last token). Default: last for decoders, mean for encoders.",
+        examples=["mean"],
+    )
+    pair_template: PairTemplate = Field(
+        default="{first}\n{second}",
+        description="Decoders: how the two texts of sentence-pair tasks become one prompt.",
     )
     recipe: Recipes = Field(
         default=("as_described",),
         description="How layers are re-initialized: as_described, as_described_v1, as_released, weights_only, "
-        "bert_init, shuffled or mean_var; with a list, each is run.",
+        "bert_init, model_init, shuffled or mean_var; with a list, each is run.",
     )
     keep_layer_norm: Flags = Field(
         default=(False,),
         description="Whether re-initialized layers keep their pretrained layer norms; with a list, each is run.",
     )
     models: Annotated[tuple[ModelSpec, ...], BeforeValidator(at_least_one)] = Field(
-        description="Pretrained encoders."
+        description="Pretrained encoders and decoders."
     )
     tasks: Annotated[tuple[TaskSpec, ...], BeforeValidator(as_tuple)] = Field(
         default=(),

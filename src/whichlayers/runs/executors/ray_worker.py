@@ -200,7 +200,7 @@ class RemoteAssets(Assets):
         return local
 
     def data(self, trial: Trial) -> TokenizedTask:
-        key = (trial.task_fingerprint, trial.model_fingerprint, trial.training.max_length)
+        key = (trial.task_fingerprint, trial.input_fingerprint, trial.training.max_length)
         if key not in self._data:
             self._data[key] = self.get(self.bundle.data[key])
         return self._data[key]

@@ -41,7 +41,7 @@ class FinetuneHandler(TrialHandler):
         from whichlayers.engine.finetune import stack_key
 
         model = assets.model_of(trial)
-        return stack_key(trial, model.family, model.depth)
+        return stack_key(trial, model.family, model.depth, model.layers_differ)
 
     def finetunes(self, trial: Trial) -> bool:
         return True

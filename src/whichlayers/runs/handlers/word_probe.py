@@ -184,7 +184,7 @@ class WordProbeHandler(TrialHandler):
 def _model_key(trial: Trial) -> Hashable:
     """The model of a word probe and how it is finetuned, without the seed."""
     training = trial.training if trial.train_size else None
-    return ("words", trial.model_fingerprint, trial.task_fingerprint, trial.train_size, trial.head, training)
+    return ("words", trial.input_fingerprint, trial.task_fingerprint, trial.train_size, trial.head, training)
 
 
 def _seeds(trial: Trial) -> Hashable:
@@ -353,7 +353,7 @@ def _activation_store(model: ProbedModel, trial: Trial, worker: WorkerContext) -
     folder = cache and cache / "words" / hash_key(owner)
     try:
         yield ActivationStore(
-            worker.device, folder, assets.alignments.setdefault(trial.model_fingerprint, {})
+            worker.device, folder, assets.alignments.setdefault(trial.input_fingerprint, {})
         )
     finally:
         if folder is not None:
