@@ -110,8 +110,9 @@ def without_dropout(encoder):
     for m in plain.modules():
         if isinstance(m, nn.Dropout):
             m.p = 0.0
-        if isinstance(getattr(m, "attention_dropout", None), float):
-            m.attention_dropout = 0.0
+        for key in ("attention_dropout", "dropout"):
+            if isinstance(getattr(m, key, None), float):
+                setattr(m, key, 0.0)
     return plain
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from plain_loop import plain_finetune
 from test_finetune import run_steps, trial, without_dropout
-from tiny import FAMILIES, tiny_encoder, tiny_task
+from tiny import ENCODERS, tiny_encoder, tiny_task
 from torch import nn
 
 from whichlayers.engine.finetune import finetune, stack_key
@@ -38,9 +38,15 @@ def trials_of(setting: str, **training) -> list[Trial]:
 
 @pytest.mark.parametrize(
     ("family", "setting"),
-    [(f, "top layer") for f in FAMILIES]
+    [(f, "top layer") for f in (*ENCODERS, "llama", "gemma3_text", "gpt2", "opt")]
     + [("bert", s) for s in SETTINGS if s != "top layer"]
-    + [("xlnet", "biases"), ("xlnet", "bottom layer"), ("modernbert", "norms"), ("mpnet", "biases")],
+    + [
+        ("xlnet", "biases"),
+        ("xlnet", "bottom layer"),
+        ("modernbert", "norms"),
+        ("mpnet", "biases"),
+        ("gpt2", "biases"),
+    ],
 )
 def test_a_stack_with_frozen_parameters_equals_the_plain_loop(family, setting):
     encoder, data, trials = tiny_encoder(family), tiny_task(), trials_of(setting)
