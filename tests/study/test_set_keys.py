@@ -68,7 +68,7 @@ def test_several_keys_are_set_and_the_study_stays_as_it_was(study, tmp_path):
         ("training.lrr=1", r"training\.lrr: unknown key; did you mean `lr`"),
         ("lr=1", "unknown key; did you mean training.lr"),
         ("trails=1", "unknown key; did you mean `trials`"),
-        ("head=meen", r'head = "meen": allowed: "mean", "pooler"; did you mean `mean`'),
+        ("head=meen", r'head = "meen": allowed: "mean", "pooler", "last"; did you mean `mean`'),
         ("experiments[2].keep=1", r"no experiments\[2\]; it has: experiments\[0\] is incremental"),
         ("experiments[1].keep=1", r"experiments\[1\]\.keep: not a key of this kind"),
         ("experiment[0].keep=1", "no table experiment; did you mean `experiments`"),

@@ -14,7 +14,7 @@ from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.frames import finished, load_points
 from whichlayers.runs.assets import Assets
-from whichlayers.study.expand import example_count
+from whichlayers.study.expand import example_count, head_of, template_of
 from whichlayers.study.study_file import Study
 from whichlayers.trial import Surgery, Training, Trial
 
@@ -109,7 +109,9 @@ def choose(
                 study.seed,
             ),
             revision=model_spec.revision,
-            head=study.head,
+            head=head_of(study, model_info),
+            bos=model_spec.bos,
+            pair_template=template_of(study, task_spec, model_info, task_info),
             training=study.training.at(size, None, None, ()),
         )
     if variant.full:

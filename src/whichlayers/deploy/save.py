@@ -36,6 +36,8 @@ def save_model(
     from whichlayers.models.load import save_quietly
 
     set_labels(model.encoder, metadata)
+    if metadata.head == "last":
+        set_padding(model.encoder, tokenizer)
     if metadata.layout == "sequence_classification":
         from whichlayers.models.sequence_classification import to_sequence_classifier
 
@@ -74,6 +76,16 @@ def set_labels(encoder: PreTrainedModel, metadata: Metadata) -> None:
     else:
         config.num_labels = 1
         config.problem_type = "regression"
+
+
+def set_padding(encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write a padding token into the config of a decoder, whose head reads the last token that is not padding.
+
+    Without one, tokenizer and model use the end-of-text token, which no text contains.
+    """
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+    encoder.config.pad_token_id = tokenizer.pad_token_id
 
 
 def _save_rest(folder: Path, tokenizer: PreTrainedTokenizerFast, metadata: Metadata) -> None:

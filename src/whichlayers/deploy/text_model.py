@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from whichlayers.data.prompts import encode_prompts
 from whichlayers.errors import WhichlayersError
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ class TextModel:
         if (pairs is not None) != self.metadata.pairs:
             takes = "two texts: give pairs" if self.metadata.pairs else "one text: leave out pairs"
             raise WhichlayersError(f"this model was finetuned on {self.metadata.task} and takes {takes}")
+        template = self.metadata.details.get("trial", {}).get("pair_template")
+        if template and pairs is not None:  # a decoder
+            filled = zip(texts, pairs, strict=True)
+            rows, _ = encode_prompts(template, filled, self.tokenizer, self.metadata.max_length)
+            return [{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows]
         batch = self.tokenizer(
             list(texts),
             None if pairs is None else list(pairs),

@@ -1,7 +1,7 @@
 """Trained classifiers as Hugging Face's sequence classification models, which other libraries load.
 
 `AutoModelForSequenceClassification` computes the same logits: BERT's has a pooler as ours, and the heads of RoBERTa
-and MPNet are the pooler and the linear layer in one module.
+and MPNet are the pooler and the linear layer in one module. Those of decoders are the last token and a linear layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEAD_PATHS: dict[str, tuple[str | None, str]] = {
 
 def has_equivalent(encoder: PreTrainedModel, head: str) -> bool:
     """Whether Hugging Face has a sequence classification model that computes the same as this encoder and head."""
-    return head == "pooler" and encoder.config.model_type in HEAD_PATHS
+    return head == "last" or (head == "pooler" and encoder.config.model_type in HEAD_PATHS)
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def to_sequence_classifier(encoder: PreTrainedModel, weight: Tensor, bias: Tenso
     """
     model = AutoModelForSequenceClassification.from_config(encoder.config, dtype=torch.float32)
     family = Anatomy(encoder).family
-    dense_path, linear_path = HEAD_PATHS[encoder.config.model_type]
+    dense_path, linear_path = HEAD_PATHS.get(encoder.config.model_type, (None, "score"))
     own = dict(model.base_model.named_parameters())
     for name, value in encoder.named_parameters():
         if name in own:

@@ -28,6 +28,7 @@ from whichlayers.trial import (
     PRETRAINED,
     Adapter,
     Component,
+    Head,
     Point,
     Probe,
     Recipe,
@@ -130,7 +131,7 @@ def expand(study: Study, metadata: InfoSource) -> list[Point]:
                 task_fingerprint="",
                 train_size=0,
                 seed=study.seed,
-                head=study.head or ("last" if model_info.causal else "mean"),
+                head=head_of(study, model_info),
                 bos=model.bos,
             )
             point_iterators: list[Iterator[Point]] = []
@@ -150,11 +151,7 @@ def expand(study: Study, metadata: InfoSource) -> list[Point]:
                     base,
                     task=task_info.name,
                     task_fingerprint=task_info.fingerprint,
-                    pair_template=(
-                        (task.pair_template or study.pair_template)
-                        if model_info.causal and task_info.has_pairs
-                        else ""
-                    ),
+                    pair_template=template_of(study, task, model_info, task_info),
                 )
                 depth = model_info.depth
                 if isinstance(experiment, WordExperiment):
@@ -167,6 +164,16 @@ def expand(study: Study, metadata: InfoSource) -> list[Point]:
                 points.setdefault((point.experiment, point.condition, point.x, point.trial.id), point)
     _check_conflicts(study, points.values())
     return list(points.values())
+
+
+def head_of(study: Study, model: ModelInfoLike) -> Head:
+    """The head of a model: that of the study, or the default of encoders or decoders."""
+    return study.head or ("last" if model.causal else "mean")
+
+
+def template_of(study: Study, task: TaskSpec, model: ModelInfoLike, task_info: TaskInfoLike) -> str:
+    """The prompt of sentence pairs; empty for encoders and for tasks of single texts."""
+    return task.pair_template or study.pair_template if model.causal and task_info.has_pairs else ""
 
 
 def tasks_of(study: Study, experiment: AnyExperiment) -> list[TaskSpec]:
