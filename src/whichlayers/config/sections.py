@@ -7,7 +7,7 @@ from it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -24,6 +24,7 @@ from pydantic import (
 
 from whichlayers.catalog import BUILTIN, BUILTIN_TASKS, GLUE, METRICS, Kind, glue_name, metrics_of
 from whichlayers.config.errors import allowed_values, close_match, format_choices, raise_problems
+from whichlayers.config.validators import PairTemplate, at_least_one, at_most, two_numbers
 from whichlayers.text import join_list
 from whichlayers.trial import Parameters, Precision, Training
 
@@ -120,44 +121,6 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def as_tuple(value: Any) -> tuple[Any, ...]:
-    """A list or tuple as a tuple; any other value as a tuple of one."""
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def two_numbers(value: Any) -> tuple[Any, ...]:
-    """Validator: two values."""
-    values = as_tuple(value)
-    if len(values) == 2:
-        return values
-    raise ValueError("must be two numbers, such as [0.9, 0.999]")
-
-
-def at_least_one(value: Any) -> tuple[Any, ...]:
-    """Validator: one value or a non-empty list, as a tuple."""
-    if values := as_tuple(value):
-        return values
-    raise ValueError("at least one is required")
-
-
-def at_most(limit: int) -> Callable[[int], int]:
-    """Validator: an integer up to `limit`, which no sensible study reaches; it is not listed in the documentation."""
-
-    def check(value: int) -> int:
-        if value > limit:
-            raise ValueError(f"must be at most {limit:,}")
-        return value
-
-    return check
-
-
-def _pair_template(value: str) -> str:
-    """Validator: a text with {first} and {second}."""
-    if all(value.count(field) == 1 for field in PAIR_FIELDS):
-        return value
-    raise ValueError("must contain {first} and {second}, each once")
-
-
 if TYPE_CHECKING:  # mypy has no Literal with computed values
     MetricName = str
 else:
@@ -165,8 +128,6 @@ else:
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Number = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=1), AfterValidator(at_most(MAX_INTEGER))]
-PAIR_FIELDS = ("{first}", "{second}")
-PairTemplate = Annotated[str, Field(strict=True), AfterValidator(_pair_template)]
 CountPerSize = Annotated[PerSize, PlainValidator(_per_size)]
 Sizes = Annotated[tuple[Annotated[Size, PlainValidator(_size)], ...], BeforeValidator(at_least_one)]
 

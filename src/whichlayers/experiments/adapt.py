@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from whichlayers.config.errors import raise_problems
-from whichlayers.config.sections import Count, Number, Text, as_tuple, at_least_one
+from whichlayers.config.sections import Count, Number, Text
+from whichlayers.config.validators import as_tuple, at_least_one
 from whichlayers.experiments.base import (
     ALL_PRETRAINED,
     DepthError,

@@ -18,9 +18,8 @@ from whichlayers.config.sections import (
     Sizes,
     Text,
     TrainingSpec,
-    as_tuple,
-    at_least_one,
 )
+from whichlayers.config.validators import as_tuple, at_least_one
 from whichlayers.experiments.display import Display
 from whichlayers.text import join_list
 from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED, Adapter, Parameters, Probe, Recipe

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from whichlayers.config.sections import Count, at_least_one
+from whichlayers.config.sections import Count
+from whichlayers.config.validators import at_least_one
 from whichlayers.experiments.base import DepthError, ReinitExperiment, Variant, baselines, layer_range
 from whichlayers.experiments.display import Display
 

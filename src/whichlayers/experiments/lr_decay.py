@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from whichlayers.config.sections import Number, at_least_one
+from whichlayers.config.sections import Number
+from whichlayers.config.validators import at_least_one
 from whichlayers.experiments.base import (
     ALL_PRETRAINED,
     DepthError,

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from whichlayers.config.sections import Number, as_tuple, at_least_one
+from whichlayers.config.sections import Number
+from whichlayers.config.validators import as_tuple, at_least_one
 from whichlayers.experiments.base import layer_range
 from whichlayers.experiments.display import Display
 from whichlayers.experiments.word_base import (

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from whichlayers.config.sections import MAX_COUNT, CountPerSize, PerSize, at_most
+from whichlayers.config.sections import MAX_COUNT, CountPerSize, PerSize
+from whichlayers.config.validators import at_most
 from whichlayers.experiments.base import ReinitExperiment, Variant, baselines, none_if_identity
 from whichlayers.experiments.display import Display
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from whichlayers.config.errors import raise_problems
-from whichlayers.config.sections import Count, as_tuple
+from whichlayers.config.sections import Count
+from whichlayers.config.validators import as_tuple
 from whichlayers.experiments.base import (
     ALL_PRETRAINED,
     CountList,

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from whichlayers.config.errors import raise_problems
-from whichlayers.config.sections import Count, CountPerSize, Number, at_least_one
+from whichlayers.config.sections import Count, CountPerSize, Number
+from whichlayers.config.validators import at_least_one
 from whichlayers.experiments.base import SHARED_KEYS, Experiment, Names
 from whichlayers.text import join_list
 from whichlayers.trial import Norm, Subword, WordProbe

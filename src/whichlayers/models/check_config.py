@@ -44,7 +44,7 @@ def read_config(files: ModelFiles, family: Family) -> Any:
     if config.num_hidden_layers > MAX_LAYERS:
         layers = counted(config.num_hidden_layers, "layer")
         raise _error(files, f"says that the model has {layers}; at most {MAX_LAYERS:,} are supported")
-    dropout = getattr(config, family.dropout)
+    dropout = 0.0 if family.dropout is None else getattr(config, family.dropout)
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise _error(files, f"has {family.dropout} = {dropout!r}, which must be a number from 0 to below 1")
     # a weight takes at least a byte, and a model has at least one square matrix, and one weight for each other number

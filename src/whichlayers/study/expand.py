@@ -9,18 +9,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
-from typing import Protocol
 
-from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.errors import Problem, format_value
-from whichlayers.config.sections import ModelSpec, Size, TaskSpec, as_tuple
+from whichlayers.config.sections import Size, TaskSpec
 from whichlayers.config.toml import KeyPath
+from whichlayers.config.validators import as_tuple
 from whichlayers.experiments import AnyExperiment
 from whichlayers.experiments.adapt import Adapt, matching_modules
 from whichlayers.experiments.base import FinetuningExperiment, ReinitExperiment, TaskExperiment, Variant
 from whichlayers.experiments.freeze import Freeze
 from whichlayers.experiments.probing import Probing
 from whichlayers.experiments.word_base import WordExperiment
+from whichlayers.study.metadata import CorpusInfoLike, InfoLike, InfoSource, ModelInfoLike, TaskInfoLike
 from whichlayers.study.study_file import Study
 from whichlayers.text import counted
 from whichlayers.trial import (
@@ -40,54 +40,6 @@ from whichlayers.trial import (
 
 MAX_POINTS = 100_000  # of a study; creating them takes about ten seconds
 LEVELS = 5  # seeds of a component in a round of `vary_apart`; a prime, at least the number of components
-
-
-class InfoLike(Protocol):
-    """Metadata of a model, task or corpus."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
-
-
-class ModelInfoLike(InfoLike, Protocol):
-    """Metadata of a model."""
-
-    @property
-    def depth(self) -> int: ...
-    @property
-    def has_pooler(self) -> bool: ...
-    @property
-    def linear_modules(self) -> Mapping[str, tuple[int, int]]: ...
-    @property
-    def has_biases(self) -> bool: ...
-    @property
-    def causal(self) -> bool: ...
-
-
-class TaskInfoLike(InfoLike, Protocol):
-    """Metadata of a task."""
-
-    @property
-    def train_rows(self) -> int: ...
-    @property
-    def has_pairs(self) -> bool: ...
-
-
-class CorpusInfoLike(InfoLike, Protocol):
-    """Metadata of a corpus."""
-
-    @property
-    def has_validation_data(self) -> bool: ...
-
-
-class InfoSource(Protocol):
-    """Source of the metadata of models, tasks and corpora."""
-
-    def model_info(self, model: ModelSpec) -> ModelInfoLike: ...
-    def task_info(self, task: TaskSpec) -> TaskInfoLike: ...
-    def corpus_info(self, corpus: CorpusSpec) -> CorpusInfoLike: ...
 
 
 def expand(study: Study, metadata: InfoSource) -> list[Point]:

@@ -32,17 +32,14 @@ from whichlayers.config.sections import (
     MAX_SEED,
     CountPerSize,
     ModelSpec,
-    PairTemplate,
     PerSize,
     Section,
     Sizes,
     TaskSpec,
     Text,
     TrainingSpec,
-    as_tuple,
-    at_least_one,
-    at_most,
 )
+from whichlayers.config.validators import PairTemplate, as_tuple, at_least_one, at_most
 from whichlayers.experiments import KINDS, AnyExperiment
 from whichlayers.experiments.base import Flags, Recipes
 from whichlayers.experiments.word_base import WordExperiment
