@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from small_models import FAMILY_NAMES
-from tiny import CONFIGS, FAMILIES
+from small_models import ENCODER_NAMES
+from tiny import CONFIGS, ENCODERS
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModel, PreTrainedTokenizerFast
 
@@ -76,6 +76,10 @@ def word_tokenizer(max_length=66, pairs=True):
     )
 
 
+DECODERS = ("llama", "gpt_neox", "phi3")
+FAMILIES = (*ENCODERS, *DECODERS)
+
+
 def random_encoder(family):
     """A random encoder whose padding token is that of the tokenizer."""
     config = CONFIGS[family]()
@@ -93,7 +97,8 @@ def reference_logits(encoder, head, weight, bias, tokenizer, pairs, max_length):
     classifier = Classifier(encoder, head, len(weight)).eval()
     with torch.no_grad():
         classifier.classifier.weight.copy_(weight)
-        classifier.classifier.bias.copy_(bias)
+        if bias is not None:
+            classifier.classifier.bias.copy_(bias)
         rows = []
         for i, text in enumerate(TEXTS):
             pair = PAIRS[i] if pairs else None
@@ -112,13 +117,14 @@ def loaded(tmp_path_factory):
     generator = torch.Generator().manual_seed(0)
     for family in FAMILIES:
         encoder = random_encoder(family)
-        for head in ("mean", "pooler") if has_pooler(encoder) else ("mean",):
+        decoder = family in DECODERS
+        for head in ("mean", "pooler") if has_pooler(encoder) else ("mean", "last") if decoder else ("mean",):
             pairs = family in ("bert", "mpnet")
             max_length = 9 if family == "bert" else 60
             small = reorder(encoder, (1, 3))
             hidden = small.config.hidden_size
             weight = torch.randn(len(LABELS), hidden, generator=generator)
-            bias = torch.randn(len(LABELS), generator=generator)
+            bias = None if head == "last" else torch.randn(len(LABELS), generator=generator)
             trial = Trial("some/model", "f", "tiny", "t", 10, 0, head=head)
             tokenizer = word_tokenizer(pairs=family in ("bert", "mpnet", "xlnet", "electra"))
             folder = root / f"{family}-{head}"
@@ -152,9 +158,10 @@ def loaded(tmp_path_factory):
 
 def test_every_family_is_saved(loaded):
     results, layouts = loaded
-    assert {name.rpartition("-")[0] for name in results} == set(FAMILIES) == set(FAMILY_NAMES)
+    assert {name.rpartition("-")[0] for name in results} == set(FAMILIES) == {*ENCODER_NAMES, *DECODERS}
     with_pooler = {name for name, layout in layouts.items() if layout == "sequence_classification"}
-    assert with_pooler == {"bert-pooler", "roberta-pooler", "mpnet-pooler"}
+    last = {f"{name}-last" for name in DECODERS}
+    assert with_pooler == {"bert-pooler", "roberta-pooler", "mpnet-pooler", *last}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
