@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import fakes
@@ -85,6 +87,18 @@ def test_kill_9_at_any_time_loses_no_trial_and_repeats_none(folder, workers):
     with ResultsDB.open_readonly(folder / "results.db") as db:
         outcomes = [row[0] for row in db.connection.execute("SELECT outcome FROM runs ORDER BY run_id")]
     assert outcomes == ["killed"] * 3 + ["complete"]
+
+
+def test_killed_between_the_file_and_its_tables(folder):
+    """results.db is not empty, but has no tables yet."""
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "results.db")) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE t(x)")
+        db.execute("DROP TABLE t")
+    assert (folder / "results.db").stat().st_size > 0
+    assert run_fake_study(folder).done == TRIALS
+    assert_complete(folder, TRIALS)
 
 
 @pytest.mark.parametrize("event", ["Note", "RunStarted", "Progress", "TrialDone"])

@@ -54,6 +54,16 @@ class ErrorHandlingGroup(TyperGroup):
     With WHICHLAYERS_DEBUG=1, they are raised with their traceback.
     """
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **options)
+        except UsageError as error:
+            if not error.message or "Usage:" in error.message:  # no arguments: the message is the help text
+                raise
+            message = error.format_message().rstrip(".")
+            print_error(f"{message[:1].lower()}{message[1:]}; see whichlayers --help")
+            raise typer.Exit(2) from None
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)

@@ -121,11 +121,17 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
+def _without_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("must not contain a NUL character")
+    return value
+
+
 if TYPE_CHECKING:  # mypy has no Literal with computed values
     MetricName = str
 else:
     MetricName = Literal[tuple(METRICS)]
-Text = Annotated[str, Field(strict=True, min_length=1)]
+Text = Annotated[str, Field(strict=True, min_length=1), AfterValidator(_without_nul)]
 Number = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=1), AfterValidator(at_most(MAX_INTEGER))]
 CountPerSize = Annotated[PerSize, PlainValidator(_per_size)]

@@ -85,8 +85,6 @@ def _check_is_file(path: Path) -> None:
     """Raise WhichlayersError unless there is a file at this path."""
     if path.is_file():
         return
-    if path.is_dir():
-        raise WhichlayersError(f"{path} is a folder; give a file")
     if path.exists():
         raise WhichlayersError(f"{path} is not a regular file (a device or a pipe); save the data as a file")
     if path.is_symlink():
@@ -96,6 +94,8 @@ def _check_is_file(path: Path) -> None:
 
 def _format(path: Path) -> str:
     """The file extension that determines the format, without .gz."""
+    if path.is_dir():
+        raise WhichlayersError(f"{path} is a folder; give a file")
     name = path.name.lower().removesuffix(".gz")
     extension = Path(name).suffix
     if extension not in FORMATS or (extension == ".parquet" and path.name.lower().endswith(".gz")):

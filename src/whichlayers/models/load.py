@@ -98,7 +98,7 @@ class ModelInfo:
 def describe(files: ModelFiles) -> ModelInfo:
     """Properties of a model, read from config.json and the names of its weights."""
     family, config = _read_config(files)
-    with torch.device("meta"), _quiet_transformers():
+    with torch.device("meta"), _quiet_transformers(), _building(files):
         anatomy = Anatomy(AutoModel.from_config(config))  # without memory for the weights
     return ModelInfo(
         name=files.name,
@@ -128,27 +128,19 @@ def load_encoder(files: ModelFiles) -> PreTrainedModel:
     if family.pooler is not None:
         options["add_pooling_layer"] = _file_has_pooler(files, family)
     safetensors = weight_files(files.folder, files.allow_pickle)[-1].suffix == ".safetensors"
-    with _quiet_transformers():
-        try:
-            model, report = AutoModel.from_pretrained(
-                files.folder,
-                config=config,
-                dtype=torch.float32,  # otherwise weights in half precision would stay in half precision
-                attn_implementation="eager",
-                use_safetensors=safetensors,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below, by name
-                **options,
-            )
-        except (
-            Exception
-        ) as error:  # many types: unknown activations, sizes that do not fit together, broken files
-            raise WhichlayersError(
-                f"model {files.name!r} in {files.folder} could not be loaded: {type(error).__name__}:"
-                f" {one_line(error)}. {CONFIG_HINT}"
-            ) from error
+    with _quiet_transformers(), _building(files):
+        model, report = AutoModel.from_pretrained(
+            files.folder,
+            config=config,
+            dtype=torch.float32,  # otherwise weights in half precision would stay in half precision
+            attn_implementation="eager",
+            use_safetensors=safetensors,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
+            **options,
+        )
     problem = _loading_problem(report, family)
     if problem is not None:
         raise WhichlayersError(f"model {files.name!r}: the weights in {files.folder} {problem}")
@@ -361,6 +353,18 @@ def _pickle_names(file: Path) -> list[str]:
     except Exception as error:  # pickle raises many types
         raise WhichlayersError(
             f"{file} cannot be read as weights saved by torch: {one_line(error)} Convert it to safetensors."
+        ) from error
+
+
+@contextlib.contextmanager
+def _building(files: ModelFiles) -> Iterator[None]:
+    """Convert the errors of transformers while it builds a model: sizes that do not fit together, broken files ..."""
+    try:
+        yield
+    except Exception as error:  # of many types
+        raise WhichlayersError(
+            f"model {files.name!r} in {files.folder} could not be loaded: {type(error).__name__}:"
+            f" {one_line(error)}. {CONFIG_HINT}"
         ) from error
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.files import atomic_write
-from whichlayers.results.invalid_values import find_invalid, unreadable_trials
+from whichlayers.results.invalid_values import find_invalid, lost_model, unreadable_trials
 from whichlayers.results.migrations import OLDEST_VERSION, show_as_current
 from whichlayers.results.schema import REQUIRED_TABLES, SCHEMA_VERSION
 from whichlayers.text import format_bytes
@@ -122,6 +122,11 @@ def _check_values(path: Path, connection: sqlite3.Connection) -> None:
     if (path.resolve(), state) not in _checked:
         if (invalid := find_invalid(connection)) is not None:
             raise invalid_value_error(path, str(invalid))
+        if (model := lost_model(connection)) is not None:
+            raise ResultsDBError(
+                f"{path} has no row of the model {model!r}, which is lost: `whichlayers run {path.parent}` adds it"
+                " again"
+            )
         _checked.clear()
         _checked.add((path.resolve(), state))
 
@@ -242,10 +247,12 @@ def invalid_value_error(path: Path, problem: str) -> ResultsDBError:
 
 def sqlite_error(path: Path, error: sqlite3.DatabaseError, action: str) -> ResultsDBError:
     """The error for a file that SQLite refuses; `action` is "read" or "written"."""
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in INVALID:
-        return ResultsDBError(f"{path} is not a valid results database ({error}): {repair_advice(path)}")
+    reason = " ".join(str(error).split())
+    not_text = reason.startswith("Could not decode")  # Python's error for text that is not UTF-8
+    if not_text or getattr(error, "sqlite_errorcode", 0) & 0xFF in INVALID:
+        return ResultsDBError(f"{path} is not a valid results database ({reason}): {repair_advice(path)}")
     return ResultsDBError(
-        f"{path} cannot be {action} ({error}): check permissions and free disk space, or give another folder"
+        f"{path} cannot be {action} ({reason}): check permissions and free disk space, or give another folder"
     )
 
 

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -114,9 +115,13 @@ class ResultsDB:
     @classmethod
     def check_writable(cls, path: Path, study_name: str) -> None:
         """Raise the ResultsDBError that `open` would raise for this file, but do not create or migrate anything."""
-        with cls(path, connect(path, "mode=rw", writable=True), writable=True) as db:
+        with cls(path, connect(path, "mode=rw"), writable=False) as db:
             if not is_empty(db.connection):
                 check_study(path, db.connection, study_name)
+            with db.transaction():  # raises if the file cannot be written, and does not change it
+                pass
+        if not os.access(path.parent, os.W_OK):
+            raise ResultsDBError(f"{path.parent} cannot be written: check permissions")
 
     @classmethod
     def open_readonly(cls, path: Path) -> ResultsDB:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.files import atomic_write, is_partial
-from whichlayers.results.connection import DATABASE, missing_error
+from whichlayers.results.connection import DATABASE, connect, is_empty, missing_error
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.lock import LOCK_NAME, lock_holder, locked_error
 from whichlayers.results.losses import LOSSES
@@ -52,6 +53,9 @@ class StudyFolder:
         """By id: the status, done or failed, of the trials that a run skips; `retry_failed` skips only done ones."""
         if not self.has_results:
             return {}
+        with closing(connect(self.database, "mode=ro")) as connection:
+            if is_empty(connection):  # the run that created the file was killed
+                return {}
         statuses = ("done",) if retry_failed else ("done", "failed")
         with ResultsDB.open_readonly(self.database) as db:
             return {trial_id: status for status in statuses for trial_id in db.trial_ids(status)}

@@ -127,6 +127,15 @@ def find_invalid(connection: sqlite3.Connection) -> InvalidValue | None:
     return None
 
 
+def lost_model(connection: sqlite3.Connection) -> str | None:
+    """A model of the study that is not in the table `models`; None if all are. The next run adds it."""
+    row = connection.execute(
+        "SELECT model FROM trials WHERE model_fingerprint NOT IN (SELECT fingerprint FROM models)"
+        " AND id IN (SELECT trial_id FROM points) LIMIT 1"
+    ).fetchone()
+    return row and row[0]
+
+
 def unreadable_trials(connection: sqlite3.Connection) -> list[str]:
     """Ids of the trials whose settings cannot be read, or do not have this id. Slow: parses the JSON of every trial."""
     ids = []

@@ -314,9 +314,11 @@ class Study(Section):
         experiments = []
         for experiment in self.experiments:
             counts = {key: getattr(experiment, key, None) for key in ("trials", "baseline_trials")}
-            added = {key: count.plus(more) for key, count in counts.items() if count is not None}
+            added = {key: count.plus(more).plain() for key, count in counts.items() if count is not None}
             experiments.append(experiment.settings() | added)  # validated again, in contrast to model_copy
-        study = Study(**(self.settings() | {"trials": self.trials.plus(more), "experiments": experiments}))
+        study = Study(
+            **(self.settings() | {"trials": self.trials.plus(more).plain(), "experiments": experiments})
+        )
         study._file = self._file
         return study
 
