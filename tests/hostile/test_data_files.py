@@ -82,7 +82,7 @@ CONFIGS = [
     ('hidden_dropout_prob', 7, 'model/config.json has hidden_dropout_prob = 7, which must be a number from 0 to below', 2),
     ('layer_norm_eps', 'a', "model/config.json cannot be used: Validation error for field 'layer_norm_eps': TypeEr", 2),
     ('model_type', ['bert'], "model': config.json has no model_type, so the model family is unknown; set it to one", 2),
-    ('model_type', 'gpt99', "model': model_type 'gpt99' is not supported; supported encoder families: bert, debert", 2),
+    ('model_type', 'gpt99', "model': model_type 'gpt99' is not supported", 2),
     ('model_type', None, "model': config.json has no model_type, so the model family is unknown; set it to one", 2),
     ('pad_token_id', 1000000000, 'could not be loaded: AssertionError: Padding_idx must be within num_embeddings', 2),
     ('hidden_size', 1000000000, 'model/config.json has hidden_size = 1,000,000,000, more than the weights (25.8 kB) ca', 2),

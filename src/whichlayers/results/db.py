@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -120,8 +119,6 @@ class ResultsDB:
                 check_study(path, db.connection, study_name)
             with db.transaction():  # raises if the file cannot be written, and does not change it
                 pass
-        if not os.access(path.parent, os.W_OK):
-            raise ResultsDBError(f"{path.parent} cannot be written: check permissions")
 
     @classmethod
     def open_readonly(cls, path: Path) -> ResultsDB:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,8 @@ class StudyFolder:
         """Raise WhichlayersError if the folder holds another study, or files that are not from a run."""
         if self.has_results:
             ResultsDB.check_writable(self.database, study_name)
+            if not os.access(self.path, os.W_OK):
+                raise WhichlayersError(f"{self.path} cannot be written: check permissions")
             return
         allowed = {*RUN_FILES, DATABASE}
         names = [entry.name for entry in self.path.iterdir()]
