@@ -1,5 +1,6 @@
 """Building the recommended or a described variant: what is trained, saved and written on the card."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -18,6 +19,7 @@ from whichlayers.results.folder import StudyFolder
 from whichlayers.runs.assets import Assets
 from whichlayers.study.expand import expand
 from whichlayers.study.study_file import load_study
+from whichlayers.trial import Surgery
 
 DEV = texts_and_labels(80, seed=2)
 
@@ -181,3 +183,34 @@ def test_the_next_study_is_valid_and_asks_what_is_missing(easy_results):
     assert study.trials.default >= 6
     asked = {p.experiment for p in expand(study, Assets(None))}
     assert asked == {*kinds, "adapt_layers"}
+
+
+def test_frozen_features_are_the_hidden_states_of_the_chosen_layer(
+    easy_results, assets_and_trial, tmp_path, monkeypatch
+):
+    from transformers import AutoModel, AutoTokenizer
+
+    from whichlayers.deploy import build as build_module
+    from whichlayers.deploy.choose import Choice
+    from whichlayers.trial import Probe
+
+    _, trial = assets_and_trial
+    probe = dataclasses.replace(trial, surgery=Surgery(), probe=Probe(layer=2))
+    real = build_module.choose
+
+    def choose_probe(*arguments, **options):
+        real(*arguments, **options)  # loads model and task
+        return Choice(probe, "chosen by a test.")
+
+    monkeypatch.setattr(build_module, "choose", choose_probe)
+    (built,) = easy_results.build(tmp_path / "m", goal="features")
+    batch = AutoTokenizer.from_pretrained(built.folder)([DEV[0][0]], return_tensors="pt")
+    base = AutoModel.from_pretrained(easy_results.folder.parent / "model").eval()
+    with torch.no_grad():
+        expected = base(**batch, output_hidden_states=True).hidden_states[2]
+        found = AutoModel.from_pretrained(built.folder).eval()(**batch).last_hidden_state
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert json.loads((built.folder / "modules.json").read_text())[-1]["path"] == "1_Pooling"
+    assert "Not finetuned" in (built.folder / "README.md").read_text()
+    with pytest.raises(WhichlayersError, match="without a head"):
+        whichlayers.load_model(built.folder)

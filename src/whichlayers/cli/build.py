@@ -102,7 +102,10 @@ def build(
     )
     with progress_bar("finetuning", "steps") as on_progress:
         built = build_model(folder, out, options, on_progress)
-    print_line(f"variant: {built[0].reason}")
+    answer = built[0].answer
+    print_line(
+        f"variant: {built[0].reason if answer is None else f'{answer.choice}, recommended by the study'}"
+    )
     for one in built:
         score = ""
         if one.score is not None:

@@ -72,9 +72,8 @@ def recommend(
             out.print(Text(question.title, style="bold").append(f"  {question.text}", style="dim"))
         heading = Text(result.heading(answer), style="underline").append(": ")
         out.print(Padding(heading.append(answer.verdict, style=STYLES[answer.verdict]), (0, 0, 0, 2)))
-        for paragraph in (answer.text, result.describe_cost(answer)):
-            if paragraph:
-                out.print(Padding(Text(paragraph), (0, 0, 0, 4)))
+        for paragraph in result.paragraphs(answer):
+            out.print(Padding(Text(paragraph), (0, 0, 0, 4)))
         if details:
             out.print(Padding(_comparison_table(answer), (0, 0, 0, 4)))
         out.print()

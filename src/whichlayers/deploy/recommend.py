@@ -44,6 +44,10 @@ class StudyRecommendation:
         """Parameters, size, latency and training time of a recommended model compared with the baseline."""
         return cost_text(answer, self.costs)
 
+    def paragraphs(self, answer: Answer) -> list[str]:
+        """The answer, its costs and its outlook, without empty ones."""
+        return [text for text in (answer.text, self.describe_cost(answer), answer.outlook) if text]
+
     def next_steps(self) -> list[str]:
         """Commands to run next."""
         lines = []
@@ -54,7 +58,7 @@ class StudyRecommendation:
             add, run = f"whichlayers power {self.folder} --add {max(more)}", f"whichlayers run {self.folder}"
             lines.append(f"Run more trials: {add}, then {run}")
         if self.next_study is not None:
-            asked = join_list(q.title.lower() for q in self.recommendation.unasked)
+            asked = join_list(q.topic for q in self.recommendation.unasked)
             lines.append(f"Not asked by this study: {asked}. To ask: whichlayers run {self.next_study}")
         return lines
 
@@ -63,7 +67,7 @@ class StudyRecommendation:
         lines = []
         for answer in self.answers:
             lines.append(f"{self.question(answer).title} ({self.heading(answer)}): {answer.verdict}")
-            lines += [f"  {text}" for text in (answer.text, self.describe_cost(answer)) if text]
+            lines += [f"  {text}" for text in self.paragraphs(answer)]
         return "\n".join([*lines, *self.next_steps()])
 
     def to_dict(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class AnswerItem:
     verdict: str
     text: str
     cost: str
+    outlook: str
     compared: TextTable | None
 
 
@@ -43,7 +44,7 @@ class RecommendationSection:
     """The section of the page."""
 
     questions: list[AnsweredQuestion]
-    unasked: list[str]  # titles of questions that the study did not ask
+    unasked: list[str]  # topics of questions that the study did not ask
     loss: str  # in points
 
 
@@ -61,12 +62,14 @@ def recommendation_section(folder: Path, points: pd.DataFrame) -> Recommendation
             items = [_item(a, costs, names[a.model] if several else "") for a in answers[:MAX_ANSWERS]]
             omitted = len(answers) - len(items)
             questions.append(AnsweredQuestion(question.title, question.text, items, omitted))
-    return RecommendationSection(questions, [q.title.lower() for q in result.unasked], format_score(LOSS))
+    return RecommendationSection(questions, [q.topic for q in result.unasked], format_score(LOSS))
 
 
 def _item(answer: Answer, costs: Sequence[ModelCost], model: str) -> AnswerItem:
     heading = f"{model}, {answer.title}" if model else answer.title
-    return AnswerItem(heading, answer.verdict, answer.text, cost_text(answer, costs), _table(answer))
+    return AnswerItem(
+        heading, answer.verdict, answer.text, cost_text(answer, costs), answer.outlook, _table(answer)
+    )
 
 
 def _table(answer: Answer) -> TextTable | None:

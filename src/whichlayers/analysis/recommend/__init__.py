@@ -113,7 +113,7 @@ def _if_learned(answer: Answer, not_learned: Sequence[GuessComparison]) -> Answe
 
 _RESULT_FIELDS = (
     *("choice", "layers", "trial_id", "score", "difference", "low", "high", "level", "n"),
-    *("more_trials", "minutes"),
+    *("more_trials", "minutes", "outlook"),
 )
 
 

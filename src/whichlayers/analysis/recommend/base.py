@@ -15,7 +15,7 @@ from whichlayers.analysis.power import minutes_per_added_trial
 from whichlayers.catalog import METRICS
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
-from whichlayers.text import counted, format_range, format_score, in_points
+from whichlayers.text import counted, format_duration, format_range, format_score, in_points
 from whichlayers.trial import ALL_PRETRAINED
 
 Goal = Literal["size", "speed", "accuracy", "features"]
@@ -94,6 +94,7 @@ class Answer:
     n: int = 0
     more_trials: int | None = None
     minutes: float | None = None
+    outlook: str = ""  # what it would take to go further than recommended, as a sentence
     compared: tuple[Comparison, ...] = ()
     savings: Mapping[str, float] = field(default_factory=dict)  # "seconds per trial", ...: fraction saved
 
@@ -126,6 +127,11 @@ class Question:
     experiments: tuple[str, ...]
     answer: Callable[[pd.DataFrame, float], Answer | None]
     ask: Callable[[int], Mapping[str, Any]]
+
+    @property
+    def topic(self) -> str:
+        """The title within a sentence: "layers with LoRA"."""
+        return self.title[:1].lower() + self.title[1:]
 
     def answers(self, points: pd.DataFrame, loss: float) -> Iterator[Answer]:
         """Answers from the finished points of a study: one per model, task, training size and variant."""
@@ -201,8 +207,9 @@ def describe_layers(layers: Sequence[int]) -> str:
 
 
 def more_trials_text(more: int | None, minutes: float | None) -> str:
-    """What it takes to decide: "12 more trials of every point, about 34 minutes of one worker"."""
+    """What it takes to decide: "12 more trials of every point, about 34 min 10 s of one worker"."""
     if more is None:
         return "the number of trials it would take cannot be estimated, or is more than 1,000"
-    about = "less than a minute" if (minutes or 0) < 1 else f"about {counted(round(minutes or 0), 'minute')}"
+    seconds = 60 * (minutes or 0)
+    about = "less than a minute" if seconds < 60 else f"about {format_duration(seconds)}"
     return f"{counted(more, 'more trial')} of every point, {about} of one worker"

@@ -74,8 +74,6 @@ def last_within_loss(
             f"Use {chosen.name}: {difference} compared with {baseline.name}, within the allowed loss of {lost}. "
             f"{order}{_why_stopped(series, sequences, metric)}"
         )
-        if more is not None:
-            text += f" To decide on the next one: {more_trials_text(more, minutes)}."
         return Answer(
             **about,
             verdict="recommended",
@@ -91,6 +89,7 @@ def last_within_loss(
             n=i.n,
             more_trials=more,
             minutes=minutes,
+            outlook="" if more is None else f"To decide on the next one: {more_trials_text(more, minutes)}.",
             savings=seconds_saved(chosen, baseline),
         )
     if all(s.failed is not None and s.failed.worse for s in sequences):
