@@ -21,20 +21,15 @@ from whichlayers.models.head import build_classifier
 from whichlayers.models.surgery import apply_surgery
 from whichlayers.trial import Adapter, Surgery, Trial
 
-ATTENTION = {
-    "bert": ("attention.self.query", "attention.self.value"),
-    "roberta": ("attention.self.query", "attention.self.value"),
-    "electra": ("attention.self.query", "attention.self.value"),
-    "distilbert": ("attention.q_lin", "attention.v_lin"),
-    "mpnet": ("attention.attn.q", "attention.attn.v"),
-    "xlnet": ("ff.layer_1", "ff.layer_2"),
-    "deberta-v2": ("attention.self.query_proj", "attention.self.value_proj"),
-    "modernbert": ("attn.Wqkv", "mlp.Wo"),
-}
+TARGETS = {"bert": ("attention.self.query", "attention.self.value")}  # of other families: all linear modules
+
+
+def targets_of(family: str) -> tuple[str, ...]:
+    return TARGETS.get(family) or tuple(Anatomy(tiny_encoder(family)).linear_modules())
 
 
 def adapted(seed: int = 0, family: str = "bert", surgery: Surgery | None = None, **adapter) -> Trial:
-    settings = {"method": "lora", "layers": (2, 3), "targets": ATTENTION[family], "rank": 4, "alpha": 6.0}
+    settings = {"method": "lora", "layers": (2, 3), "targets": targets_of(family), "rank": 4, "alpha": 6.0}
     one = trial(seed, lr=1e-2, weight_decay=0.1 * seed, surgery=surgery)
     return dataclasses.replace(one, adapter=Adapter(**(settings | adapter)))
 
@@ -189,7 +184,7 @@ def test_changes_of_adapted_weights_are_reported():
     results = finetune([adapted(0), adapted(1)], tiny_encoder("bert"), tiny_task())
     for result in results:
         changed = {c.name for c in result.weight_changes if c.frobenius > 0}
-        expected = {f"encoder.layer.{n}.{target}.weight" for n in (1, 2) for target in ATTENTION["bert"]}
+        expected = {f"encoder.layer.{n}.{target}.weight" for n in (1, 2) for target in TARGETS["bert"]}
         assert changed == expected
         assert len(result.weight_changes) == 3 * 6
 
