@@ -30,7 +30,7 @@ def targets_of(family: str) -> tuple[str, ...]:
 
 def adapted(seed: int = 0, family: str = "bert", surgery: Surgery | None = None, **adapter) -> Trial:
     settings = {"method": "lora", "layers": (2, 3), "targets": targets_of(family), "rank": 4, "alpha": 6.0}
-    one = trial(seed, lr=1e-2, weight_decay=0.1 * seed, surgery=surgery)
+    one = trial(seed, lr=3e-3, weight_decay=0.1 * seed, surgery=surgery)
     return dataclasses.replace(one, adapter=Adapter(**(settings | adapter)))
 
 
@@ -222,7 +222,7 @@ def test_impossible_adapters_are_refused(settings, message):
 
 
 def test_adapters_are_part_of_the_id():
-    plain, one = trial(0, lr=1e-2), adapted(0)
+    plain, one = trial(0, lr=3e-3), adapted(0)
     assert "adapter" not in plain.to_json()
     assert Trial.from_json(one.to_json()) == one
     others = [adapted(0, **s) for s in ({"rank": 2}, {"alpha": 1.0}, {"layers": (1,)}, {"dropout": 0.1})]

@@ -6,6 +6,7 @@ is frozen: if it has the same weights in all trials, one matrix product serves t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,17 +91,22 @@ def attach_adapters(model: StackedModel, encoder: nn.Module, trials: Sequence[Tr
             new = Ia3Adapter(size, model.context)
         module = model.module.get_submodule(f"encoder.{name}")
         setattr(module, ADAPTER, new.to(device=device, dtype=dtype))
-        _apply_adapter(module, new)
+        module.__class__ = _adapted_class(type(module))  # type: ignore[arg-type]
 
 
-def _apply_adapter(module: nn.Module, adapter: nn.Module) -> None:
-    """Replace the forward of a linear module by one that passes its output through the adapter."""
-    forward = module.forward
+@functools.cache
+def _adapted_class(base: type[nn.Module]) -> type[nn.Module]:
+    """A subclass of a linear module's class that passes its output through its adapter.
 
-    def adapted(x: Tensor) -> Any:
-        return adapter(x, forward(x))
+    All adapted modules of a type share one class, so that torch.compile compiles one layer for all of them.
+    """
 
-    module.forward = adapted  # type: ignore[method-assign]
+    class Adapted(base):  # type: ignore[misc, valid-type]
+        def forward(self, x: Tensor) -> Tensor:
+            return self.adapter(x, super().forward(x))
+
+    Adapted.__name__ = base.__name__
+    return Adapted
 
 
 def adapted_modules(anatomy: Anatomy, adapter: Adapter) -> list[str]:

@@ -1,0 +1,60 @@
+"""Studies that freeze layers and train adapters, from the study file to the figures, with the real engine."""
+
+from __future__ import annotations
+
+import pytest
+from small_study import small_study
+
+import whichlayers
+from whichlayers.plots.figures import figure_names
+from whichlayers.results.export import points_frame
+from whichlayers.results.folder import StudyFolder
+from whichlayers.runs import machine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "usable_cores", lambda: 1)
+        yield
+
+
+def test_a_study_of_freezing_and_adapters(tmp_path):
+    study = small_study(
+        tmp_path,
+        train_sizes=[24],
+        experiments=[
+            {"kind": "freeze", "train": ["top", "biases", "head"], "frozen": [0, 2]},
+            {"kind": "adapt", "where": ["everywhere", "single"], "targets": "query", "rank": 2},
+        ],
+    )
+    whichlayers.run(study, tmp_path / "study", device="cpu", workers=0)
+    frame = points_frame(StudyFolder(tmp_path / "study"))
+    by_point = frame.groupby(["experiment", "condition", "x"])
+    assert (by_point["trial_id"].nunique() == 2).all()
+    trained = by_point["trained_parameters"].first()
+    head = 16 * 2 + 2
+    assert trained["freeze", "head", 3] == head
+    assert trained["adapt_layers", "single", 2] == head + 2 * (16 + 16)
+    assert trained["adapt", "everywhere", 3] == head + 3 * 2 * (16 + 16)
+    assert trained["freeze", "head", 3] < trained["freeze", "biases", 0] < trained["freeze", "top", 2]
+    memory = by_point["memory"].mean()
+    assert memory["freeze", "head", 3] < memory["freeze", "top", 2] < memory["freeze", "top", 0]
+    assert set(frame["adapter"].notna()[frame["experiment"] == "freeze"]) == {False}
+    names = figure_names(tmp_path / "study")
+    assert {"freeze", "adapt", "adapt_layers", "freeze_time", "freeze_memory", "adapt_memory"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "message"),
+    [
+        ({"kind": "adapt", "targets": ["q_proj"]}, "it has: attention.self.query, attention.self.key"),
+        ({"kind": "adapt", "rank": 17}, "has a width of 16; allowed: 1 to 16"),
+        ({"kind": "freeze", "train": "bottom", "embeddings": "frozen"}, "nothing but the head to train"),
+    ],
+)
+def test_impossible_settings_are_refused_before_anything_trains(tmp_path, experiment, message):
+    study = small_study(tmp_path, experiments=[experiment])
+    with pytest.raises(whichlayers.WhichlayersError, match=message):
+        whichlayers.run(study, tmp_path / "study", device="cpu", workers=0)
+    assert not (tmp_path / "study" / "results.db").exists()
