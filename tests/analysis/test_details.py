@@ -22,6 +22,7 @@ from whichlayers.analysis.claims.base import (
 )
 from whichlayers.analysis.claims.singh2020 import movement, ratio_test, s1, s2
 from whichlayers.analysis.claims.tamkin2020_layers import _correlation_power, t5
+from whichlayers.analysis.correlations import single_trial_sd
 from whichlayers.analysis.interaction import interaction_test
 from whichlayers.analysis.intervals import equivalence_test, welch_difference
 from whichlayers.analysis.layer_effects import baseline_scores, layer_effects
@@ -356,6 +357,18 @@ def test_joint_power_and_the_level_of_yekutieli():
 
 def test_published_curves_end_at_the_depth_of_the_published_model():
     assert published_curves()["x"].max() == PUBLISHED_DEPTH
+
+
+def test_the_sd_of_a_trial_from_bootstrap_values_of_a_mean():
+    """Means of n resampled trials have the sd of the trials, divisor n, over √n."""
+    rng = np.random.default_rng(2)
+    trials = rng.normal(0.3, 0.1, 6)
+    means = rng.choice(trials, (40_000, 6)).mean(axis=1)
+    assert single_trial_sd(means, 6) == pytest.approx(trials.std(ddof=1), rel=0.02)
+    assert single_trial_sd(np.append(means, np.nan), 6) == single_trial_sd(means, 6)
+    by_hand = np.arctanh(means).std() * 6 / math.sqrt(5)
+    assert single_trial_sd(means, 6, is_correlation=True) == pytest.approx(by_hand)
+    assert math.isfinite(single_trial_sd(np.array([-1.0, 0.2, 1.0]), 3, is_correlation=True))
 
 
 def test_published_sizes():

@@ -105,3 +105,13 @@ def test_the_table_of_a_study(tmp_path):
         assert list(rows["component"]) == [part.component for part in expected]
         assert list(rows["variance"]) == pytest.approx([part.variance for part in expected])
         assert (rows["trials"] == 25).all()
+
+
+def test_shares_do_not_depend_on_the_unit_and_equal_scores_have_none():
+    seeds, values = design(25), draw(design(25), np.random.default_rng(4))
+    points, fractions = (variance_components(v, seeds, 20) for v in (values, values / 100))
+    for part, scaled in zip(points, fractions, strict=True):
+        assert scaled.share == pytest.approx(part.share)
+        assert scaled.variance == pytest.approx(part.variance / 1e4)
+    assert sum(part.share for part in points) == pytest.approx(1.0)
+    assert all(np.isnan(part.share) for part in variance_components(np.zeros(25), seeds, 20))
