@@ -127,3 +127,44 @@ def test_paths_start_from_the_folder_of_the_study(tmp_path, monkeypatch):
     glue = TaskSpec(name="SST-2", source="glue", train="train.tsv").resolved(tmp_path)
     assert (glue.source, glue.train) == (str(tmp_path / "glue"), "train.tsv")
     assert TaskSpec(name="SST-2", source="hub").resolved(Path("/x")).source == "hub"
+
+
+@pytest.mark.parametrize(
+    ("key", "lowest", "below"),
+    [
+        ("max_length", 2, 1),
+        ("batch_size", 1, 0),
+        ("epochs", 1, 0),
+        ("weight_decay", 0.0, -0.1),
+        ("clip_norm", 0.0, -0.1),
+        ("warmup", 0.0, -0.1),
+        ("dropout", 0.0, -0.1),
+    ],
+)
+def test_the_lowest_value_of_each_setting_is_allowed(key, lowest, below):
+    assert getattr(TrainingSpec(**{key: lowest}), key) in (lowest, PerSize(1))
+    assert "must be" in message_of(training={key: below})
+
+
+@pytest.mark.parametrize(
+    ("key", "highest", "above"),
+    [
+        ("max_length", 10**9, 10**9 + 1),
+        ("batch_size", 10**9, 10**9 + 1),
+        ("epochs", 10_000, 10_001),
+        ("warmup", 1.0, 1.1),
+        ("dropout", 0.99, 1.0),
+    ],
+)
+def test_the_highest_value_of_each_setting_is_allowed(key, highest, above):
+    assert getattr(TrainingSpec(**{key: highest}), key) in (highest, PerSize(10_000))
+    assert "must be" in message_of(training={key: above})
+
+
+def test_limits_of_a_study():
+    assert a_study(trials=10_000, seed=2**62).trials.at(1) == 10_000
+    for settings in ({"trials": 10_001}, {"trials": {"5": 10_001, "default": 1}}, {"seed": 2**62 + 1}):
+        assert "must be" in message_of(**settings)
+    assert "an integer from 1 to 10,000" in message_of(trials={str(10**18): 1, "default": 1})
+    assert a_study(trials={str(10**17): 1, "default": 2}).trials.at(10**17) == 1
+    assert "must not contain a NUL character" in message_of(models=["a\0b"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from whichlayers.catalog import BUILTIN_CORPORA, FOLDER_CORPORA
+from whichlayers.catalog import BUILTIN_CORPORA, CORPORA, FOLDER_CORPORA
 from whichlayers.data.corpora import load_corpus
 from whichlayers.data.tasks import BadData
 from whichlayers.errors import WhichlayersError
@@ -132,3 +132,36 @@ def test_missing_folders(tmp_path):
         load_corpus("CoNLL-2000:pos", source=tmp_path)
     with pytest.raises(WhichlayersError, match="to the folder that contains ud_english_ewt"):
         load_corpus("UD-EWT:xpos")
+
+
+@pytest.mark.parametrize("name", [name for name in FOLDER_CORPORA if CORPORA[name].dev is not None])
+def test_the_dev_file_of_a_known_corpus_is_read_if_it_is_there(tmp_path, name):
+    files = CORPORA[name]
+    folder = tmp_path / files.folders[0]
+    folder.mkdir()
+    width = 10
+    for split, word in ((files.train, "a"), (files.test, "b"), (files.dev, "c")):
+        rows = [[str(i), f"{word}{i}", *[f"T{i}"] * (width - 2)] for i in (1, 2)]
+        if files.format == "pmb":
+            rows = [[f"{word}{i}", *[f"T{i}"] * (width - 1)] for i in (1, 2)]
+        (folder / split).write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    corpus = load_corpus(name, source=tmp_path)
+    assert [s.sentences[0].words for s in (corpus.train, corpus.test, corpus.dev)] == [
+        ("a1", "a2"), ("b1", "b2"), ("c1", "c2"),
+    ]  # fmt: skip
+    with_dev = corpus.fingerprint
+    (folder / files.dev).unlink()
+    without = load_corpus(name, source=tmp_path)
+    assert without.dev is None
+    assert without.fingerprint != with_dev
+    assert not without.has_validation_data  # one training sentence
+
+
+def test_the_dev_file_of_own_files_is_validation_data(tmp_path):
+    for name, text in (("train", "a X\nb Y\n"), ("test", "c X\n\nd Y\n"), ("dev", "e X\nf Y\n")):
+        (tmp_path / name).write_text(text)
+    paths = {name: tmp_path / name for name in ("train", "test", "dev")}
+    corpus = load_corpus("mine", **paths, format="conll", column=1, test_words=2)
+    assert corpus.dev.sentences[0].words == ("e", "f")
+    assert corpus.has_validation_data
+    assert corpus.n_words == 6

@@ -231,3 +231,18 @@ def test_offline_and_not_cached(tmp_path, monkeypatch):
     assert "set source to a glue_data folder that contains SST-2/train.tsv and SST-2/dev.tsv" in str(
         error.value
     )
+
+
+def test_official_rows_of_all_tasks():
+    """The sizes of the splits at gluebenchmark.com."""
+    assert {name: spec.official_rows for name, spec in GLUE.items()} == {
+        "CoLA": (8551, 1043),
+        "SST-2": (67349, 872),
+        "MRPC": (3668, 408),
+        "STS-B": (5749, 1500),
+        "QQP": (363846, 40430),
+        "MNLI": (392702, 9815, 9832),
+        "QNLI": (104743, 5463),
+        "RTE": (2490, 277),
+        "WNLI": (635, 71),
+    }

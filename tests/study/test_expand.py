@@ -383,3 +383,38 @@ def test_settings_of_decoders_are_errors_for_encoders():
     assert "only for decoders" in str(caught.value)
     with pytest.raises(StudyError, match=r"must contain \{first\} and \{second\}"):
         a_study(pair_template="{first}")
+
+
+def test_a_model_without_a_pooler_is_fine_if_nothing_uses_one():
+    without = FakeFacts(has_pooler=False)
+    assert points_of(without, head="mean")
+    assert points_of(without, experiments=[{"kind": "probing", "pooling": "mean"}])
+    assert points_of(FakeFacts(has_pooler=True), head="pooler")
+
+
+def test_the_default_has_no_factors_of_the_learning_rate():
+    for experiment in ({"kind": "incremental"}, {"kind": "incremental", "reinit_lr_factor": 1}):
+        assert {p.trial.training.lr_factors for p in points_of(experiments=[experiment])} == {()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_number_of_points_is_known_before_they_are_created(kind, monkeypatch):
+    """The count includes duplicates, so it is at least the number of points."""
+    settings = {"experiments": [kind], "train_sizes": [8, 16], "trials": {"8": 3, "default": 2}}
+    created = len(points_of(**settings))
+    monkeypatch.setattr("whichlayers.study.expand.MAX_POINTS", created - 1)
+    with pytest.raises(
+        StudyError, match=rf"^trials: the study has [0-9,]+ trials .* more than {created - 1:,}; reduce"
+    ):
+        points_of(**settings)
+    monkeypatch.setattr("whichlayers.study.expand.MAX_POINTS", 2 * created)
+    assert len(points_of(**settings)) == created
+
+
+def test_a_study_may_have_as_many_points_as_the_limit(monkeypatch):
+    study = {"experiments": [{"kind": "incremental", "keep": [0, 1]}], "trials": 3, "train_sizes": [8]}
+    monkeypatch.setattr("whichlayers.study.expand.MAX_POINTS", 6)
+    assert len(points_of(**study)) == 6
+    monkeypatch.setattr("whichlayers.study.expand.MAX_POINTS", 5)
+    with pytest.raises(StudyError, match="the study has 6 trials"):
+        points_of(**study)
