@@ -165,3 +165,16 @@ def test_the_dev_file_of_own_files_is_validation_data(tmp_path):
     assert corpus.dev.sentences[0].words == ("e", "f")
     assert corpus.has_validation_data
     assert corpus.n_words == 6
+
+
+def test_a_limit_may_be_reached_exactly(tmp_path):
+    corpus = own(tmp_path, "a X\nb Y\n\nc X\nd Y\n\ne X\nf Y\n")
+    assert corpus.train.n_words == 6
+    limited = load_corpus(
+        "my-corpus",
+        train=tmp_path / "train.conll",
+        test=tmp_path / "test.conll",
+        format="conll",
+        train_words=4,
+    )
+    assert limited.train.n_words == 4

@@ -270,3 +270,21 @@ def test_unusual_texts_and_classes_are_told_of(tmp_path, rows, note):
     notes = load_file_task("mine", train, dev, text="s", label="l").notes
     assert [n for n in notes if "every dev" not in n] == [n for n in notes if note and note in n]
     assert bool(note) == any("every dev" not in n for n in notes)
+    assert not any("0 other" in n for n in notes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "order"),
+    [
+        (["9", "10"], ("9", "10")),
+        (["9", "1" * 18], ("9", "1" * 18)),
+        (["9", "1" * 19], ("1" * 19, "9")),  # identifiers rather than numbers
+    ],
+)
+def test_integers_are_sorted_as_numbers_unless_they_are_very_long(tmp_path, labels, order):
+    for name in ("t.tsv", "d.tsv"):
+        rows = [f"{name} {label}\t{label}" for label in labels]
+        (tmp_path / name).write_text("\n".join(["s\tl", *rows]))
+    assert (
+        load_file_task("m", tmp_path / "t.tsv", tmp_path / "d.tsv", text="s", label="l").label_names == order
+    )

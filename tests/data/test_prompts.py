@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_tokenizers import KINDS, tiny_tokenizer
 
-from whichlayers.data.prompts import encode_prompts, fill_template
+from whichlayers.data.prompts import _truncate, encode_prompts, fill_template
 from whichlayers.data.tasks import Split, Task
 from whichlayers.data.tokenize import tokenize
 from whichlayers.errors import WhichlayersError
@@ -66,3 +66,14 @@ def test_the_template_is_part_of_the_cache_key(tmp_path):
     assert tokenize(single, tokenizer, 90, tmp_path, "same").train.ids.tolist() == [
         i for text, _ in PAIRS for i in tokenizer(text)["input_ids"]
     ]
+
+
+def test_tokens_are_removed_from_the_ends_of_the_texts_only():
+    """By hand: a special token, "Q:", a text of two tokens, "A", a text of one token."""
+    offsets = [(0, 0), (0, 2), (3, 4), (5, 6), (7, 8), (9, 10)]
+    texts = ((3, 6), (9, 10))
+    ids = [10, 11, 12, 13, 14, 15]
+    assert _truncate(ids, offsets, texts, 5, "Q: {} A {}") == [10, 11, 12, 14, 15]
+    assert _truncate(ids, offsets, texts, 3, "Q: {} A {}") == [10, 11, 14]
+    with pytest.raises(WhichlayersError, match="max_length = 2 is too small"):
+        _truncate(ids, offsets, texts, 2, "Q: {} A {}")

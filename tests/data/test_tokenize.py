@@ -11,7 +11,7 @@ import pytest
 from whichlayers.data import tokenize as tokenize_module
 from whichlayers.data.batches import pad
 from whichlayers.data.tasks import Split, Task
-from whichlayers.data.tokenize import hash_tokenizer, tokenize
+from whichlayers.data.tokenize import TokenizedSplit, _is_consistent, hash_tokenizer, tokenize
 from whichlayers.errors import WhichlayersError
 
 PROSE = "the film was not a bit good , naïve café 東京 unbelievably \u2028 ☃ it 's <s> [SEP] ok"
@@ -250,3 +250,28 @@ def test_truncated_rows_are_those_with_more_than_max_length_tokens(tokenizer, mo
     longest = max(map(max, lengths.values()))
     assert tokenize(task, tokenizer, longest).truncated == (0, 54)
     assert tokenize(task, tokenizer, longest - 1).truncated[0] >= 1
+
+
+def test_cached_arrays_must_fit_the_rows():
+    """Rows of one token are valid, rows without tokens are not."""
+    rows = Split(["a", "b"], None, np.array([0, 1]))
+
+    def consistent(offsets, length=2, dtype=np.int32):
+        ids = np.zeros(length, dtype=dtype)
+        return _is_consistent(TokenizedSplit(ids, None, np.array(offsets), rows.labels), rows)
+
+    assert consistent([0, 1, 2])
+    assert not consistent([0, 0, 2])
+    assert not consistent([0, 2, 1], 1)
+    assert not consistent([1, 2, 3], 3)
+    assert not consistent([0, 1, 2], 3)
+    assert not consistent([0, 2], 2)
+    assert not consistent([0, 1, 2], dtype=np.int64)
+
+
+def test_a_text_longer_than_the_model_allows_is_counted_as_truncated(tokenizer):
+    task = make_task(pairs=False)
+    texts = [(task.train.texts[0] + " ") * 600, *task.train.texts[1:]]
+    long = dataclasses.replace(task, train=Split(texts, None, task.train.labels))
+    found = tokenize(long, tokenizer, 512)
+    assert (found.train.truncated, found.train.length(0)) == (1, 512)

@@ -131,6 +131,8 @@ def test_all_problems_are_listed_at_once():
 def test_invalid_toml_is_reported_with_its_line():
     assert problems_in('name = "x"\nseed = = 1\n')[0].startswith("s.toml:2:8: invalid TOML: ")
     assert problems_in('name = "x"\na = [1,\n')[0].startswith("s.toml:2: invalid TOML: ")
+    assert problems_in("a = 1 " + "x" * 74)[0].endswith(", in: a = 1 " + "x" * 74)
+    assert problems_in("a = 1 " + "x" * 75)[0].endswith(", in: a = 1 " + "x" * 71 + "...")
 
 
 def test_a_study_created_in_python_has_the_same_messages():
