@@ -1,9 +1,12 @@
 """Recommendations about training: layers to freeze, learning rate decay, adapters."""
 
+import pandas as pd
 import pytest
 from test_recommend import DEPTH, only, points_of
 
-from whichlayers.analysis.recommend import QUESTIONS, recommend
+from whichlayers.analysis.recommend import QUESTIONS, Answer, recommend
+from whichlayers.analysis.recommend.base import Candidate, training_savings
+from whichlayers.analysis.recommend.costs import cost_text
 
 
 def test_the_most_layers_that_can_stay_frozen(tmp_path):
@@ -80,3 +83,26 @@ def test_training_questions_do_not_decide_what_is_built_before_the_smallest_mode
     assert [a.question for a in recommendation.answers] == ["smallest", "freeze"]
     assert recommendation.best(recommendation.answers).question == "smallest"
     assert next(iter(QUESTIONS)) == "smallest"
+
+
+def test_savings_of_time_memory_and_parameters():
+    def candidate(seconds, memory, parameters):
+        columns = {"seed": range(4), "value": 0.9, "seconds": seconds, "trial_id": list("abcd")}
+        return Candidate("x", pd.DataFrame(columns | {"memory": memory, "trained_parameters": parameters}))
+
+    full = candidate([10.0, 11, 12, 10], 8e9, 1000)
+    assert training_savings(candidate([5.0, 5.4, 6.1, 5], 2e9, 100), full) == {
+        "training time": pytest.approx(0.5, abs=0.01),
+        "training memory": 0.75,
+        "trained parameters": 0.9,
+    }
+    noisy = candidate([2.0, 30, 4, 20], float("nan"), 1001)  # not significant, not known, less than 1%
+    assert training_savings(noisy, full) == {}
+    answer = Answer(
+        *("freeze", "recommended", "text", "m", "f", "t", 100, "", "accuracy", "all", 6),
+        savings={"training time": 0.5, "trained parameters": 0.9, "training memory": -0.1},
+    )
+    assert (
+        cost_text(answer, [])
+        == "50% less training time; 90% fewer trained parameters; 10% more training memory."
+    )

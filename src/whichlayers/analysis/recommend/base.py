@@ -167,16 +167,24 @@ def minutes_for(rows: pd.DataFrame, trials: int) -> float:
     return trials * minutes_per_added_trial(rows)
 
 
-def seconds_saved(candidate: Candidate, baseline: Candidate) -> dict[str, float]:
-    """The fraction of the training time that a variant saves, as `Answer.savings`.
+def training_savings(candidate: Candidate, baseline: Candidate) -> dict[str, float]:
+    """The fractions of training time, memory and trained parameters that a variant saves, as `Answer.savings`.
 
-    Times vary with the load of the machine: empty if the difference is not significant, or if times are not known.
+    Times vary with the load of the machine: they are left out if the difference is not significant. What is not known,
+    or differs by less than 1%, is left out as well.
     """
+    found = {}
     mine, other = (c.rows.set_index("seed")["seconds"] for c in (candidate, baseline))
-    if not ((mine > 0).all() and (other > 0).all()):
-        return {}
-    ratio = paired_difference(np.log(mine), np.log(other))
-    return {"training time": 1 - math.exp(ratio.mean)} if ratio is not None and ratio.significant else {}
+    if (mine > 0).all() and (other > 0).all():
+        ratio = paired_difference(np.log(mine), np.log(other))
+        if ratio is not None and ratio.significant:
+            found["training time"] = 1 - math.exp(ratio.mean)
+    for column, name in {"memory": "training memory", "trained_parameters": "trained parameters"}.items():
+        if column in candidate.rows and column in baseline.rows:
+            own, full = (float(pd.to_numeric(c.rows[column]).mean()) for c in (candidate, baseline))
+            if own > 0 and full > 0:  # False for NaN
+                found[name] = 1 - own / full
+    return {name: fraction for name, fraction in found.items() if abs(fraction) >= 0.01}
 
 
 def points_of(metric: str) -> str:

@@ -18,8 +18,8 @@ from whichlayers.analysis.recommend.base import (
     more_trials_text,
     points_of,
     score_matrix,
-    seconds_saved,
     subject,
+    training_savings,
 )
 from whichlayers.text import format_score, join_list
 
@@ -101,7 +101,7 @@ def _recommended(
         high=g.high,
         level=LEVEL,
         n=g.n,
-        savings=seconds_saved(chosen, baseline),
+        savings=training_savings(chosen, baseline),
     )
 
 

@@ -23,8 +23,8 @@ def cost_text(answer: Answer, costs: Sequence[ModelCost]) -> str:
                 f"{full.milliseconds:.3g} ms ({small.device})"
             )
     for what, fraction in answer.savings.items():
-        direction = "less" if fraction >= 0 else "more"
-        parts.append(f"{100 * abs(fraction):.0f}% {direction} {what} per trial")
+        less = "fewer" if what.endswith("s") else "less"
+        parts.append(f"{100 * abs(fraction):.0f}% {less if fraction > 0 else 'more'} {what}")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 

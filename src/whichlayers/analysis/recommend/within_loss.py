@@ -15,8 +15,8 @@ from whichlayers.analysis.recommend.base import (
     minutes_for,
     more_trials_text,
     points_of,
-    seconds_saved,
     subject,
+    training_savings,
 )
 from whichlayers.text import format_score
 
@@ -90,7 +90,7 @@ def last_within_loss(
             more_trials=more,
             minutes=minutes,
             outlook="" if more is None else f"To decide on the next one: {more_trials_text(more, minutes)}.",
-            savings=seconds_saved(chosen, baseline),
+            savings=training_savings(chosen, baseline),
         )
     if all(s.failed is not None and s.failed.worse for s in sequences):
         text = f"Nothing to gain: {keep}. Every {alternative} that was tested loses more than {lost}. {order}"
