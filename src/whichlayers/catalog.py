@@ -86,6 +86,22 @@ class BuiltinTask:
     metrics: tuple[str, ...]  # the first one is the primary metric
 
 
+# model families whose attention is causal: decoders
+CAUSAL_FAMILIES = frozenset(
+    (
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "gpt_neox",
+        "olmo2",
+        "opt",
+    )
+) | {"phi3", "smollm3"}
 BUILTIN = "builtin:"  # prefix of the names of built-in tasks and corpora
 BUILTIN_TASKS: dict[str, BuiltinTask] = {
     # Is the sentence grammatical? Minimal pairs: agreement, verb forms, word order, case, ...

@@ -54,6 +54,24 @@ def test_the_kernel_computes_plain_attention_in_float32(bias):
     check_kernel(60, 64, 0.2, bias, 0, torch.float32, "cuda", tolerance=1e-5)
 
 
+@needs_gpu
+@pytest.mark.parametrize("window", [0, 5])
+@pytest.mark.parametrize("p", [0.0, 0.2])
+@pytest.mark.parametrize("key_heads", [1, 3])
+def test_the_kernel_computes_causal_attention_with_fewer_key_heads(window, p, key_heads):
+    check_kernel(
+        60, 64, p, False, window, torch.float32, "cuda", tolerance=1e-5, causal=True, key_heads=key_heads
+    )
+
+
+@needs_gpu
+def test_the_kernel_leaves_capped_scores_to_the_reference():
+    packing = TokenPacking(torch.ones(2, 5, dtype=torch.long, device="cuda"), 1, 10)
+    q = torch.randn(1, 3, 10, 64, device="cuda")
+    dropout = make_dropout(0.0, 2, "cuda")
+    assert sequence_attention(packing, q, q, q, 0.2, dropout, None, 0, True, 2.0) is None
+
+
 def check_kernel(
     length: int,
     width: int,
@@ -63,6 +81,8 @@ def check_kernel(
     dtype: torch.dtype,
     device: str,
     tolerance: float,
+    causal: bool = False,
+    key_heads: int = 3,
 ) -> None:
     """Outputs and gradients of the kernel on packed tokens against `plain_attention` on the padded batch."""
     trials, batch, heads = 2, 3, 3
@@ -73,7 +93,8 @@ def check_kernel(
     tokens = int(lengths.view(trials, batch).sum(1).max()) + 2
     packing = TokenPacking(mask, trials, tokens)
     q, k, v, grad = (
-        torch.randn(trials, tokens, heads, width, generator=g).to(device, dtype) for _ in range(4)
+        torch.randn(trials, tokens, n, width, generator=g).to(device, dtype)
+        for n in (heads, key_heads, key_heads, heads)
     )
     dropout = make_dropout(p, rows, device)
     table = torch.randn(trials, 6, heads, generator=g).to(device, dtype) if with_bias else None
@@ -86,7 +107,7 @@ def check_kernel(
         *qkv, bias = tensors if with_bias else (*tensors, None)
         heads_first = [x.transpose(1, 2) for x in qkv]
         position_bias = None if bias is None else PositionBias(bias, buckets)
-        return function(*heads_first, 0.2, dropout, position_bias, window)
+        return function(*heads_first, 0.2, dropout, position_bias, window, causal)
 
     wide, narrow = inputs(torch.float64), inputs(dtype)
     expected = run(packing.reference_attention, wide)

@@ -76,6 +76,13 @@ def test_every_family_is_compiled_and_captured_and_follows_float32(family, caplo
     assert "cannot be captured" not in caplog.text
 
 
+def test_activation_checkpointing_is_captured_and_changes_little(caplog):
+    kept = losses(trials(), tiny_encoder("llama"), "cuda", 20)
+    recomputed = losses(trials(), tiny_encoder("llama"), "cuda", 20, recompute=True)
+    assert (recomputed - kept).abs().mean() < 0.02
+    assert "cannot be captured" not in caplog.text
+
+
 def test_a_stack_takes_no_more_memory_than_measured_and_not_far_less():
     config = tf.BertConfig(vocab_size=120, hidden_size=512, num_hidden_layers=4, num_attention_heads=8,
                            intermediate_size=2048, max_position_embeddings=66)  # fmt: skip

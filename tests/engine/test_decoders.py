@@ -11,6 +11,9 @@ from test_varlen import compare_packed_with_padded
 from tiny import DECODERS, random_batch, tiny_encoder, tiny_task
 
 from whichlayers.engine.finetune import finetune, stack_key
+from whichlayers.engine.recompute import is_large
+from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.stacking import StackedModel, stack_models
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import layers_differ
@@ -172,3 +175,40 @@ def test_an_unknown_kind_of_embedding_is_rejected():
     model.encoder.embed_tokens = Doubled(120, 32)
     with pytest.raises(WhichlayersError, match="cannot stack Doubled"):
         StackedModel(model, 2)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "opt", "bert"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_activation_checkpointing_changes_nothing(family, packed):
+    encoder, data = tiny_encoder(family), tiny_task(pairs=False)
+    head = "mean" if family == "bert" else "last"
+    trials = [dataclasses.replace(trial(seed, dropout=0.2), head=head) for seed in range(2)]
+    (one, plain), (other, recomputed) = (
+        run_steps(trials, encoder, data, 5, EngineSettings(packed=packed, recompute=recompute))
+        for recompute in (False, True)
+    )
+    torch.testing.assert_close(recomputed, plain, rtol=0, atol=1e-6)
+    for name, _ in build_classifier(encoder, head, 3, seed=0).named_parameters():
+        torch.testing.assert_close(
+            other.model.trial_parameter(name, 1), one.model.trial_parameter(name, 1), rtol=0, atol=1e-6
+        )
+
+
+def test_activation_checkpointing_keeps_only_the_inputs_of_layers(monkeypatch):
+    encoder, data = tiny_encoder("llama"), tiny_task(pairs=False)
+    saved = {}
+    for recompute in (False, True):
+        trainer = StackTrainer(
+            [trial(0)], encoder, data, torch.device("cpu"), EngineSettings(recompute=recompute)
+        )
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, s=sizes: s.append(t.numel()) or t, lambda t: t
+        ):
+            trainer.model.set_dropout_keys(trainer.trial_keys, torch.tensor(0, dtype=torch.int32), 8)
+            trainer.model(**trainer.train_loader.batch(trainer.step_on_device, 13).inputs)
+        saved[recompute] = sum(sizes)
+    assert saved[True] < saved[False] / 3
+    assert not is_large(encoder)
+    monkeypatch.setattr("whichlayers.engine.recompute.MIN_PARAMETERS", 1000)
+    assert is_large(encoder)

@@ -1,12 +1,22 @@
 """Locations of the parts of each family, checked against lists written by hand."""
 
+import re
+
 import pytest
 import torch
 from small_models import DECODER_NAMES, FAMILY_NAMES, small_config, small_model
 from transformers import AutoConfig, AutoModel, BertForMaskedLM
 
+from whichlayers.catalog import CAUSAL_FAMILIES
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import FAMILIES, Anatomy, UnsupportedModel, family_of, is_bias
+from whichlayers.models.families import (
+    FAMILIES,
+    Anatomy,
+    UnsupportedModel,
+    family_of,
+    is_bias,
+    unsupported_reason,
+)
 
 BERT_LAYER = {
     *(f"attention.self.{m}.{p}" for m in ("query", "key", "value") for p in ("weight", "bias")),
@@ -136,3 +146,25 @@ def test_anatomy_does_not_modify_the_model():
     anatomy.layer_parameters(1)
     anatomy.layer_norm_names()
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def test_the_catalog_knows_which_families_are_decoders():
+    assert {name for name, family in FAMILIES.items() if family.causal} == CAUSAL_FAMILIES
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "mixtral", "num_local_experts": 8}, "mixture of experts"),
+        ({"model_type": "qwen3_moe"}, "mixture of experts"),
+        ({"model_type": "mamba2", "state_size": 128}, "state-space"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
+        ({"model_type": "llava", "text_config": {"model_type": "llama"}}, "other modalities"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}, "quantized .gptq"),
+        ({"model_type": "llama"}, None),
+        ({"model_type": "bert", "is_encoder_decoder": False}, None),
+    ],
+)
+def test_what_is_missing_for_a_model_that_is_not_supported(config, message):
+    reason = unsupported_reason(config)
+    assert reason is None if message is None else re.search(message, reason)

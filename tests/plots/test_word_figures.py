@@ -315,3 +315,13 @@ def test_the_report_contains_all_of_it(folder):
         assert (folder / "figures" / f"{experiment}.png").stat().st_size > 5000
     summary = (folder / "summary.csv").read_text()
     assert "neuron_spread,RTE: top 5%,roberta-base,CoNLL-2000:chunk" in summary
+
+
+def test_the_caption_says_that_words_of_decoders_have_less_context(points):
+    text = "a word sees only the words to the left of it"
+    assert text not in caption(points, "word_probing")
+    models = list(dict.fromkeys(points["model"]))
+    mixed = points.assign(family=points["family"].where(points["model"] != models[0], "llama"))
+    assert f"{text} (" in caption(mixed, "word_probing")
+    assert "in an encoder it sees the whole sentence" in caption(mixed, "word_probing")
+    assert f"{text}." in caption(points.assign(family="gpt2"), "word_probing")

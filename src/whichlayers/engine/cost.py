@@ -10,6 +10,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.text import format_bytes
 from whichlayers.trial import Trial
 
+BYTES_PER_PARAMETER = 16  # float32 weight, two moments and gradient
 HEADROOM = 0.1  # fraction of the free memory that is left unused
 FIXED_FRACTION = 0.1  # fraction of a stack's time that does not depend on the number of trials
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
@@ -96,8 +97,15 @@ def out_of_memory_error(needed: int | None, free: float, trial: Trial, device: s
         f"{trial.model} on {trial.task} does not fit into memory: {reason}, and"
         f" {format_bytes(max(0.0, free) * (1 - HEADROOM))} may be used on {device}. Reduce training.batch_size"
         f" (now {trial.training.batch_size}) or training.max_length (now {trial.training.max_length}),"
-        " close other programs, or use fewer workers or another device"
+        " close other programs, or use fewer workers or another device. A trial takes about"
+        f" {BYTES_PER_PARAMETER} bytes per trained parameter, so about {_millions(free)} of them fit: use a smaller"
+        " model, drop layers, or train fewer parameters (freeze layers, or LoRA)"
     )
+
+
+def _millions(free: float) -> str:
+    """How many trained parameters fit into this many free bytes, as text."""
+    return f"{max(0.0, free) * (1 - HEADROOM) / BYTES_PER_PARAMETER / 1e6:,.3g} million"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -64,6 +64,9 @@ class EngineSettings:
     )
     compiled: bool | None = None  # use torch.compile; None: on CUDA only
     graphs: bool | None = None  # use CUDA graphs; None: on CUDA only
+    recompute: bool | None = (
+        None  # activation checkpointing; None: for models of more than 400 million parameters
+    )
     packed: bool = True  # compute on tokens without padding, where the model family allows it
     cache_prefix: bool = True  # compute the output of frozen lowest layers once, where it never changes
     slots: int | None = None  # pad the stack to this number of trials, to reuse code compiled for that shape

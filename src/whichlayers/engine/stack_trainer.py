@@ -26,6 +26,7 @@ from whichlayers.engine.freezing import ADAPTER, frozen_layers, lr_factor, share
 from whichlayers.engine.init_weights import InitialWeights, build_template
 from whichlayers.engine.optimizer import FlatAdamW, FusedAdamW, Schedule, StackParameter
 from whichlayers.engine.prefix_cache import PrefixCache
+from whichlayers.engine.recompute import is_large, recompute_layers
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stacked_modules import StackedEmbedding
 from whichlayers.engine.stacking import StackedModel
@@ -108,6 +109,8 @@ class StackTrainer:
         self.trial_keys = torch.tensor(keys, dtype=torch.int32, device=device)
         graphs = on_cuda if settings.graphs is None else settings.graphs
         self.step_runner = StepRunner(self, compiled, graphs, settings.similar_stacks)
+        if is_large(encoder) if settings.recompute is None else settings.recompute:
+            recompute_layers(self.model)
         max_tokens = EVAL_TOKENS["cuda" if on_cuda else "cpu"]
         self.eval_loaders = {
             name: EvalDataLoader(

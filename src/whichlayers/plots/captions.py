@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from whichlayers.catalog import CAUSAL_FAMILIES
 from whichlayers.experiments import display_of
 from whichlayers.experiments.display import PRETRAINED_BASELINES
 from whichlayers.plots.artists import GUESS_LABEL
@@ -15,7 +16,7 @@ from whichlayers.plots.permutations import MIN_FOR_DENSITY
 from whichlayers.plots.style import MAX_SINGLE_TRIALS
 from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS, model_labels
 from whichlayers.results.frames import CURVE
-from whichlayers.text import count_range
+from whichlayers.text import count_range, short_names
 from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
 CLIPPED_NOTE = "An arrowhead marks an interval that extends beyond the panel."
@@ -29,6 +30,8 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
     other_variants = chosen["variant"].nunique() - drawn["variant"].nunique()
     counts = drawn[~drawn["condition"].isin(BASELINES)].groupby([*CURVE, "condition", "x"]).size()
     sentences = [display.description]
+    if display.word_level:
+        sentences.append(_context_of_words(drawn))
     if display.plot == "permutations":
         sentences += _permutations(drawn[~drawn["condition"].isin(BASELINES)])
     elif counts.max() > 1:
@@ -51,6 +54,18 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
     if display.plot == "curves" and _has_probes(points, experiment):
         sentences.append("The dashed line is a linear probe on layer k of the frozen model.")
     return " ".join(text for text in sentences if text)
+
+
+def _context_of_words(rows: pd.DataFrame) -> str:
+    """A sentence on decoders, whose words have less context than those of encoders; empty if there are none."""
+    decoders = rows["family"].isin(CAUSAL_FAMILIES)
+    if not decoders.any():
+        return ""
+    text = "In a decoder, a word sees only the words to the left of it"
+    if decoders.all():
+        return f"{text}."
+    names = ", ".join(dict.fromkeys(rows.loc[decoders, "model"].map(short_names(rows["model"]))))
+    return f"{text} ({names}); in an encoder it sees the whole sentence."
 
 
 def clipped_caption(figure: Figure) -> str:

@@ -306,6 +306,14 @@ def _batches(
 ) -> StateBatches:
     """Run the encoder over all rows; `pool` selects the sentences or words of a batch."""
     with_types = takes_token_types(encoder)
+    if (
+        getattr(encoder.config, "word_embed_proj_dim", encoder.config.hidden_size)
+        != encoder.config.hidden_size
+    ):
+        raise WhichlayersError(
+            "this OPT model projects its last hidden state to the width of its embeddings, so that its layers do not "
+            "have the same width: it can be finetuned, but not probed."
+        )
     encoder = encoder.to(device)  # type: ignore[arg-type]
     was_training = encoder.training
     encoder.eval()
