@@ -418,3 +418,9 @@ def test_a_study_may_have_as_many_points_as_the_limit(monkeypatch):
     monkeypatch.setattr("whichlayers.study.expand.MAX_POINTS", 5)
     with pytest.raises(StudyError, match="the study has 6 trials"):
         points_of(**study)
+
+
+def test_the_head_of_a_word_probe_is_that_of_its_finetuning():
+    experiments = [{"kind": "word_probing", "finetuned_on": "all", "pretrained": True}]
+    points = points_of(head="pooler", corpora=["builtin:pos"], experiments=experiments, train_sizes=[8])
+    assert {(p.trial.train_size, p.trial.head) for p in points} == {(0, "mean"), (8, "pooler")}
