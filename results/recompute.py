@@ -66,6 +66,8 @@ def read_points(folder: Path) -> pd.DataFrame:
         share=percentage.fillna(rows["x"]).where(is_word) / 100,
         ranking=np.where(is_word, np.where(what.str.endswith("probeless"), "probeless", "lca"), ""),
         guess=math.nan,
+        reinit_pooler=False,
+        adapter=None,
         **dict.fromkeys(SEED_COLUMNS, rows["seed"]),
     )
     for column in ("order", "reinit"):
