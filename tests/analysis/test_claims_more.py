@@ -45,6 +45,7 @@ def frame(values, x, **columns):
     settings |= {
         "train_size": 500,
         "keep_layer_norm": False,
+        "reinit_pooler": False,
         "reinit_lr_factor": 1.0,
         "recipe": "as_described",
     }

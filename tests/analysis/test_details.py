@@ -108,6 +108,7 @@ def test_a_difference_below_zero_is_welchs_test():
     a, b = SAMPLE, SAMPLE[:3] + 0.03
     test = below_zero_test(welch_difference(a, b), "x", "accuracy", 3, 0.01)
     found = stats.ttest_ind(a, b, equal_var=False)
+    assert welch_difference(a, b).p == pytest.approx(found.pvalue)
     assert test.p == pytest.approx(found.pvalue)
     assert test.p_against == pytest.approx(
         stats.ttest_ind(a + 0.01, b, equal_var=False, alternative="greater").pvalue
