@@ -76,6 +76,13 @@ def test_not_enough_trials_says_how_many_more_and_how_long(tmp_path):
     assert f"{answer.more_trials} more trial" in answer.text
 
 
+def test_an_estimate_beyond_the_loss_needs_no_more_trials(tmp_path):
+    points = points_of(tmp_path, top(1), lambda p: 0.9 - 0.02 * p.x, trials=3, sd=0.02)
+    answer = only(recommend(points, loss=0.001))
+    assert (answer.verdict, answer.more_trials) == ("not enough trials", None)
+    assert "more trials will probably not show it" in answer.text
+
+
 def test_a_model_that_did_not_learn_gives_no_answer(tmp_path):
     points = points_of(tmp_path, [*top(1, 2), {"kind": "probing"}], lambda p: 0.5)
     answers = recommend(points, loss=0.1).answers

@@ -102,7 +102,7 @@ def last_within_loss(
     )
     text = (
         f"Not enough trials to show that a {alternative} is within {lost} of {baseline.name} ({nearest}). "
-        f"Until then, {keep}. To decide: {more_trials_text(more, minutes)}."
+        f"Until then, {keep}. {_to_decide(sequences, more, minutes)}"
     )
     return Answer(**about, verdict="not enough trials", text=text, more_trials=more, minutes=minutes)
 
@@ -149,6 +149,14 @@ def _describe(sequence: FixedSequence, metric: str) -> str:
     if i.sd == 0:
         return f"{format_score(i.mean, metric, signed=True)} in all {i.n} trials, without variance"
     return describe_interval(i.mean, i.low, i.high, 100 * (1 - 2 * test.alpha), i.n, metric)
+
+
+def _to_decide(sequences: Sequence[FixedSequence], more: int | None, minutes: float | None) -> str:
+    """What it takes to decide, as a sentence."""
+    failed = [s.failed for s in sequences if s.failed is not None]
+    if more is None and all(test.interval.mean <= -test.loss for test in failed):
+        return "The estimates are beyond that loss, so more trials will probably not show it."
+    return f"To decide: {more_trials_text(more, minutes)}."
 
 
 def _more_trials(rows: pd.DataFrame, sequences: Sequence[FixedSequence]) -> tuple[int | None, float | None]:
