@@ -1,11 +1,13 @@
 # make demo   set everything up, run a small real study, write its report
 # make test   set everything up, run all tests with line coverage
 # make check  lint, format check, types, import contracts
+# make docs   build the documentation site in build/site
+# make dist   build the source distribution and the wheel in dist/, and check them
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test check format clean
+.PHONY: setup demo test check format docs dist clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,9 +31,18 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage*
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .coverage*
