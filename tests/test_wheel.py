@@ -73,28 +73,41 @@ def fresh(dist, tmp_path_factory) -> Path:
     return folder / "bin" / "python"
 
 
-def run(python: Path, *arguments: str, cwd: Path) -> str:
+SCRIPT = """
+import sys
+from pathlib import Path
+from typer.testing import CliRunner
+import whichlayers
+from whichlayers.cli import app
+
+def call(*arguments):
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return result.output
+
+print(whichlayers.__file__)
+print(call("--version").strip())
+assert "tamkin2020/incremental" in call("presets")
+call("new", "s.toml", "--model", "./my-model")
+small = ("--sizes", "16", "--trials", "2", "--set", "training.epochs=1")
+call("run", "s.toml", *small, "--device", "cpu", "--workers", "0")
+call("report", "s", "--overlay")
+"""
+
+
+@pytest.mark.slow
+def test_a_study_runs_from_the_wheel_alone(fresh, tmp_path):
+    folder = make_reader_folder(tmp_path / "reader")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
-        [str(python), *arguments],
-        cwd=cwd,
+        [str(fresh), "-c", SCRIPT],
+        cwd=folder,
         env=environment | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_a_study_runs_from_the_wheel_alone(fresh, tmp_path):
-    folder = make_reader_folder(tmp_path / "reader")
-    where = run(fresh, "-c", "import whichlayers; print(whichlayers.__file__)", cwd=folder)
-    assert Path(where.strip()).is_relative_to(fresh.parent.parent)  # not the source tree
-    whichlayers = ("-m", "whichlayers")
-    assert run(fresh, *whichlayers, "--version", cwd=folder) == f"whichlayers {PROJECT['version']}\n"
-    assert "tamkin2020/incremental" in run(fresh, *whichlayers, "presets", cwd=folder)
-    run(fresh, *whichlayers, "new", "s.toml", "--model", "./my-model", cwd=folder)
-    small = ("--sizes", "16", "--trials", "2", "--set", "training.epochs=1")
-    run(fresh, *whichlayers, "run", "s.toml", *small, "--device", "cpu", "--workers", "0", cwd=folder)
-    run(fresh, *whichlayers, "report", "s", "--overlay", cwd=folder)
+    where, version = done.stdout.splitlines()
+    assert Path(where).is_relative_to(fresh.parent.parent)  # not the source tree
+    assert version == f"whichlayers {PROJECT['version']}"
     assert "Main findings" in (folder / "s" / "report.html").read_text(encoding="utf-8")
