@@ -12,6 +12,7 @@ from reader import ROOT, enter_reader_folder, make_reader_folder, run_command
 DOCS = ROOT / "docs"
 NEEDS_STUDY = ("how-to.md", "gallery.md", "tutorials/reading-the-report.md", "reference/python.md")
 PAGES = ("index.md", "statistics.md", *NEEDS_STUDY, "tutorials/own-task.md", "tutorials/paper-protocol.md")
+PAGES += ("tutorials/adapters.md", "tutorials/smaller-model.md")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_everything_on_the_page_works_in_its_order(name, with_study, tmp_path, m
 def test_every_new_page_with_code_is_run():
     """Pages of docs/ with commands or scripts are run here, by test_readme.py or by test_docs.py."""
     elsewhere = {"results.md", "report.md", "study-file.md", "word-probing.md", "scaling.md", "freezing.md"}
-    elsewhere |= {"reproduction.md", "claims.md", "recipes.md"}
+    elsewhere |= {"recommend.md", "reproduction.md", "claims.md", "recipes.md"}
     for path in DOCS.rglob("*.md"):
         name = path.relative_to(DOCS).as_posix()
         if re.search(r"^```(sh|python)\n", path.read_text(encoding="utf-8"), re.MULTILINE):

@@ -53,6 +53,13 @@ def test_a_key_is_set_as_in_the_file(study, assignment, in_file, tmp_path, monke
     assert set_keys(study, [assignment]) == Study.from_toml(FILE.replace(*in_file), tmp_path)
 
 
+def test_a_table_and_then_its_entry_are_set(study):
+    changed = set_keys(study, ["experiments=prune", "experiments[0].top=[1]", "tasks[0].name=RTE"])
+    assert [(e.kind, e.top) for e in changed.experiments] == [("prune", (1,))]
+    assert [task.name for task in changed.tasks] == ["RTE", "CoLA"]
+    assert set_keys(study, ['experiments=[{ kind = "prune", top = [1] }]']).experiments == changed.experiments
+
+
 def test_several_keys_are_set_and_the_study_stays_as_it_was(study, tmp_path):
     changed = set_keys(study, ["training.lr=1e-4", "training.epochs=2", "training.lr=1e-3"])
     assert (changed.training.lr, changed.training.epochs.default) == (1e-3, 2)

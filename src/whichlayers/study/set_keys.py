@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from whichlayers.config.errors import close_match
+from whichlayers.config.sections import TrainingSpec, as_tuple
 from whichlayers.errors import WhichlayersError
 from whichlayers.study.study_file import TABLES, Study
 
@@ -63,7 +64,8 @@ def _with_entry(
         raise WhichlayersError(
             f"--set {assignment}: no table {table};{suggestion} tables: {', '.join(TABLES)}"
         )
-    entries = list(settings[table])
+    key = "kind" if table == "experiments" else "name"  # what a string in place of an entry stands for
+    entries = [{key: entry} if isinstance(entry, str) else entry for entry in as_tuple(settings[table])]
     if index >= len(entries):
         names = ", ".join(f"{table}[{i}] is {_label(entry)}" for i, entry in enumerate(entries)) or "none"
         raise WhichlayersError(f"--set {assignment}: the study has no {table}[{index}]; it has: {names}")
@@ -97,8 +99,6 @@ def _parse(text: str) -> Any:
 
 def _unknown(name: str) -> str:
     """The message for a key that is not at the top of a study file."""
-    from whichlayers.config.sections import TrainingSpec
-
     if name in TrainingSpec.model_fields:
         return f"unknown key; did you mean training.{name}?"
     allowed = [*Study.key_order()]
