@@ -86,7 +86,7 @@ def test_all_figures_render_for_one_to_five_tasks_with_holes(tmp_path, tasks, tr
         assert len(figure.axes) >= points.loc[points.experiment == experiment, "task"].nunique()
     several = {"tasks"} if len(set(names) - {"CoLA"}) > 1 else set()  # CoLA has a metric of its own
     spread = {"permutation_two_sd"} if trials > 1 else set()
-    assert {one.key for one in further} == {"epochs", "weight_change"} | several | spread
+    assert {one.key for one in further} == {"learning_curves", "weight_change"} | several | spread
     for figure_spec in further:
         assert figure_spec.draw().axes
 

@@ -202,7 +202,9 @@ def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) ->
             "Scores after every epoch: the metric (top) and the evaluation loss (bottom), with none, half and all of "
             f"the layers pretrained. {_intervals(rows)}"
         )
-        key = "epochs" if experiment == "incremental" else "every_epoch"
+        key = (
+            "learning_curves" if experiment == "incremental" else "every_epoch"
+        )  # "epochs" is the main figure
         yield ExtraFigure(key, experiment, "Learning curves", caption, partial(draw_epochs, curves))
 
 
@@ -363,7 +365,8 @@ def draw_epochs(curves: pd.DataFrame, theme: Theme) -> Figure:
     rows_each = math.ceil(len(tasks) / columns)
     blocks = list(each_group(curves.sort_values("train_size", kind="stable"), ["model", "train_size"]))
     width = 5.2 if columns == 1 else 3.7 if columns == 2 else 3.0
-    pairs = rows_each * len(blocks)
+    pairs = rows_each * max(sum((chosen["task"] == task).any() for _, chosen in blocks) for task in tasks)
+    placed = dict.fromkeys(tasks, 0)  # pairs of panels of each task so far
     figure = PanelFigure(figsize=(width * columns, 3.7 * pairs + 0.4), layout="constrained")
     panels, drawn_values = [], DrawnValues()
     grid = figure.add_gridspec(2 * pairs, columns)
@@ -373,7 +376,7 @@ def draw_epochs(curves: pd.DataFrame, theme: Theme) -> Figure:
         for i, (k, color) in enumerate(zip(ks, theme.sizes(len(ks)), strict=True))
     }
     short, models = short_names(tasks), short_names(curves["model"])
-    for block, ((model, size), chosen) in enumerate(blocks):
+    for (model, size), chosen in blocks:
         for position, task in enumerate(tasks):
             rows_of_task = chosen[chosen["task"] == task]
             if rows_of_task.empty:
@@ -383,7 +386,8 @@ def draw_epochs(curves: pd.DataFrame, theme: Theme) -> Figure:
                 f"{size_name(size)} examples",
                 *([models[model]] if len(models) > 1 else []),
             ]
-            top = 2 * (block * rows_each + position // columns)
+            top = 2 * (placed[task] * rows_each + position // columns)
+            placed[task] += 1
             for row, quantity in enumerate((rows_of_task["metric"].iloc[0], "dev_loss")):
                 axes = figure.add_subplot(grid[top + row, position % columns])
                 points = rows_of_task[rows_of_task["quantity"] == quantity]

@@ -97,20 +97,22 @@ def make_panels(
     in_rows = [g for g in groups if g == "model" or not (determined[g] and points[g].nunique() > 1)]
     blocks = list(each_group(points, in_rows))
     width = 5.2 if columns == 1 else {2: 3.7, 3: 3.0}.get(columns, 2.6)
-    rows = rows_each * len(blocks)
+    rows = rows_each * max(sum((chosen["task"] == task).any() for _, chosen in blocks) for task in tasks)
     height = 3.2 if columns == 1 and rows == 1 else 2.35
     figure = PanelFigure(figsize=(width * columns, height * rows + 0.45), layout="constrained")
     grid = figure.add_gridspec(rows, columns)
     short, varying = short_names(tasks), [g for g in groups if g in always or points[g].nunique() > 1]
     varying += [subtitle_column] if subtitle_column and (points[subtitle_column] != "").any() else []
     models = short_names(points["model"])
-    panels = []
-    for block, (_, chosen) in enumerate(blocks):
+    panels: list[Panel] = []
+    placed = dict.fromkeys(tasks, 0)  # panels of each task so far: a task without a block leaves no gap
+    for _, chosen in blocks:
         for position, task in enumerate(tasks):
             rows_of_task = chosen[chosen["task"] == task]
             if rows_of_task.empty:
                 continue
-            row = block * rows_each + position // columns
+            row = placed[task] * rows_each + position // columns
+            placed[task] += 1
             axes = figure.add_subplot(grid[row, position % columns])
             axes.set_title(short[task], pad=14 if varying else 6)
             parts = [_group_name(g, rows_of_task[g].iloc[0], models) for g in varying]
