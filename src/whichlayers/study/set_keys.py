@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from whichlayers.config.errors import close_match
-from whichlayers.config.sections import TrainingSpec, as_tuple
+from whichlayers.config.sections import TrainingSpec
+from whichlayers.config.validators import as_tuple
 from whichlayers.errors import WhichlayersError
 from whichlayers.study.study_file import TABLES, Study
 
