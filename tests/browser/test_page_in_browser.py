@@ -257,7 +257,7 @@ def test_tables_fit_a_phone_without_breaking_words(browser, deep):
         rows = page.locator("table").first.locator("tbody tr")
         assert max(row.bounding_box()["height"] for row in rows.all()) < 260
         heads = page.locator("tbody th.text, thead th button").evaluate_all(
-            """nodes => nodes.map(node => {
+            """nodes => nodes.filter(node => node.checkVisibility({ contentVisibilityAuto: true })).map(node => {
                 const range = document.createRange();
                 range.selectNodeContents(node);
                 return [node.textContent, new Set([...range.getClientRects()].map(box => box.top)).size];
@@ -298,7 +298,8 @@ def test_targets_and_text_are_large_enough(browser, deep):
 def test_a_table_that_scrolls_says_so(browser, deep):
     with opening(browser, deep / "report.html", 390) as page:
         found = page.evaluate(
-            """() => [...document.querySelectorAll(".scroll")].filter(box => box.clientWidth)
+            """() => [...document.querySelectorAll(".scroll")]
+                .filter(box => box.checkVisibility({ contentVisibilityAuto: true }))  // not in closed details
                 .map(box => [box.scrollWidth > box.clientWidth + 1, !box.previousElementSibling.hidden])"""
         )
         assert any(wide for wide, _ in found)
