@@ -305,7 +305,7 @@ class Scheduler:
 
     def _estimate_time_left(self, now: float) -> None:
         """Update the time left, and store it now and then for `whichlayers status`."""
-        if now - self.estimated < SECONDS_BETWEEN_ESTIMATES:
+        if self.seconds_left is not None and now - self.estimated < SECONDS_BETWEEN_ESTIMATES:
             return
         self.seconds_left, self.estimated = self.time_left.estimate(self.queue, now), now
         if self.seconds_left is not None and now - self.stored >= SECONDS_BETWEEN_STORED_ESTIMATES:

@@ -46,7 +46,7 @@ def test_all_layers_and_seeds_are_one_stack_for_any_number_of_workers():
     resources = Resources(("cpu",), workers=4, threads=1, max_stack=4)
     finetuned = [dataclasses.replace(FINETUNED, seed=seed) for seed in range(8)]
     assets = Assets(None)
-    assets._model_info = {"model": SimpleNamespace(family="bert", depth=3)}
+    assets._model_info = {"model": SimpleNamespace(family="bert", depth=3, layers_differ=False)}
     stacks = make_stacks(
         [*PROBES, *finetuned], stack_key_fn(HANDLERS, assets), resources.stack_size, workers=4
     )
