@@ -9,6 +9,7 @@ from pathlib import Path
 
 import fakes
 import pytest
+from hostile_study import STUDY
 from running import run_fake_study
 from small_study import write_model
 from typer.testing import CliRunner
@@ -16,22 +17,6 @@ from typer.testing import CliRunner
 from whichlayers.cli import app
 
 MAX_CPU_SECONDS = 10.0  # of one command; most take milliseconds
-STUDY = """name = "mine"
-seed = 0
-trials = 2
-train_sizes = [8]
-models = ["./model"]
-experiments = ["incremental"]
-[[tasks]]
-name = "reviews"
-train = "train.tsv"
-dev = "dev.tsv"
-text = "text"
-label = "label"
-[training]
-epochs = 1
-max_length = 16
-"""
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import STUDY
+from hostile_study import STUDY
 from safetensors.torch import load_file, save_file
 
 PLAN = ("plan", "mine.toml", "--no-measure", "--folder", "new")

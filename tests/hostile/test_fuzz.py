@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import STUDY
+from hostile_study import STUDY
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import STUDY
+from hostile_study import STUDY
 
 PLAN = ("plan", "mine.toml", "--no-measure", "--folder", "new")
 # a line of the study file, what it is replaced by, the expected text, the exit code

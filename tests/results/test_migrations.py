@@ -364,7 +364,8 @@ def test_a_copy_that_cannot_be_written_leaves_the_file_as_it_was(old, monkeypatc
         with pytest.raises(ResultsDBError) as caught:
             migrate(old)
     assert str(caught.value) == (
-        f"{old} has schema version 1. Before it is migrated to version 3 it is copied to results.db.v1, which failed"
+        f"{old} has schema version 1. Before it is migrated to version {SCHEMA_VERSION} it is copied to results.db.v1,"
+        " which failed"
         " ([Errno 28] No space left on device): check permissions and free disk space"
         f" ({format_bytes(old.stat().st_size)}), then run the study"
         " again; results.db is not changed"
