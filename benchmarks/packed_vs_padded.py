@@ -39,7 +39,8 @@ def write_tokens(glue: Path, model: str, out: Path, qnli_train: str | None) -> N
     """Tokenize the first rows of each task and save the token ids."""
     from whichlayers.data.glue import load_glue
     from whichlayers.data.tokenize import tokenize
-    from whichlayers.models.load import load_tokenizer, resolve
+    from whichlayers.models.find import resolve
+    from whichlayers.models.tokenizers import load_tokenizer
 
     arrays = {}
     for name in TASKS:

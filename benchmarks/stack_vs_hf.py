@@ -37,7 +37,8 @@ def write_tokens(glue: Path, model: str, out: Path) -> None:
     """Tokenize SST-2 and save the token ids."""
     from whichlayers.data.glue import load_glue
     from whichlayers.data.tokenize import tokenize
-    from whichlayers.models.load import load_tokenizer, resolve
+    from whichlayers.models.find import resolve
+    from whichlayers.models.tokenizers import load_tokenizer
 
     task = tokenize(load_glue("SST-2", glue), load_tokenizer(resolve(model)), 128)
     dev = task.evals[""]

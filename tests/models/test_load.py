@@ -31,7 +31,8 @@ from transformers import (
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import UnsupportedModel
 from whichlayers.models.head import build_classifier
-from whichlayers.models.load import describe, known_models, load_encoder, load_tokenizer, resolve
+from whichlayers.models.load import describe, known_models, load_encoder, resolve
+from whichlayers.models.tokenizers import load_tokenizer
 
 WITH_POOLER = ("bert", "roberta", "mpnet")
 
@@ -248,6 +249,16 @@ def test_a_tokenizer_pads_on_the_right(copy_of_bert):
     encoded = tokenizer(["two", "one two"], padding=True)
     assert encoded["input_ids"] == [[3, 1], [2, 3]]
     assert encoded.word_ids(1) == [0, 1]
+
+
+def test_a_tokenizer_that_transformers_would_misread(tmp_path):
+    """For qwen2, transformers builds a BPE tokenizer whatever tokenizer.json holds: every text would be empty."""
+    small_model("qwen2", depth=2).save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(
+        WhichlayersError, match="holds a WordLevel tokenizer, which transformers reads as BPE"
+    ):
+        load_tokenizer(resolve(str(tmp_path)))
 
 
 def test_sentencepiece_tokenizer_of_xlnet(tmp_path):

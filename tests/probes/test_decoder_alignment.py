@@ -7,7 +7,7 @@ from tiny_tokenizers import KINDS, tiny_tokenizer
 from word_models import corpus_of
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.load import _set_bos
+from whichlayers.models.tokenizers import set_bos
 from whichlayers.probes.alignment import align
 from whichlayers.probes.extract import extract_words
 
@@ -54,16 +54,16 @@ def test_bos_can_be_added_and_left_out(kind):
     plain, started = (t(texts)["input_ids"] for t in (without, with_bos))
     assert [[1, *ids] for ids in plain] == started
     for tokenizer in (without, with_bos):
-        _set_bos(tokenizer, True, "m")
+        set_bos(tokenizer, True, "m")
         assert tokenizer(texts)["input_ids"] == started
         assert tokenizer.num_special_tokens_to_add() == 1
         assert align(corpus_of("the old city"), tokenizer).ids[0] == 1
-        _set_bos(tokenizer, False, "m")
+        set_bos(tokenizer, False, "m")
         assert tokenizer(texts)["input_ids"] == plain
         assert align(corpus_of("the old city"), tokenizer).ids[0] != 1
     without.bos_token = None
     with pytest.raises(WhichlayersError, match="has no BOS token"):
-        _set_bos(without, True, "m")
+        set_bos(without, True, "m")
 
 
 @torch.no_grad()

