@@ -14,6 +14,7 @@ import io
 import json
 import math
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -91,7 +92,8 @@ def _weight_claim(stored: pd.DataFrame, claim: str, text: str) -> Claim | None:
         n = int(row.n)
         sd = (row.high - row.low) / 2 * math.sqrt(n) / stats.t.ppf((1 + row.level) / 2, n - 1)
         sample = np.arange(n) - (n - 1) / 2
-        tests.append(ratio_test(np.exp(row.effect + sample * sd / sample.std(ddof=1)), row.about))
+        test = ratio_test(np.exp(row.effect + sample * sd / sample.std(ddof=1)), row.about)
+        tests.append(replace(test, model=row.model, task=row.task))
     return evaluate_claim(claim, text, tests, ClaimThresholds(), REMARK) if tests else None
 
 

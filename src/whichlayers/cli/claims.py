@@ -1,16 +1,22 @@
-"""`whichlayers claims`: test the claims of the papers on the results of a study."""
+"""`whichlayers claims`: test the claims of the papers on the results of one study or of several."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whichlayers.cli.as_json import AsJson, print_json, records
 from whichlayers.cli.format import console, print_line
-from whichlayers.cli.options import StudyFolderPath
-from whichlayers.results.folder import find_folder
+from whichlayers.cli.options import complete_folder
+from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
+
+if TYPE_CHECKING:
+    from whichlayers.analysis.claims import Claim
+    from whichlayers.analysis.claims.subjects import SubjectClaim
 
 
 class ClaimsFormat(StrEnum):
@@ -19,13 +25,26 @@ class ClaimsFormat(StrEnum):
     table = "table"
     json = "json"
     csv = "csv"
+    markdown = "markdown"
 
 
 def claims(
-    folder: StudyFolderPath,
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="STUDY...",
+            help="Folder of a study, a file in it, or its study file. A folder without results.db is read from its"
+            " claims.csv. With several studies: the verdicts by claim, model and task.",
+            autocompletion=complete_folder,
+        ),
+    ],
     output_format: Annotated[
         ClaimsFormat,
-        typer.Option("--format", help="Output format. json and csv list every test of every claim."),
+        typer.Option(
+            "--format",
+            help="Output format. json and csv list every test of every claim; of several studies every claim, model"
+            " and task, as markdown does.",
+        ),
     ] = ClaimsFormat.table,
     margin: Annotated[
         float | None,
@@ -38,20 +57,62 @@ def claims(
         ),
     ] = None,
     tests: Annotated[
-        bool, typer.Option("--tests", help="Also list the tests of each claim in the table.")
+        bool, typer.Option("--tests", help="Also list the tests of each claim in the table, for one study.")
     ] = False,
     all_claims: Annotated[
         bool,
         typer.Option("--all", help="Also list the claims that do not apply to this study in the table."),
     ] = False,
+    as_json: AsJson = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            "--figure", help="Also draw the verdicts by claim, model and task: a .png, .svg or .pdf file."
+        ),
+    ] = None,
 ) -> None:
-    """Test the claims of the papers on a study: effect, confidence interval, p value and verdict."""
+    """Test the claims of the papers on one study or on several: effect, confidence interval, p value and verdict."""
+    from whichlayers.analysis.claims import ClaimThresholds
+    from whichlayers.analysis.claims.subjects import claims_by_subject, load_claims, load_studies
+
+    thresholds = ClaimThresholds(margin=margin)
+    output_format = ClaimsFormat.json if as_json else output_format
+    if figure is not None:
+        _check_figure(figure)
+    if len(folders) == 1 and output_format is not ClaimsFormat.markdown:
+        _print_study(list(load_claims(folders[0], thresholds)), output_format, tests, all_claims)
+        studies = load_studies(folders, thresholds) if figure is not None else []
+    else:
+        studies = load_studies(folders, thresholds)
+        _print_studies(claims_by_subject(studies, thresholds), output_format)
+    if figure is not None:
+        from whichlayers.plots.claims_grid import draw_claims_grid
+        from whichlayers.plots.figures import save_as
+
+        save_as(draw_claims_grid(claims_by_subject(studies, thresholds)), figure)
+        if output_format is ClaimsFormat.table:
+            print_line(f"wrote {figure}")
+
+
+def _check_figure(path: Path) -> None:
+    from whichlayers.plots.figures import FORMATS
+
+    if path.suffix.removeprefix(".") not in FORMATS:
+        allowed = ", ".join(f".{name}" for name in FORMATS)
+        raise WhichlayersError(
+            f"--figure {path}: the extension {path.suffix or '(none)'} is not known; use {allowed}"
+        )
+    if not path.parent.is_dir():
+        raise WhichlayersError(f"--figure {path}: the folder {path.parent} does not exist; create it first")
+
+
+def _print_study(results: list[Claim], output_format: ClaimsFormat, tests: bool, all_claims: bool) -> None:
+    """One study: a table of its claims, or all tests as JSON or CSV."""
     import json
 
-    from whichlayers.analysis.claims import NOT_TESTED, ClaimThresholds, as_records, as_table, study_claims
+    from whichlayers.analysis.claims import NOT_TESTED, as_records, as_table
     from whichlayers.report.claim_table import claims_table
 
-    results = study_claims(find_folder(folder).path, ClaimThresholds(margin=margin))
     if output_format is ClaimsFormat.json:
         typer.echo(json.dumps(as_records(results), indent=2, ensure_ascii=False, allow_nan=False))
     elif output_format is ClaimsFormat.csv:
@@ -71,3 +132,24 @@ def claims(
                 " for what they require, add --all",
                 "dim",
             )
+
+
+def _print_studies(subjects: list[SubjectClaim], output_format: ClaimsFormat) -> None:
+    """Several studies: verdicts by claim, model and task."""
+    from whichlayers.analysis.claims.subjects import subject_table
+    from whichlayers.report.subject_claims import LEGEND, subjects_markdown, subjects_table
+
+    if output_format is ClaimsFormat.json:
+        table = subject_table(subjects).astype(object)
+        print_json(records(table.where(table.notna(), None)))
+    elif output_format is ClaimsFormat.csv:
+        typer.echo(subject_table(subjects).to_csv(index=False), nl=False)
+    elif output_format is ClaimsFormat.markdown:
+        typer.echo(subjects_markdown(subjects), nl=False)
+    else:
+        console().print(subjects_table(subjects))
+        print_line(LEGEND, "dim")
+        print_line(
+            "One symbol per study of the model and task. For effects and intervals: --format csv, json or markdown",
+            "dim",
+        )

@@ -63,14 +63,18 @@ def draw_without_layout(
 def save(figure: Figure, folder: Path, name: str, theme: Theme = LIGHT) -> list[Path]:
     """Write a figure as PNG, SVG and PDF into a folder; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for suffix in FORMATS:
-        path = folder / f"{name}.{suffix}"
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
-        with theme.applied(), atomic_write(path) as file:
-            figure.savefig(file, format=suffix, dpi=200, metadata=undated)
-        paths.append(path)
+    paths = [folder / f"{name}.{suffix}" for suffix in FORMATS]
+    for path in paths:
+        save_as(figure, path, theme)
     return paths
+
+
+def save_as(figure: Figure, path: Path, theme: Theme = LIGHT) -> None:
+    """Write a figure in the format of the file's extension, one of FORMATS."""
+    suffix = path.suffix.removeprefix(".")
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
+    with theme.applied(), atomic_write(path) as file:
+        figure.savefig(file, format=suffix, dpi=200, metadata=undated)
 
 
 def draw_named(folder: Path, name: str, overlay: bool = False) -> Figure:

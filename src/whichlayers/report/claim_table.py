@@ -57,6 +57,14 @@ class ClaimRow:
         return VERDICT_LABELS[self.verdict]
 
 
+def effect_text(test: ClaimTest) -> str:
+    """Effect of a test with its unit and interval: "+3.1 points of accuracy (1.0 to 5.2)"; empty without a number."""
+    if math.isnan(test.effect):
+        return ""
+    interval = format_range(test.low, test.high, _quantity(test.unit))
+    return f"{_effect(test, test.about)}{f' ({interval})' if interval else ''}"
+
+
 def claim_rows(claims: Sequence[Claim]) -> list[ClaimRow]:
     """Format claims and their tests."""
     return [_row(claim.id, claim.text, claim.about, claim, claim.details, claim.tests) for claim in claims]

@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -28,21 +28,32 @@ from whichlayers.analysis.claims.base import (
     Claim,
     ClaimTest,
     ClaimThresholds,
+    Verdict,
+    decisive_test,
+    not_tested,
 )
-from whichlayers.analysis.claims.durrani2021 import d1, d2, d3, d4
-from whichlayers.analysis.claims.finetuning import finetuning_claims
-from whichlayers.analysis.claims.singh2020 import s1, s2, s3, s4
-from whichlayers.analysis.claims.tamkin2020_layers import t3, t4, t5, t8
-from whichlayers.analysis.claims.tamkin2020_sizes import t1, t2
-from whichlayers.analysis.claims.tamkin2020_training import t6, t7, t9, t10
+from whichlayers.analysis.claims.durrani2021 import D1, D2, D3, D4, d1, d2, d3, d4
+from whichlayers.analysis.claims.finetuning import L1, P1, Z1, Z2, Z3, finetuning_claims
+from whichlayers.analysis.claims.singh2020 import S1, S2, S3, S4, s1, s2, s3, s4
+from whichlayers.analysis.claims.tamkin2020_layers import T3, T4, T5, T8, t3, t4, t5, t8
+from whichlayers.analysis.claims.tamkin2020_sizes import T1, T2, t1, t2
+from whichlayers.analysis.claims.tamkin2020_training import T6, T7, T9, T10, t6, t7, t9, t10
 from whichlayers.analysis.guessing import judged_points, with_exclusions
+from whichlayers.errors import WhichlayersError
+from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import finished, load_baseline_weight_change, load_points
 
 __all__ = [
     "BELOW_MARGIN", "FAILS", "HOLDS", "NOT_TESTED", "UNDECIDED", "VERDICT_LABELS", "Claim", "ClaimTest",
-    "ClaimThresholds", "as_records", "as_table", "evaluate_claims", "study_claims",
+    "ClaimThresholds", "as_records", "as_table", "evaluate_claims", "from_table", "study_claims",
 ]  # fmt: skip
 
+CLAIMS = {
+    "T1": T1, "T2": T2, "T3": T3, "T4": T4, "T5": T5, "T6": T6, "T7": T7, "T8": T8, "T9": T9, "T10": T10,
+    "S1": S1, "S2": S2, "S3": S3, "S4": S4, "D1": D1, "D2": D2, "D3": D3, "D4": D4,
+    "Z1": Z1, "Z2": Z2, "Z3": Z3, "L1": L1, "P1": P1,
+}  # fmt: skip
+NOT_TESTABLE = "not testable here: no such model"
 TEST_COLUMNS = [field.name for field in dataclasses.fields(ClaimTest) if field.name != "power"]
 
 
@@ -88,19 +99,80 @@ def as_records(claims: Sequence[Claim]) -> list[dict[str, Any]]:
 def as_table(claims: Sequence[Claim]) -> pd.DataFrame:
     """Claims as the table in claims.csv: one row per test, and one row per claim that was not tested.
 
+    A model that a claim is about and that the study does not have is a row without numbers.
+
     Returns:
         claim, claim_verdict, and `TEST_COLUMNS`.
     """
     rows = []
     for claim in claims:
-        for test in claim.tests or (None,):
-            fields = {} if test is None else _columns(test)
-            rows.append({"claim": claim.id, "claim_verdict": claim.verdict, **fields})
+        same = {"claim": claim.id, "claim_verdict": claim.verdict}
+        tests = [same | _columns(test) for test in claim.tests]
+        tests += [
+            same | {"about": NOT_TESTABLE, "model": model, "verdict": NOT_TESTED}
+            for model in claim.not_testable
+        ]
+        rows += tests or [same]
     names = ["claim", "claim_verdict", *TEST_COLUMNS]
     table = pd.DataFrame(rows, columns=names)
     table["needed"] = table["needed"].astype("Int64")
     table["n"] = table["n"].astype("Int64")
     return table
+
+
+def from_table(table: pd.DataFrame) -> list[Claim]:
+    """Claims from the table in claims.csv, without their details.
+
+    Args:
+        table: As from `as_table`, also after writing and reading it as CSV.
+    """
+    missing = [name for name in ("claim", "claim_verdict", *TEST_COLUMNS) if name not in table]
+    if missing:
+        raise WhichlayersError(
+            f"the table of claims has no column {missing[0]}: write it again with `whichlayers report`, which needs "
+            "results.db, or `whichlayers claims --format csv`"
+        )
+    if unknown := sorted({*table["claim_verdict"], *table["verdict"].dropna()} - set(VERDICT_LABELS)):
+        raise WhichlayersError(
+            f"the table of claims has the verdict {unknown[0]!r}; known verdicts: {', '.join(VERDICT_LABELS)}"
+        )
+    return [_read_claim(str(id), rows) for (id,), rows in each_group(table, ["claim"])]
+
+
+def _read_claim(id: str, rows: pd.DataFrame) -> Claim:
+    """One claim from its rows of the table."""
+    verdict, text = cast(Verdict, rows["claim_verdict"].iloc[0]), CLAIMS.get(id, id)
+    not_testable = tuple(rows.loc[rows["about"] == NOT_TESTABLE, "model"])
+    tests = tuple(
+        ClaimTest(**{name: _read_field(name, row[name]) for name in TEST_COLUMNS})
+        for row in rows[rows["about"].notna() & (rows["about"] != NOT_TESTABLE)].to_dict("records")
+    )
+    if not tests:
+        return dataclasses.replace(not_tested(id, text, ""), not_testable=not_testable)
+    one = decisive_test(tests, verdict, ClaimThresholds().alpha)
+    return Claim(
+        id,
+        text,
+        *(one.effect, one.low, one.high, one.p),
+        verdict=verdict,
+        needed=None,
+        details="",
+        unit=one.unit,
+        level=one.level,
+        about=one.about,
+        needs=one.needs,
+        tests=tests,
+        not_testable=not_testable,
+    )
+
+
+def _read_field(name: str, value: Any) -> Any:
+    """A field of a test from a table, in which missing text and missing numbers are NaN."""
+    if name in ("about", "unit", "note", "needs", "verdict", "model", "task"):
+        return "" if pd.isna(value) else str(value)
+    if name in ("n", "needed"):
+        return None if pd.isna(value) else int(value)
+    return float(value)
 
 
 def _columns(test: ClaimTest) -> dict[str, Any]:

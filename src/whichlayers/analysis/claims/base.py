@@ -107,6 +107,8 @@ class ClaimTest:
     p_adjusted: float = math.nan  # `p`, Holm-adjusted within the claim
     verdict: Verdict = UNDECIDED
     margin: float = math.nan  # smaller effects do not matter; in the units of the effect
+    model: str = ""  # that the test is about; empty if it compares several
+    task: str = ""  # likewise; of word probes the task that the model was finetuned on
     # power of the test for the claim if the effect is as estimated; None if it is not in favor. Not a column
     power: PowerFunction | None = field(default=None, repr=False, compare=False)
 
@@ -133,6 +135,9 @@ class Claim:
     about: str = ""  # of the decisive test
     needs: str = "trials"
     tests: tuple[ClaimTest, ...] = ()
+    not_testable: tuple[
+        str, ...
+    ] = ()  # models that the claim is about and the study does not have: "RoBERTa"
 
 
 def undecided_test(about: str, unit: str, n: int, note: str) -> ClaimTest:
@@ -172,8 +177,8 @@ def evaluate_claim(
         )
         for test, p, p_against in zip(tests, adjusted, against, strict=True)
     )
-    verdict = _claim_verdict(decided, alpha)
-    decisive = _decisive_test(decided, verdict, alpha)
+    verdict = combined_verdict(decided, alpha)
+    decisive = decisive_test(decided, verdict, alpha)
     return Claim(
         id,
         text,
@@ -201,8 +206,8 @@ def _is_below_margin(test: ClaimTest) -> bool:
     return test.p_against < 0.5
 
 
-def _claim_verdict(tests: Sequence[ClaimTest], alpha: float) -> Verdict:
-    """Verdict of a claim from its tests, which have their own verdicts already."""
+def combined_verdict(tests: Sequence[ClaimTest], alpha: float) -> Verdict:
+    """Verdict of a claim, or of its part about one model and task, from its tests and their own verdicts."""
     if any(test.verdict == FAILS for test in tests):
         return FAILS
     if not all(test.p < alpha for test in tests):
@@ -210,7 +215,8 @@ def _claim_verdict(tests: Sequence[ClaimTest], alpha: float) -> Verdict:
     return BELOW_MARGIN if any(map(_is_below_margin, tests)) else HOLDS
 
 
-def _decisive_test(tests: Sequence[ClaimTest], verdict: Verdict, alpha: float) -> ClaimTest:
+def decisive_test(tests: Sequence[ClaimTest], verdict: Verdict, alpha: float) -> ClaimTest:
+    """The test whose numbers stand for all (see `Claim`)."""
     if verdict == FAILS:
         return min((t for t in tests if t.verdict == FAILS), key=lambda t: t.p_against)
     if verdict == BELOW_MARGIN:
@@ -326,6 +332,16 @@ def group_label(rows: pd.DataFrame, all_rows: pd.DataFrame) -> str:
     if all_rows["variant"].nunique() > 1 and first.variant:
         parts.append(str(first.variant))
     return ", ".join(parts)
+
+
+def with_subject(
+    tests: Sequence[ClaimTest], rows: pd.DataFrame, task_column: str = "task"
+) -> list[ClaimTest]:
+    """The tests with the model and the task of `rows` that they were computed from, where these are single ones."""
+    model, task = (
+        str(rows[name].iloc[0]) if rows[name].nunique() == 1 else "" for name in ("model", task_column)
+    )
+    return [dataclasses.replace(test, model=model, task=task) for test in tests]
 
 
 def rows_with_default_settings(points: pd.DataFrame, experiment: str) -> pd.DataFrame:

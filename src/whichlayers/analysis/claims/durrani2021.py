@@ -6,7 +6,7 @@ Each function takes finished points and the thresholds, and returns the claim wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from whichlayers.analysis.claims.base import (
     metric_margin,
     no_decrease_test,
     not_tested,
+    with_subject,
 )
 from whichlayers.analysis.intervals import welch_difference
 from whichlayers.results.frame_utils import each_group
@@ -43,6 +44,7 @@ D4 = "Dropping the bottom layers hurts more than dropping as many from the top, 
 FINETUNED = ["model", "task", "finetuned_on", "train_size", "variant"]
 FORGETTING, PRESERVING = ("SST-2", "QNLI", "MNLI"), ("STS-B", "RTE", "MRPC")  # finetuning tasks
 REDISTRIBUTING, STABLE = ("roberta", "xlnet"), ("bert",)  # model families: information moves, or stays
+FAMILY_NAMES = {"roberta": "RoBERTa", "xlnet": "XLNet"}
 UPPER = (
     0.75  # of the depth: the layers above are the upper layers; in BERT accuracy falls after layer 9 of 12
 )
@@ -84,13 +86,14 @@ class Change:
 def d1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Accuracy after minus before finetuning: falls in the upper layers, and not in the lower ones, after tasks that
     forget; falls less in the upper layers after tasks that preserve; falls more in RoBERTa and XLNet than in BERT."""
-    changes = _changes(points[points["experiment"] == "word_probing"], ["x"], thresholds)
-    tests = []
+    rows = points[points["experiment"] == "word_probing"]
+    changes = _changes(rows, ["x"], thresholds)
+    tests: list[ClaimTest] = []
     for change in changes:
         if is_task(change.task, *FORGETTING):
-            tests += _forgetting_tests(change, thresholds)
+            tests += _of_change(_forgetting_tests(change, thresholds), change)
         elif is_task(change.task, *PRESERVING):
-            tests += _preserving_test(change, changes)
+            tests += _of_change(_preserving_test(change, changes), change)
     upper = "upper quarter of the layers"
     forgetting = [c for c in changes if is_task(c.task, *FORGETTING)]
     tests += _against_bert([_sample(c, _upper_mean(c), upper, "accuracy", c.margin) for c in forgetting])
@@ -99,9 +102,9 @@ def d1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
             'run kind = "word_probing" with pretrained = true and finetuned on SST-2, QNLI or MNLI, 3 trials or '
             "more; the paper makes no claim about other tasks"
         )
-        return not_tested("D1", D1, how)
+        return _about_other_models(not_tested("D1", D1, how), rows)
     remark = "upper layers: the upper quarter; lower layers lose less than the margin, one-sided"
-    return evaluate_claim("D1", D1, tests, thresholds, remark)
+    return _about_other_models(evaluate_claim("D1", D1, tests, thresholds, remark), rows)
 
 
 def _forgetting_tests(change: Change, thresholds: ClaimThresholds) -> list[ClaimTest]:
@@ -151,18 +154,20 @@ def d2(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Mean layer of the top neurons after minus before finetuning, for the smallest set of each model and corpus, and
     the shift in RoBERTa and XLNet minus that in BERT."""
     rows = points[(points["experiment"] == "neuron_spread") & (points["ranking"] == "lca")]
-    tests, samples, what = [], [], "mean layer of the top neurons"
+    tests: list[ClaimTest] = []
+    samples, what = [], "mean layer of the top neurons"
     for change in _changes(_smallest_sets(rows), ["x"], thresholds):
         layers = change.values.columns.to_numpy(dtype=float)
         shift = (change.values * layers).sum(axis=1, min_count=len(layers)).dropna()
         margin = SHIFT_MARGIN * change.depth
         about = f"{change.name}: {what}"
-        tests += _by_family(change, shift.to_numpy(), about, "layers", margin, thresholds.alpha)
+        found = _by_family(change, shift.to_numpy(), about, "layers", margin, thresholds.alpha)
+        tests += _of_change(found, change)
         samples.append(_sample(change, shift, what, "layers", margin))
     tests += _against_bert(samples)
     if not tests:
-        return not_tested("D2", D2, _families_only('run kind = "neurons"'))
-    return evaluate_claim("D2", D2, tests, thresholds)
+        return _about_other_models(not_tested("D2", D2, _families_only('run kind = "neurons"')), rows)
+    return _about_other_models(evaluate_claim("D2", D2, tests, thresholds), rows)
 
 
 def d3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
@@ -175,14 +180,28 @@ def d3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
         if {"top", "bottom"} <= set(change.values.columns):
             difference = (change.values["bottom"] - change.values["top"]).dropna().to_numpy()
             about = f"{change.name}: bottom against top neurons"
-            tests += _by_family(change, difference, about, "accuracy", change.margin, thresholds.alpha)
+            found = _by_family(change, difference, about, "accuracy", change.margin, thresholds.alpha)
+            tests += _of_change(found, change)
     bottom = [(c, c.values["bottom"]) for c in changes if "bottom" in c.values]
     tests += _against_bert(
         [_sample(c, values, "bottom neurons", "accuracy", c.margin) for c, values in bottom]
     )
     if not tests:
-        return not_tested("D3", D3, _families_only('run kind = "neurons" with sets = ["top", "bottom"]'))
-    return evaluate_claim("D3", D3, tests, thresholds)
+        how = _families_only('run kind = "neurons" with sets = ["top", "bottom"]')
+        return _about_other_models(not_tested("D3", D3, how), rows)
+    return _about_other_models(evaluate_claim("D3", D3, tests, thresholds), rows)
+
+
+def _of_change(tests: Sequence[ClaimTest], change: Change) -> list[ClaimTest]:
+    """The tests with the model and the finetuning task of the change."""
+    return [replace(test, model=change.model, task=change.task) for test in tests]
+
+
+def _about_other_models(claim: Claim, rows: pd.DataFrame) -> Claim:
+    """The claim with a note of the models that it is also about, if the study has its experiment but not them."""
+    families = set(rows["family"])
+    missing = tuple(name for family, name in FAMILY_NAMES.items() if family not in families)
+    return replace(claim, not_testable=missing) if families else claim
 
 
 def _by_family(
@@ -208,19 +227,19 @@ def d4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     loss by dropping the bottom n in RoBERTa and XLNet minus that in BERT."""
     pruned = points[points["experiment"] == "prune"]
     rows = pruned[pruned["condition"].isin(["top", "bottom"])]
-    tests = []
+    tests: list[ClaimTest] = []
     for (*_, dropped), group in each_group(rows, ["model", "task", "train_size", "variant", "x"]):
         table = group.pivot_table(index="seed", columns="condition", values="value")
         if table.shape[1] == 2:
             differences = (table["bottom"] - table["top"]).dropna().to_numpy()
             about = f"{group_label(group, rows)}: bottom {dropped:g} against top {dropped:g} dropped"
             unit, margin = str(group["metric"].iloc[0]), metric_margin(group, thresholds)
-            tests.append(decrease_test(differences, about, unit, margin))
+            tests += with_subject([decrease_test(differences, about, unit, margin)], group)
     tests += _pruning_tests(pruned, thresholds)
     if not tests:
         how = 'run kind = "prune" with top and bottom of the same numbers, 3 trials or more'
-        return not_tested("D4", D4, how)
-    return evaluate_claim("D4", D4, tests, thresholds)
+        return _about_other_models(not_tested("D4", D4, how), rows)
+    return _about_other_models(evaluate_claim("D4", D4, tests, thresholds), rows)
 
 
 def _smallest_sets(rows: pd.DataFrame) -> pd.DataFrame:
@@ -267,7 +286,7 @@ def _below_bert_test(sample: FamilySample, bert: np.ndarray) -> list[ClaimTest]:
     if d is None:
         return []
     about, n = f"{sample.about}, {sample.model} against BERT", min(len(sample.values), len(bert))
-    return [below_zero_test(d, about, sample.unit, n, sample.margin)]
+    return [replace(below_zero_test(d, about, sample.unit, n, sample.margin), model=sample.model)]
 
 
 def _pruning_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> list[ClaimTest]:

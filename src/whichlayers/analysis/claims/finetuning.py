@@ -21,6 +21,7 @@ from whichlayers.analysis.claims.base import (
     group_label,
     increase_test,
     metric_margin,
+    with_subject,
 )
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import training_settings
@@ -128,7 +129,7 @@ def _claim(
         if found.size:
             margin, label = metric_margin(curve, thresholds), group_label(curve, rows)
             test = increase_test(np.asarray(found), label, str(curve["metric"].iloc[0]), margin)
-            tests.append(dataclasses.replace(test, about=label))
+            tests += with_subject([dataclasses.replace(test, about=label)], curve)
     return evaluate_claim(id, text, tests, thresholds) if tests else None
 
 

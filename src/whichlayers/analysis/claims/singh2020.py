@@ -24,6 +24,7 @@ from whichlayers.analysis.claims.base import (
     not_tested,
     rows_with_default_settings,
     undecided_test,
+    with_subject,
 )
 from whichlayers.analysis.intervals import mean_p_above, mean_p_below, t_interval, two_sided, welch_difference
 from whichlayers.analysis.power import mean_power
@@ -83,13 +84,13 @@ def scaled_movement(moved: pd.DataFrame) -> pd.DataFrame:
 def s1(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Ratio of the mean movement of the upper half of the layers to that of the lower half, per trial."""
     moved = movement(points, weights)
-    tests = []
+    tests: list[ClaimTest] = []
     for (model, task, size), rows in each_group(moved, ["model", "task", "train_size"]):
         table = rows.pivot(index="seed", columns="layer", values="value")
         half = table.shape[1] // 2
         upper, lower = table.iloc[:, -half:].mean(axis=1), table.iloc[:, :half].mean(axis=1)
         about = f"{_label(moved, model, task)}, {int(size):,} examples: upper over lower half"
-        tests.append(ratio_test((upper / lower).to_numpy(), about))
+        tests += with_subject([ratio_test((upper / lower).to_numpy(), about)], rows)
     if not tests:
         return not_tested("S1", S1, HOW_TO_TEST)
     return evaluate_claim("S1", S1, tests, thresholds, REMARK)
@@ -98,7 +99,7 @@ def s1(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds)
 def s2(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Ratio of the mean movement at the largest training size to that at the smallest, paired by seed."""
     moved = movement(points, weights)
-    tests = []
+    tests: list[ClaimTest] = []
     for (model, task), rows in each_group(moved, ["model", "task"]):
         table = rows.pivot_table(index="seed", columns="train_size", values="value")
         if table.shape[1] < 2:
@@ -106,7 +107,7 @@ def s2(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds)
         few, many = table.columns.min(), table.columns.max()
         both = table[[few, many]].dropna()
         about = f"{_label(moved, model, task)}: {many:,} over {few:,} examples"
-        tests.append(ratio_test((both[many] / both[few]).to_numpy(), about))
+        tests += with_subject([ratio_test((both[many] / both[few]).to_numpy(), about)], rows)
     if not tests:
         return not_tested("S2", S2, HOW_TO_TEST + ", at two train_sizes or more")
     return evaluate_claim("S2", S2, tests, thresholds, REMARK)
@@ -138,7 +139,7 @@ def s3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Score at k = 0 with at least 10 times the data minus the score of the pretrained model at the smallest size."""
     rows = rows_with_default_settings(points, "incremental")
     rows = rows[rows["task"].map(lambda task: is_task(task, *TASKS)).astype(bool)]
-    tests = []
+    tests: list[ClaimTest] = []
     for _, curve in each_group(rows, [name for name in ONE_CURVE if name != "train_size"]):
         few, depth = curve["train_size"].min(), curve["depth"].iloc[0]
         pretrained = curve[(curve["x"] == depth) & (curve["train_size"] == few)]
@@ -147,7 +148,7 @@ def s3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
             if size >= MORE_DATA * few and not pretrained.empty:
                 compared = f"{size:,} examples without pretrained layers against {few:,} with all"
                 about = f"{group_label(curve, rows)}: {compared}"
-                tests.append(_scratch_test(scratch, pretrained, about, margin))
+                tests += with_subject([_scratch_test(scratch, pretrained, about, margin)], curve)
     if not tests:
         how = 'run kind = "incremental" with k = 0 and k = depth on SST-2 or QNLI, with two sizes a factor of 10 apart'
         return not_tested("S3", S3, how)
@@ -169,7 +170,7 @@ def s4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Mean score of probes of the two highest layers minus that of the layer below them, paired by seed."""
     rows = points[points["experiment"] == "probing"]
     rows = rows[rows["task"].map(lambda task: is_task(task, *TASKS)).astype(bool)]
-    tests = []
+    tests: list[ClaimTest] = []
     for _, curve in each_group(rows, ONE_CURVE):
         table, depth = (
             curve.pivot_table(index="seed", columns="x", values="value"),
@@ -179,7 +180,7 @@ def s4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
             differences = (table[[depth - 1, depth]].mean(axis=1, skipna=False) - table[depth - 2]).dropna()
             about = f"{group_label(curve, rows)}: layers {depth - 1} and {depth} against {depth - 2}"
             unit, margin = str(curve["metric"].iloc[0]), metric_margin(curve, thresholds)
-            tests.append(decrease_test(differences.to_numpy(), about, unit, margin))
+            tests += with_subject([decrease_test(differences.to_numpy(), about, unit, margin)], curve)
     if not tests:
         return not_tested(
             "S4", S4, 'run kind = "probing" with layers = "all" on SST-2 or QNLI, 3 trials or more'

@@ -27,6 +27,7 @@ from whichlayers.analysis.claims.base import (
     not_tested,
     rows_with_default_settings,
     undecided_test,
+    with_subject,
 )
 from whichlayers.analysis.correlations import task_correlations
 from whichlayers.analysis.incremental_curves import fractions_of_gain
@@ -54,13 +55,13 @@ def t3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Interaction of block and task, with scores scaled to each task's gain: a task on which all blocks have twice the
     effect does not interact."""
     rows = rows_with_default_settings(points, "localized")
-    tests = []
+    tests: list[ClaimTest] = []
     for _, group in each_group(rows, ["model", "train_size", "variant"]):
         if group["task"].nunique() < 2:
             continue
         for condition in [c for c in dict.fromkeys(group["condition"]) if c not in BASELINES]:
             name = ", ".join(part for part in (group_label(group, rows), condition) if part)
-            tests.append(_task_interaction_test(group, str(condition), name, thresholds))
+            tests += with_subject([_task_interaction_test(group, str(condition), name, thresholds)], group)
     if not tests:
         return not_tested("T3", T3, 'run kind = "localized" on two tasks or more, 3 trials or more')
     remark = "as a fraction of each task's gain from none to all layers pretrained"
@@ -125,11 +126,11 @@ def t8(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Mean score of blocks in the lower half of the layers against the upper half, as fractions of each task's gain
     and averaged over tasks: the paper says "generally", and excepts single tasks."""
     rows = rows_with_default_settings(points, "localized")
-    tests = []
+    tests: list[ClaimTest] = []
     for _, group in each_group(rows, ["model", "train_size", "variant"]):
         for condition in [c for c in dict.fromkeys(group["condition"]) if c not in BASELINES]:
             name = ", ".join(part for part in (group_label(group, rows), str(condition)) if part)
-            tests += _early_blocks_test(group, str(condition), name, thresholds)
+            tests += with_subject(_early_blocks_test(group, str(condition), name, thresholds), group)
     if not tests:
         return not_tested("T8", T8, 'run kind = "localized", 3 trials or more')
     remark = "early and late: within the lower and the upper half; as fractions of each task's gain, mean over tasks"
@@ -179,7 +180,7 @@ def t4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     rows = rows_with_default_settings(points, "permutation")
     tests: list[ClaimTest] = []
     for _, curve in each_group(rows, ONE_CURVE):
-        tests += _permutation_tests(curve, group_label(curve, rows), thresholds)
+        tests += with_subject(_permutation_tests(curve, group_label(curve, rows), thresholds), curve)
     if not tests:
         return not_tested("T4", T4, 'run kind = "permutation" with trials = 3, on two tasks or more')
     correlations = _task_correlation_tests(rows, thresholds)
@@ -265,6 +266,7 @@ def _task_correlation_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> 
             *(about, "rho", rho, pair.spearman_low, pair.spearman_high, p, p_against, pair.n),
             needs=PERMUTATIONS,
             margin=thresholds.task_correlation,
+            model=str(pair.model),
             power=_correlation_power(rho),
         )
         tests.append(test)
@@ -293,7 +295,7 @@ def t5(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     tests: list[ClaimTest] = []
     for _, curve in each_group(rows, ONE_CURVE):
         if (curve["condition"] == ALL_PRETRAINED).any():
-            tests += _single_layer_tests(curve, group_label(curve, rows), thresholds)
+            tests += with_subject(_single_layer_tests(curve, group_label(curve, rows), thresholds), curve)
     if not tests:
         return not_tested("T5", T5, 'run kind = "single_layer", 3 trials or more')
     remark = "hardly: within the margin, by TOST, for every layer"
@@ -309,19 +311,22 @@ def _single_layer_tests(curve: pd.DataFrame, name: str, thresholds: ClaimThresho
         if len(pairs):
             differences[int(x)] = pairs[:, 0] - pairs[:, 1]
     unit, margin = str(curve["metric"].iloc[0]), metric_margin(curve, thresholds)
-    first = differences.pop(1, None) if is_task(curve["task"].iloc[0], "CoLA") else None
-    tests = [_equivalent_layers_test(differences, name, unit, margin, thresholds.alpha)]
+    is_cola, depth = is_task(curve["task"].iloc[0], "CoLA"), int(curve["depth"].iloc[0])
+    first = differences.pop(1, None) if is_cola else None
+    layers = depth - 1 if is_cola else depth
+    tests = [_equivalent_layers_test(differences, layers, name, unit, margin, thresholds.alpha)]
     if first is not None:
         tests.append(decrease_test(first, f"{name}: layer 1", unit, margin))
     return tests
 
 
 def _equivalent_layers_test(
-    differences: dict[int, np.ndarray], name: str, unit: str, margin: float, alpha: float
+    differences: dict[int, np.ndarray], layers: int, name: str, unit: str, margin: float, alpha: float
 ) -> ClaimTest:
     """For: all layers are within the margin, so p is the largest p of their equivalence tests (intersection-union
     test). Against: one of them is beyond the margin (smallest Holm-adjusted p). The effect shown is that of the
-    decisive layer. `differences`: layer -> (seeds,)."""
+    decisive layer. If some of the `layers` were not tested, the claim can fail, but not hold.
+    `differences`: layer -> (seeds,)."""
     found: dict[int, EquivalenceResult] = {}
     for layer, values in differences.items():
         result = equivalence_test(values, margin, alpha)
@@ -338,8 +343,12 @@ def _equivalent_layers_test(
     about = f"{name}: layer {decisive}, of {len(found)} tested"
     p, p_against = max(v.p_within for v in found.values()), float(min(beyond.values()))
     power = joint_power([tost_power(v.mean, v.sd, margin) for v in found.values()])
+    note = ""
+    if len(found) < layers:
+        p, power, note = math.nan, None, f"{name}: only {len(found)} of {layers} layers have enough trials"
     return ClaimTest(
         *(about, unit, w.mean, w.low, w.high, p, p_against, w.n),
+        note=note,
         level=1 - 2 * alpha,
         margin=margin,
         power=power,

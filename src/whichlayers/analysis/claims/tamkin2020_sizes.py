@@ -22,6 +22,7 @@ from whichlayers.analysis.claims.base import (
     not_tested,
     rows_with_default_settings,
     undecided_test,
+    with_subject,
 )
 from whichlayers.analysis.correlations import (
     CurveCorrelation,
@@ -50,14 +51,15 @@ ALL_SIZES = [name for name in ONE_CURVE if name != "train_size"]
 def t1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Incremental curves at several training sizes: interaction of k and size, and the gain reached at small k."""
     rows = rows_with_default_settings(points, "incremental")
-    tests = []
+    tests: list[ClaimTest] = []
     for _, curve in each_group(rows, ALL_SIZES):
         if curve["train_size"].nunique() > 1:
             name = group_label(curve, rows)
-            tests += [
+            found = [
                 _size_interaction_test(curve, name, thresholds),
                 _early_gain_test(curve, name, thresholds),
             ]
+            tests += with_subject(found, curve)
     if not tests:
         return not_tested("T1", T1, 'run kind = "incremental" with two train_sizes or more, 3 trials or more')
     return evaluate_claim("T1", T1, tests, thresholds, "small k: up to a third of the depth")
@@ -108,12 +110,13 @@ def t2(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Correlation over layers of the probing curve (largest training size) with incremental curves."""
     probing = points[points["experiment"] == "probing"]
     rows = rows_with_default_settings(points, "incremental")
-    tests = []
+    tests: list[ClaimTest] = []
     for (model, task, _), curve in each_group(rows, ALL_SIZES):
         probes = probing[(probing["model"] == model) & (probing["task"] == task)]
         if curve["train_size"].nunique() > 1 and not probes.empty:
             probes = probes[probes["train_size"] == probes["train_size"].max()]
-            tests += _probing_tests(probes, curve, group_label(curve, rows), thresholds)
+            found = _probing_tests(probes, curve, group_label(curve, rows), thresholds)
+            tests += with_subject(found, curve)
     if not tests:
         how = 'run kind = "probing" and kind = "incremental" with two train_sizes or more, on the same task'
         return not_tested("T2", T2, how)

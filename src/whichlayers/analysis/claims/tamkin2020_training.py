@@ -21,6 +21,7 @@ from whichlayers.analysis.claims.base import (
     no_increase_test,
     not_tested,
     undecided_test,
+    with_subject,
 )
 from whichlayers.analysis.intervals import two_sided
 from whichlayers.analysis.variance_ratio import variance_ratio
@@ -66,9 +67,9 @@ def t9(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     rows = rows.drop_duplicates(["trial_id", *REINIT_COLUMNS])
     settings = training_settings(rows).drop(columns=["epochs", "evaluate"], errors="ignore")
     same = rows.assign(settings=[repr(sorted(row.items())) for row in settings.to_dict("records")])
-    tests = []
+    tests: list[ClaimTest] = []
     for _, group in each_group(same, ["model", "task", "train_size", "head", *REINIT_COLUMNS, "settings"]):
-        tests += _longer_training_test(group, _setting_label(group, rows), thresholds)
+        tests += with_subject(_longer_training_test(group, _setting_label(group, rows), thresholds), group)
     if not tests:
         how = 'run tamkin2020/longer-training, or kind = "epochs" and kind = "incremental" with epochs = 3'
         return not_tested("T9", T9, how)
@@ -97,11 +98,11 @@ def _longer_training_test(group: pd.DataFrame, name: str, thresholds: ClaimThres
 
 def t10(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Standard deviation between trials with a raised learning rate of re-initialized layers against those without."""
-    tests = []
-    for about, unit, changed, base, _ in _setting_pairs(
+    tests: list[ClaimTest] = []
+    for about, unit, changed, base, rows in _setting_pairs(
         points, "reinit_lr_factor", 1.0, "keep_layer_norm", _describe_lr
     ):
-        tests.append(_spread_test(f"{about}, {unit}", changed, base))
+        tests += with_subject([_spread_test(f"{about}, {unit}", changed, base)], rows)
     if not tests:
         return not_tested(
             "T10", T10, 'run kind = "incremental" with reinit_lr_factor = [1.0, 5.0], 3 trials or more'
@@ -139,10 +140,11 @@ def _setting_tests(
     thresholds: ClaimThresholds,
 ) -> list[ClaimTest]:
     """One test per pair of curves that differ in `column`: the mean difference over k is below the margin."""
-    tests = []
+    tests: list[ClaimTest] = []
     for about, unit, changed, base, rows in _setting_pairs(points, column, default, fixed, describe):
         gains = (changed - base).mean(axis=1).to_numpy()
-        tests.append(no_increase_test(gains, about, unit, metric_margin(rows, thresholds), thresholds.alpha))
+        test = no_increase_test(gains, about, unit, metric_margin(rows, thresholds), thresholds.alpha)
+        tests += with_subject([test], rows)
     return tests
 
 
