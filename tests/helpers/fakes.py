@@ -84,7 +84,7 @@ class FakeHandler(FinetuneHandler):
     def measure_memory(self, trial, worker, max_stack):
         return self.cost
 
-    def work(self, trial, assets):
+    def work(self, trials, assets):
         return TrialWork()
 
     def cache_bytes(self, trials, assets):

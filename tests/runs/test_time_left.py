@@ -136,3 +136,9 @@ def test_work_of_steps_and_evaluations():
     assert [work.done(steps) for steps in (0, 4, 5, 6, 10)] == [0, 8, 10, 22, 30]
     assert TrialWork().done(7) == 7
     assert TrialWork().total(7) == 7
+
+
+def test_first_steps_have_a_cost_of_their_own():
+    work = TrialWork(step=1.0, first_steps=4, first_step=10.0)
+    assert [work.total(steps) for steps in (0, 3, 4, 6)] == [0, 30, 40, 42]
+    assert [work.done(steps) for steps in (0, 3, 4, 6)] == [0, 30, 40, 42]

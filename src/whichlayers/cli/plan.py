@@ -161,8 +161,8 @@ def format_time_range(time: TimeRange) -> str:
 
 
 def format_disk_usage(disk: DiskUsage, cached: bool) -> str:
-    """Disk space of the results and tokens, and of temporary files. `cached` leaves out the tokens."""
-    kept = {"results": disk.results} | ({} if cached else {"tokens": disk.cache})
+    """Disk space of the results and the cache, and of temporary files. `cached` leaves out the cache."""
+    kept = {"results": disk.results} | ({} if cached else {"tokens and hidden states": disk.cache})
     temporary = {
         "checkpoints": disk.checkpoints,
         "finetuned models": disk.finetuned_models,

@@ -68,16 +68,22 @@ class StackTiming:
 
 @dataclass(frozen=True)
 class TrialWork:
-    """Relative cost of the steps and evaluations of a trial, in a unit that all trials of its kind share."""
+    """Relative cost of the steps and evaluations of a trial.
+
+    The unit, one token in the forward pass of one weight, is the same for all kinds of trials.
+    """
 
     step: float = 1.0
     evaluation: float = 0.0
     steps_per_evaluation: int = 0  # 0: no evaluation
+    first_steps: int = 0  # number of steps at the start that have a cost of their own
+    first_step: float = 0.0  # that cost
 
     def total(self, steps: float) -> float:
         """The work of this many steps and of all evaluations after them."""
         evaluations = steps // self.steps_per_evaluation if self.steps_per_evaluation else 0
-        return steps * self.step + evaluations * self.evaluation
+        first = min(steps, self.first_steps)
+        return first * self.first_step + (steps - first) * self.step + evaluations * self.evaluation
 
     def done(self, steps: float) -> float:
         """The work done when this many steps were reported: an evaluation right after them is still to come."""

@@ -110,7 +110,7 @@ def estimate_word_probe_seconds(
         seconds += (
             probe_seconds
             * corpus.train.n_words
-            * sum(_equivalent_epochs(get_word_probe(t), n_layers) for t in corpus_trials)
+            * sum(equivalent_epochs(get_word_probe(t), n_layers) for t in corpus_trials)
         )
         searches = {
             get_word_probe(t).epochs
@@ -145,7 +145,7 @@ def _measure_sample(
     return encoder_seconds / sample.n_words, probe_seconds / sample.n_words
 
 
-def _equivalent_epochs(word_probe: WordProbe, n_layers: int) -> float:
+def equivalent_epochs(word_probe: WordProbe, n_layers: int) -> float:
     """The cost of a trial, in epochs of a probe on all neurons."""
     fraction = 1 / n_layers if word_probe.neurons == "layer" else word_probe.share or 1.0
     cost = {

@@ -218,8 +218,7 @@ def _train(
     )
 
     def work_of(stack: Stack) -> TrialWork:
-        trial = stack.trials[0]
-        return settings.handlers[trial.kind].work(trial, assets)
+        return settings.handlers[stack.trials[0].kind].work(stack.trials, assets)
 
     outcome = "stopped by an error"
     executor: Executor | None = None

@@ -2,7 +2,7 @@
 
 Steps of different stacks take different times: of long and short texts, of large and small models. Therefore speed is
 measured in work per second, for each kind of stack by itself, and evaluation counts as work. Kinds that have not run
-yet are assumed to be as fast as the others.
+yet are assumed to be as fast as the others: work has the same unit for finetuning and for probes.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ class TrialHandler(ABC):
         seconds = timing.seconds(stack_size, trial.steps, self.evaluations(trial), first)
         return seconds * (1 + 2 * bound * min(timing.error, MAX_TIMING_ERROR))
 
-    def work(self, trial: Trial, assets: Assets) -> TrialWork:
-        """Relative cost of the steps and evaluations of such a trial, for the time left of a run."""
+    def work(self, trials: Sequence[Trial], assets: Assets) -> TrialWork:
+        """Relative cost of the steps and evaluations of each trial of such a stack, for the time left of a run."""
         return TrialWork()
 
     def result_bytes(self, trial: Trial, depth: int) -> int:
@@ -210,3 +210,8 @@ def mean_length(split: TokenizedSplit) -> float:
 def count_eval_tokens(data: TokenizedTask) -> int:
     """Number of tokens of all splits on which trials are evaluated."""
     return sum(int(split.offsets[-1]) for split in data.evals.values())
+
+
+def count_weights(depth: int, hidden_size: int) -> int:
+    """Number of weights in this many Transformer layers, with the usual inner size of 4 x hidden_size."""
+    return 12 * depth * hidden_size**2

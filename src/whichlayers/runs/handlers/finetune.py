@@ -18,7 +18,13 @@ from whichlayers.engine.results import EngineSettings
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
-from whichlayers.runs.handlers.base import TrialHandler, WorkerContext, count_eval_tokens, mean_length
+from whichlayers.runs.handlers.base import (
+    TrialHandler,
+    WorkerContext,
+    count_eval_tokens,
+    count_weights,
+    mean_length,
+)
 from whichlayers.trial import Trial
 
 MATRIX_BYTES = 130  # bytes of a weight matrix in results.db, indices included
@@ -49,11 +55,11 @@ class FinetuneHandler(TrialHandler):
     def steps(self, trial: Trial) -> int:
         return trial.steps
 
-    def work(self, trial: Trial, assets: Assets) -> TrialWork:
-        """In weights times tokens of a forward pass."""
+    def work(self, trials: Sequence[Trial], assets: Assets) -> TrialWork:
+        trial = trials[0]
         model, data = assets.model_of(trial), assets.data(trial)
         depth = len(trial.surgery.order or range(model.depth))
-        weights = depth * model.hidden_size**2  # up to a factor
+        weights = count_weights(depth, model.hidden_size)
         tokens = trial.training.batch_size * mean_length(data.train)
         return TrialWork(
             step=weights * ((1 + BACKWARD_COST) * tokens + OPTIMIZER_TOKENS),

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
-from whichlayers.engine.cost import MemoryCost, StackTiming
+from whichlayers.engine.cost import MemoryCost, StackTiming, TrialWork
 from whichlayers.engine.results import EngineSettings
-from whichlayers.probes.steps import probe_steps
+from whichlayers.probes.steps import ENCODER_STEPS, probe_steps
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
-from whichlayers.runs.handlers.base import TrialHandler, WorkerContext, count_eval_tokens, mean_length
+from whichlayers.runs.handlers.base import (
+    TrialHandler,
+    WorkerContext,
+    count_eval_tokens,
+    count_weights,
+    mean_length,
+)
 from whichlayers.trial import Trial, get_probe
+
+if TYPE_CHECKING:
+    from whichlayers.data.tokenize import TokenizedTask
 
 
 class ProbeHandler(TrialHandler):
@@ -60,6 +70,18 @@ class ProbeHandler(TrialHandler):
         epochs = (earliest, (earliest + latest) // 2, latest)[bound + 1]
         return timing.seconds(stack_size, epochs, 0, first)
 
+    def work(self, trials: Sequence[Trial], assets: Assets) -> TrialWork:
+        """A trial's part of the forward pass in its first steps, then one epoch of its probe in each step."""
+        trial = trials[0]
+        model, data = assets.model_of(trial), assets.data(trial)
+        rows = _count_rows(trials, data)
+        tokens = rows * mean_length(data.train) + count_eval_tokens(data)
+        return TrialWork(
+            step=3 * trial.train_size * model.hidden_size * data.n_outputs,
+            first_steps=ENCODER_STEPS,
+            first_step=tokens * count_weights(model.depth, model.hidden_size) / ENCODER_STEPS / len(trials),
+        )
+
     def cache_bytes(self, trials: Sequence[Trial], assets: Assets) -> int:
         """Size of the pooled hidden states (float32)."""
         groups: dict[Hashable, list[Trial]] = {}
@@ -74,10 +96,7 @@ class ProbeHandler(TrialHandler):
         total = 0
         for group in groups.values():
             data, config = assets.data(group[0]), assets.encoder(group[0]).config
-            rows = min(
-                len(data.train), group[0].train_size * len({trial.seed_of("subset") for trial in group})
-            )
-            rows += sum(len(split) for split in data.evals.values())
+            rows = _count_rows(group, data) + sum(len(split) for split in data.evals.values())
             total += rows * (config.num_hidden_layers + 1) * config.hidden_size * 4
         return total
 
@@ -108,3 +127,8 @@ class ProbeHandler(TrialHandler):
 
         encoder, data = worker.assets.encoder(trials[0]), worker.assets.data(trials[0])
         return measure_probe_timing(trials, encoder, data, worker.device)
+
+
+def _count_rows(trials: Sequence[Trial], data: TokenizedTask) -> int:
+    """At most how many training examples the probes of a stack use together."""
+    return min(len(data.train), trials[0].train_size * len({trial.seed_of("subset") for trial in trials}))

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whichlayers.engine.cost import MemoryCost, StackTiming, is_out_of_memory
+from whichlayers.engine.cost import MemoryCost, StackTiming, TrialWork, is_out_of_memory
 from whichlayers.engine.results import EngineSettings, EpochRecord, TrialResult
 from whichlayers.errors import WhichlayersError
 from whichlayers.files import atomic_write
@@ -24,7 +24,7 @@ from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import Assets, penalties_folder
 from whichlayers.runs.events import Reporter, error_text
-from whichlayers.runs.handlers.base import VALUE_BYTES, TrialHandler, WorkerContext
+from whichlayers.runs.handlers.base import VALUE_BYTES, TrialHandler, WorkerContext, count_weights
 from whichlayers.runs.handlers.finetune import FinetuneHandler
 from whichlayers.trial import Trial, get_word_probe
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from whichlayers.probes.probing_dataset import ProbingDataset
 
 MODEL_FORMAT = "1"  # of the files of finetuned models
+TOKENS_PER_WORD = 1.3  # about, in English
 SAMPLE_ERROR = 0.3  # relative error of a time that is extrapolated from a few sentences
 VALUES_PER_PROBE = (
     12  # in results.db: those of an epoch, further metrics, baselines, L1, L2 and metrics of the task
@@ -98,6 +99,32 @@ class WordProbeHandler(TrialHandler):
 
     def result_bytes(self, trial: Trial, depth: int) -> int:
         return VALUE_BYTES * VALUES_PER_PROBE
+
+    def work(self, trials: Sequence[Trial], assets: Assets) -> TrialWork:
+        """Finetuning, forward passes and probes together, spread evenly over the steps of the stack."""
+        from whichlayers.probes.labels import training_tags
+        from whichlayers.probes.timing import equivalent_epochs
+
+        model = assets.model_of(trials[0])
+        weights, neurons = (
+            count_weights(model.depth, model.hidden_size),
+            (model.depth + 1) * model.hidden_size,
+        )
+        finetunings = self.kept_models(trials)
+        total, steps = 0.0, len(trials) * WORD_PROBE_STEPS
+        if finetunings:
+            steps += len(finetunings) * finetunings[0].steps
+            work = FinetuneHandler().work(finetunings, assets)
+            total += len(finetunings) * work.total(finetunings[0].steps)
+        for group in self.group_by_model(trials):
+            probes = [get_word_probe(trial) for trial in group]
+            for corpus in {probe.fingerprint: assets.corpus(probe) for probe in probes}.values():
+                total += weights * TOKENS_PER_WORD * corpus.n_words
+                own = [probe for probe in probes if probe.fingerprint == corpus.fingerprint]
+                epochs = sum(equivalent_epochs(probe, model.depth + 1) for probe in own)
+                outputs = len(training_tags(corpus.train))
+                total += 3 * epochs * corpus.train.n_words * neurons * outputs
+        return TrialWork(step=total / steps)
 
     def memory_key(self, trial: Trial) -> Hashable:
         """That of the finetuning, whose memory is measured: both kinds of trial share the measurement."""
