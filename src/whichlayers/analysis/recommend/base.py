@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from whichlayers.analysis.intervals import paired_difference
+from whichlayers.analysis.intervals import Interval, paired_difference
 from whichlayers.analysis.power import minutes_per_added_trial
 from whichlayers.catalog import METRICS
 from whichlayers.results.frame_utils import each_group
@@ -160,6 +160,44 @@ def score_matrix(candidates: Sequence[Candidate], baseline: Candidate) -> tuple[
     table = pd.concat([c.scores for c in (baseline, *candidates)], axis=1, join="inner").sort_index()
     values = table.to_numpy(float)
     return values[:, 1:], values[:, 0]
+
+
+def recommended(
+    about: Mapping[str, Any],
+    chosen: Candidate,
+    baseline: Candidate,
+    interval: Interval,
+    level: float,
+    text: str,
+    **more: Any,
+) -> Answer:
+    """The answer that recommends a candidate.
+
+    Args:
+        about: What the answer is about, as from `subject`, with its question and what was compared.
+        chosen: The recommended variant.
+        baseline: What it is compared with.
+        interval: Of the difference between the two.
+        level: Of the interval.
+        text: The answer in a few sentences.
+        more: Further fields of the answer.
+    """
+    return Answer(
+        **about,
+        verdict="recommended",
+        text=text,
+        choice=chosen.name,
+        layers=chosen.layers,
+        trial_id=chosen.trial_id,
+        score=float(chosen.scores.mean()),
+        difference=interval.mean,
+        low=interval.low,
+        high=interval.high,
+        level=level,
+        n=interval.n,
+        savings=training_savings(chosen, baseline),
+        **more,
+    )
 
 
 def minutes_for(rows: pd.DataFrame, trials: int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -17,9 +16,9 @@ from whichlayers.analysis.recommend.base import (
     minutes_for,
     more_trials_text,
     points_of,
+    recommended,
     score_matrix,
     subject,
-    training_savings,
 )
 from whichlayers.text import format_score, join_list
 
@@ -69,7 +68,8 @@ def best_of(
     estimate = describe_interval(g.mean, g.low, g.high, 100 * LEVEL, g.n, metric)
     how = _describe_choice(fit, candidates)
     if fit.shown:
-        return _recommended(about, fit, chosen, baseline, f"{verb} {chosen.name}: {estimate}. {how} {listed}")
+        text = f"{verb} {chosen.name}: {estimate}. {how} {listed}"
+        return recommended(about, chosen, baseline, g, LEVEL, text)
     matters = f"{format_score(margin, metric)} {points_of(metric)}"
     if fit.excluded(margin):
         text = f"Nothing to gain: {keep}. A gain of {matters} is excluded: {estimate}. {how} {listed}"
@@ -82,27 +82,6 @@ def best_of(
         f"{listed} To detect a gain of {matters}: {more_trials_text(more, more_minutes)}."
     )
     return Answer(**about, verdict="not enough trials", text=text, more_trials=more, minutes=more_minutes)
-
-
-def _recommended(
-    about: dict[str, Any], fit: CrossFit, chosen: Candidate, baseline: Candidate, text: str
-) -> Answer:
-    g = fit.gain
-    return Answer(
-        **about,
-        verdict="recommended",
-        text=text,
-        choice=chosen.name,
-        layers=chosen.layers,
-        trial_id=chosen.trial_id,
-        score=float(chosen.scores.mean()),
-        difference=g.mean,
-        low=g.low,
-        high=g.high,
-        level=LEVEL,
-        n=g.n,
-        savings=training_savings(chosen, baseline),
-    )
 
 
 def _describe_choice(fit: CrossFit, candidates: Sequence[Candidate]) -> str:

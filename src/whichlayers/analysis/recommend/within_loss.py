@@ -15,8 +15,8 @@ from whichlayers.analysis.recommend.base import (
     minutes_for,
     more_trials_text,
     points_of,
+    recommended,
     subject,
-    training_savings,
 )
 from whichlayers.text import format_score
 
@@ -68,30 +68,15 @@ def last_within_loss(
     ]
     if found:
         chosen, test = max(found, key=lambda item: (item[0].steps, item[1].interval.mean))
-        i, level = test.interval, 100 * (1 - 2 * alpha)
-        difference = describe_interval(i.mean, i.low, i.high, level, i.n, metric)
+        i, level = test.interval, 1 - 2 * alpha
+        difference = describe_interval(i.mean, i.low, i.high, 100 * level, i.n, metric)
         text = (
             f"Use {chosen.name}: {difference} compared with {baseline.name}, within the allowed loss of {lost}. "
             f"{order}{_why_stopped(series, sequences, metric)}"
         )
-        return Answer(
-            **about,
-            verdict="recommended",
-            text=text,
-            choice=chosen.name,
-            layers=chosen.layers,
-            trial_id=chosen.trial_id,
-            score=float(chosen.scores.mean()),
-            difference=i.mean,
-            low=i.low,
-            high=i.high,
-            level=level / 100,
-            n=i.n,
-            more_trials=more,
-            minutes=minutes,
-            outlook="" if more is None else f"To decide on the next one: {more_trials_text(more, minutes)}.",
-            savings=training_savings(chosen, baseline),
-        )
+        outlook = "" if more is None else f"To decide on the next one: {more_trials_text(more, minutes)}."
+        further = {"more_trials": more, "minutes": minutes, "outlook": outlook}
+        return recommended(about, chosen, baseline, i, level, text, **further)
     if all(s.failed is not None and s.failed.worse for s in sequences):
         text = f"Nothing to gain: {keep}. Every {alternative} that was tested loses more than {lost}. {order}"
         return Answer(**about, verdict="nothing to gain", text=text)
