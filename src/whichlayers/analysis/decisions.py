@@ -64,8 +64,12 @@ class NonInferiority:
 
 
 def non_inferiority(differences: np.ndarray, loss: float, alpha: float = ALPHA) -> NonInferiority:
-    """Test on paired `differences` (n,), model minus baseline, whether their mean is above -loss."""
-    interval = t_interval(differences, 1 - 2 * alpha)
+    """Test on paired `differences` (n,), model minus baseline, whether their mean is above -loss.
+
+    Without differences (n = 0), all numbers of the interval are NaN.
+    """
+    nothing = Interval(math.nan, math.nan, math.nan, math.nan, 0)
+    interval = t_interval(differences, 1 - 2 * alpha) if len(differences) else nothing
     if interval.n < 2:
         return NonInferiority(interval, loss, alpha, math.nan, math.nan)
     return NonInferiority(interval, loss, alpha, mean_p_above(interval, -loss), mean_p_below(interval, -loss))

@@ -129,6 +129,8 @@ def _describe(sequence: FixedSequence, metric: str) -> str:
     test = sequence.failed
     assert test is not None
     i = test.interval
+    if i.n == 0:
+        return "no trial with a seed of the baseline"
     if i.n < 2:
         return f"{format_score(i.mean, metric, signed=True)}, a single trial"
     if i.sd == 0:
