@@ -11,7 +11,6 @@ from scipy import stats
 from statsmodels.stats.power import TTestPower
 
 from whichlayers.analysis import power
-from whichlayers.analysis.claims import ClaimThresholds
 from whichlayers.analysis.decisions import (
     CrossFit,
     NonInferiority,
@@ -41,8 +40,6 @@ from whichlayers.analysis.power import (
     welch_power,
 )
 
-HOLDS, BELOW, FAILS, UNDECIDED = "holds", "below the margin", "does not hold", "not enough data"
-THRESHOLDS = ClaimThresholds()
 SAMPLE = np.array([0.011, 0.002, 0.017, -0.004, 0.009])
 
 

@@ -130,7 +130,7 @@ def test_margins_that_are_not(margin):
 
 
 def test_the_default_thresholds():
-    """As documented in docs/statistics.md; verdicts of stored results depend on them."""
+    """As documented in docs/claims.md; verdicts of stored results depend on them."""
     assert (THRESHOLDS.alpha, THRESHOLDS.gain_margin, THRESHOLDS.max_kept_gain) == (0.05, 0.05, 0.5)
     assert (THRESHOLDS.task_correlation, THRESHOLDS.probing_margin, THRESHOLDS.correlation_margin) == (
         0.3,
