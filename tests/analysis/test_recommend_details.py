@@ -85,6 +85,8 @@ def test_savings_that_are_not_known_or_too_small_are_left_out():
     assert training_savings(candidate([5.0]), candidate([10.0])) == {}  # a single trial is not significant
     quick = candidate([0.5, 0.54, 0.61, 0.52])
     assert training_savings(quick, full) == {"training time": pytest.approx(0.95, abs=0.01)}
+    quicker = candidate([0.051, 0.054, 0.06, 0.053])
+    assert training_savings(quicker, quick) == {"training time": pytest.approx(0.9, abs=0.01)}
     same = [10.0, 10.0]
     assert training_savings(candidate(same, memory=988.0), candidate(same, memory=1000.0)) == {
         "training memory": pytest.approx(0.012)

@@ -14,6 +14,7 @@ from whichlayers.analysis.recommend.base import (
     Answer,
     Candidate,
     baseline_of,
+    subject,
 )
 from whichlayers.analysis.recommend.best_of import best_of
 from whichlayers.analysis.recommend.smallest import nested_series
@@ -169,6 +170,7 @@ def test_series_of_pruned_models():
     assert series((3, 4, 5), bottom, (1, 2), (1,), top) == [[top, (1, 2), (1,)], [bottom, (3, 4, 5)]]
     assert series(bottom, top) == [[top], [bottom]]
     assert series(gap, bottom) == [[bottom], [gap]]
+    assert series(gap, (3, 4, 5)) == [[(3, 4, 5)], [gap]]  # one layer less, but in order
     assert series((3,), gap, top) == [[top, (3,)], [gap]]
     assert series((1, 3, 4, 5), gap) == [[(1, 3, 4, 5)], [gap]]
     assert series((2, 3, 4), (1, 3, 4, 5)) == [[(1, 3, 4, 5)], [(2, 3, 4)]]
@@ -214,6 +216,8 @@ def test_the_baseline_is_found_in_a_single_row():
     rows = frame("freeze", {("all pretrained", 0): [0.9]})
     assert baseline_of(rows).name == "all 6 layers"
     assert baseline_of(rows.assign(condition="top")) is None
+    about = subject(rows)
+    assert (about["model"], about["task"], about["train_size"], about["depth"]) == ("m", "SST-2", 500, 6)
 
 
 # --- questions: names, order and what is compared ---
@@ -260,6 +264,10 @@ def test_layers_with_adapters_by_name_and_rank():
     ).answers
     assert [c.name for c in plain.compared] == ["adapters in layers 4-6", "adapters in layer 6"]
     assert "Compared: adapters in 3 and 1 layers, in this order" in plain.text
+    (apart,) = recommend(
+        frame("adapt", {("all pretrained", 0): SHARED, ("first", 2): SHARED, ("last", 6): SHARED})
+    ).answers
+    assert [c.name for c in apart.compared] == ["adapters in layers 1-2", "adapters in all 6 layers"]
 
 
 def test_the_place_of_adapters_is_compared_with_the_mean_of_all_places():

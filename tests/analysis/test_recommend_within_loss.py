@@ -170,6 +170,7 @@ def test_estimates_beyond_the_loss_and_estimates_that_need_too_many_trials():
     ("differences", "more", "described"),
     [
         ([-0.02], 2, "−2.0, a single trial"),
+        ([0.02], 2, "+2.0, a single trial"),
         ([-0.02, -0.02], 1, "−2.0 in all 2 trials, without variance"),
         ([0.01] * 5, 1, "+1.0 in all 5 trials, without variance"),
     ],

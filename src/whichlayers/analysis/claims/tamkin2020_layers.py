@@ -256,7 +256,7 @@ def _task_correlation_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> 
     for pair in each_row(task_correlations(rows)):
         names = [f"{pair.task} and {pair.other}"]
         names += [f"{pair.train_size:,} examples"] if rows["train_size"].nunique() > 1 else []
-        names += [pair.variant] if rows["variant"].nunique() > 1 else []
+        names += [pair.variant] if rows["variant"].nunique() > 1 and pair.variant else []
         about = ", ".join(names) + ": Spearman over permutations"
         rho = pair.spearman
         distance = np.arctanh(np.clip(rho, -0.999, 0.999)) - np.arctanh(thresholds.task_correlation)
