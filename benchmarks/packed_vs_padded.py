@@ -105,7 +105,7 @@ def measure(data: TokenizedTask, family: str, trials: int, packed: bool, steps: 
     encoder = build_encoder(family)
     before = torch.cuda.memory_allocated()
     began = time.perf_counter()
-    settings = EngineSettings(similar_stacks=13 * 50 // trials, packed=packed)
+    settings = EngineSettings(similar_stacks=13 * 50 // trials, packed=packed, compiled=True)
     trainer = StackTrainer(trials_of(trials), encoder, data, torch.device("cuda"), settings)
     trainer.model.train()
     runner = trainer.step_runner

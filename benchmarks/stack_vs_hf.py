@@ -207,7 +207,9 @@ def stacked(data: TokenizedTask, trials: int, limits: dict[str, float], steps: i
     encoder = BertModel(BertConfig(), add_pooling_layer=False).cuda()
     torch.cuda.synchronize()
     start = time.perf_counter()
-    settings = EngineSettings(similar_stacks=13 * 50 // trials)  # stacks in an experiment with 50 seeds
+    settings = EngineSettings(
+        similar_stacks=13 * 50 // trials, compiled=True
+    )  # stacks in an experiment with 50 seeds
     trainer = StackTrainer(trials_of(trials), encoder, data, torch.device("cuda"), settings)
     trainer.model.train()
     at, replayed = 0, 0

@@ -36,6 +36,9 @@ MIN_STEPS_TO_CAPTURE = 256  # of BatchSteps
 COMPILE_SECONDS, CAPTURE_SECONDS = 18.0, 0.5  # for a size that is new in this process, for any size
 FLOP_PER_WEIGHT = 6  # per token: forward, and the two matrix products of backward
 FLOP_PER_SECOND = 250e12  # of a large GPU in a training step
+# Time that element-wise operations of a step take longer without torch.compile, per token, hidden unit and layer. An
+# upper bound for an H200, where the compiled ones take 7e-11 s: a stack for which compiling might pay is compiled.
+EAGER_SECONDS = 2.4e-10
 
 
 class GraphedStep:
@@ -151,8 +154,10 @@ class StepRunner:
             )
             tokens = 1 if trainer.packed else loader.batch_size  # of a trial, for each unit of size
             seconds = FLOP_PER_WEIGHT * layer_weights * tokens / FLOP_PER_SECOND
-            self.sizes = choose_sizes(self.sizes, seconds, known, similar_stacks)
-            known |= set(self.sizes.tolist())
+            compile_seconds = COMPILE_SECONDS / similar_stacks if compiled else 0.0
+            self.sizes = choose_sizes(self.sizes, seconds, known, compile_seconds)
+            if compiled:
+                known |= set(self.sizes.tolist())
         if compiled:
             compile_layers(trainer.model.module.get_submodule("encoder"))
 
@@ -176,7 +181,10 @@ _compiled_sizes: dict[tuple[int, int, int, bool], set[int]] = {}
 
 
 def choose_sizes(
-    sizes: np.ndarray, seconds_per_unit: float, known: Collection[int] = (), similar_stacks: int = 1
+    sizes: np.ndarray,
+    seconds_per_unit: float,
+    known: Collection[int] = (),
+    compile_seconds: float = COMPILE_SECONDS,
 ) -> np.ndarray:
     """Choose the sizes to pad to such that padding, compilation and capture take the least time in total.
 
@@ -184,7 +192,7 @@ def choose_sizes(
         sizes: (steps,) size of each step: tokens of a trial, or the longest sequence.
         seconds_per_unit: Time that a step takes longer if its size grows by 1.
         known: Sizes that are compiled already.
-        similar_stacks: Number of stacks among which the time of a compilation is divided.
+        compile_seconds: Time to compile a size that is not known; 0 if nothing is compiled.
 
     Returns:
         (steps,) size to pad each step to, a multiple of LENGTH_STEP.
@@ -195,7 +203,7 @@ def choose_sizes(
     # dynamic program; cost[j]: all steps up to the j-th size, if that is the largest of the chosen sizes
     cost, previous = [0.0], [0]
     for j, largest in enumerate(candidates, 1):
-        fixed = CAPTURE_SECONDS + (0 if largest in known else COMPILE_SECONDS / similar_stacks)
+        fixed = CAPTURE_SECONDS + (0 if largest in known else compile_seconds)
         options = [
             cost[i] + fixed + seconds_per_unit * sum(counts[n] * (largest - n) for n in candidates[i:j])
             for i in range(j)
@@ -207,6 +215,20 @@ def choose_sizes(
         chosen.append(candidates[j - 1])
         j = previous[j]
     return np.array(chosen[::-1])[np.searchsorted(chosen[::-1], rounded)]
+
+
+def is_worth_compiling(tokens: int, hidden_size: int, depth: int, similar_stacks: int = 1) -> bool:
+    """Whether compiled layers save more time than it takes to compile them.
+
+    Steps are captured either way, so that the time to launch kernels does not matter. Short training of a small model
+    is over before its code would be compiled.
+
+    Args:
+        tokens: Number of tokens of all steps and trials of the stack.
+        hidden_size, depth: Of the model.
+        similar_stacks: Number of stacks of the same shape, which share the compiled code.
+    """
+    return similar_stacks * tokens * hidden_size * depth * EAGER_SECONDS > COMPILE_SECONDS
 
 
 def keep_compiled_code() -> Path | None:

@@ -62,7 +62,7 @@ class EngineSettings:
     precision: Precision = (
         "auto"  # of trials whose training has none: "auto" is bfloat16 on CUDA, else float32
     )
-    compiled: bool | None = None  # use torch.compile; None: on CUDA only
+    compiled: bool | None = None  # use torch.compile; None: on CUDA, if the stack trains long enough
     graphs: bool | None = None  # use CUDA graphs; None: on CUDA only
     recompute: bool | None = (
         None  # activation checkpointing; None: for models of more than 400 million parameters

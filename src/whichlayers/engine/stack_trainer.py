@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from whichlayers.data.metrics import score
 from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.adapters import attach_adapters
-from whichlayers.engine.cuda_graphs import StepRunner, warm_up_compiler
+from whichlayers.engine.cuda_graphs import StepRunner, is_worth_compiling, warm_up_compiler
 from whichlayers.engine.dataloader import (
     EvalChunk,
     EvalDataLoader,
@@ -67,10 +67,6 @@ class StackTrainer:
         if precision == "auto":
             precision = "bfloat16" if on_cuda else "float32"
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-        compiled = on_cuda if settings.compiled is None else settings.compiled
-
-        if compiled and on_cuda:
-            warm_up_compiler()
         template = build_template(encoder, self.trials, data.n_outputs).to(device=device, dtype=dtype)
         embedding_name = "encoder." + _word_embedding_name(template.encoder)
         rows = [torch.from_numpy(r).to(device) for r in used_token_ids(self.trials, data)]
@@ -82,7 +78,7 @@ class StackTrainer:
         ).to(device)
         attach_adapters(self.model, template.encoder, self.trials)
         self.packed = False  # whether steps have a fixed number of tokens per trial
-        if settings.packed and (on_cuda or (not compiled and dtype == torch.float32)):
+        if settings.packed and (on_cuda or (not settings.compiled and dtype == torch.float32)):
             self.packed = pack_layers(self.model) and on_cuda  # on the CPU, by the mask of each batch
         self._set_dropout()
         embedding = self.model.module.get_submodule(embedding_name)
@@ -90,6 +86,13 @@ class StackTrainer:
         self.word_embeddings = embedding if isinstance(embedding, StackedEmbedding) else None
 
         self.train_loader = TrainDataLoader(self.trials, data, device, template.takes_token_types)
+        compiled = settings.compiled
+        if compiled is None:
+            tokens = int(self.train_loader.step_tokens.sum()) * len(self.trials)
+            size = encoder.config.hidden_size, len(Anatomy(encoder).layers)
+            compiled = on_cuda and is_worth_compiling(tokens, *size, settings.similar_stacks)
+        if compiled and on_cuda:
+            warm_up_compiler()
         self.parameters = self._stack_parameters()
         schedule = Schedule(self.trials[0].training, self.train_loader.steps)
         training = self.trials[0].training
