@@ -2,9 +2,9 @@
 
     python docs/check_reproduction.py
 
-`facts` are fragments of reproduction.md with numbers computed from results/*/results.csv (and, for the weight changes
+`facts` are fragments of reproduction.md with numbers computed from results/*/results.csv.gz (and, for the weight changes
 S1 and S2, from claims.csv). Each must occur on the page. A number of the page that is in no fact must be in `STATED`:
-settings, run times and published numbers, which results.csv does not have.
+settings, run times and published numbers, which the results do not have.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _compressions() -> tuple[list[float], list[float]]:
     """Compression of the tags and of the control task with all neurons, for every model and corpus."""
     codes, control = [], []
     for study in (f"{SMALL}-words", f"{MPNET}-words", f"{SMALL}-semantic-tags"):
-        rows = pd.read_csv(RESULTS / study / "results.csv").query(
+        rows = pd.read_csv(RESULTS / study / "results.csv.gz").query(
             "experiment == 'description_length' and condition == 'pretrained: all neurons'"
         )
         rows = rows[(rows["task"] != "PMB:sem") | (study != f"{SMALL}-words")]

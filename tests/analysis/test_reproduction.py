@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+
+from whichlayers.results.frames import load_baseline_weight_change
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,6 +25,7 @@ def script(path):
 
 
 recompute = script(ROOT / "results" / "recompute.py")
+add_study = script(ROOT / "results" / "add_study.py")
 check_reproduction = script(ROOT / "docs" / "check_reproduction.py")
 PAGE = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
 
@@ -33,14 +39,40 @@ def test_a_different_verdict_is_found(tmp_path):
     source = recompute.RESULTS / "all-mpnet-base-v2-recipes"
     folder = tmp_path / source.name
     folder.mkdir()
-    for file in ("results.csv", "claims.csv", "summary.csv"):
-        (folder / file).write_text((source / file).read_text())
+    for file in ("results.csv.gz", "claims.csv", "summary.csv"):
+        (folder / file).write_bytes((source / file).read_bytes())
     assert recompute.differences(folder) == []
     text = (folder / "claims.csv").read_text()
     (folder / "claims.csv").write_text(text.replace("S1,holds", "S1,does not hold"))
     assert [found.partition(":")[0] for found in recompute.differences(folder)] == [
         f"{folder.name}/claims.csv"
     ]
+
+
+def test_the_table_of_all_claims_follows_from_the_results():
+    assert recompute.claims_page() == recompute.CLAIMS_PAGE.read_text(encoding="utf-8")
+    assert {one.study for one in recompute.subjects() if one.study} <= {f.name for f in recompute.studies()}
+
+
+def test_results_have_all_files_and_stay_small():
+    for folder in recompute.studies():
+        names = {path.name for path in folder.iterdir()}
+        assert {"study.toml", "results.csv.gz", "claims.csv", "summary.csv", "figures"} <= names, folder.name
+        assert any((folder / "figures").glob("*.png")), folder.name
+    size = sum(path.stat().st_size for path in recompute.RESULTS.rglob("*") if path.is_file())
+    assert size < 25e6
+
+
+def test_exported_results_are_those_of_the_database(tmp_path):
+    source = recompute.RESULTS / "tamkin2020-all-mpnet-base-v2"
+    folder = add_study.with_database(source, tmp_path)
+    stored = pd.read_csv(source / "results.csv.gz")
+    expected = pd.read_csv(io.StringIO(add_study.results(folder).to_csv(index=False)))
+    pd.testing.assert_frame_equal(stored, expected)
+    weights = pd.read_csv(source / "weight_change.csv.gz")
+    assert set(weights["kind"]) == {"frobenius", "spectral"}
+    exact = load_baseline_weight_change(folder)
+    np.testing.assert_allclose(weights["value"], exact["value"], rtol=1e-12)
 
 
 def test_every_number_of_the_page_is_computed_or_stated_elsewhere():
