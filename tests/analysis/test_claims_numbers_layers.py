@@ -154,7 +154,7 @@ def layers_study(rng, shifts, n=5, sd=0.002, task="SST-2"):
     values = base + np.asarray(shifts) + rng.normal(0, sd, (n, len(shifts)))
     parts = [claim_points(base, [0], "single_layer", condition="all pretrained", task=task)]
     parts.append(claim_points(values, range(1, len(shifts) + 1), "single_layer", task=task))
-    return values - base, pd.concat(parts)
+    return values - base, pd.concat(parts).assign(depth=len(shifts))
 
 
 def test_t5_is_the_largest_p_of_all_layers_and_the_smallest_against():
