@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 
 import numpy as np
 import pytest
@@ -166,3 +167,125 @@ def test_studies_without_a_common_task_have_no_pairs(tmp_path):
     other = write_results(tmp_path / "b", incremental(("CoLA",), (500,), 2), lifelike(6))
     with pytest.raises(WhichlayersError, match="have no pair of trials"):
         compare_studies(one, other)
+
+
+def test_curves_are_in_the_order_of_the_first_study(tmp_path):
+    a = write_results(tmp_path / "a", incremental(("SST-2", "CoLA"), trials=2), BASE)
+    b = write_results(tmp_path / "b", incremental(("CoLA", "SST-2"), trials=2), BASE)
+    assert compare_studies(a, b).curves["task"].tolist() == ["SST-2", "CoLA"]
+    assert compare_studies(b, a).curves["task"].tolist() == ["CoLA", "SST-2"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "ks", "seeds"),
+    [
+        ({(2, 3)}, (0, 1), (0, 1, 2, 3)),  # k = 2 lacks seed 3: the other k have all seeds
+        ({(0, 0), (1, 1), (2, 2), (2, 3)}, (0,), (1, 2, 3)),  # no k has all: the first of those with most
+    ],
+)
+def test_a_curve_is_the_mean_over_the_k_that_all_seeds_have(tmp_path, missing, ks, seeds):
+    points = incremental(trials=4, ks=(0, 1, 2))
+
+    def score(p):
+        return None if (p.x, p.trial.seed) in missing else BASE(p) + 0.01 * (p.x + 1) * (1 + p.trial.seed)
+
+    a = write_results(tmp_path / "a", points, BASE)
+    b = write_results(tmp_path / "b", points, score)
+    for first, second, sign in ((a, b, 1), (b, a, -1)):
+        (row,) = compare_studies(first, second).curves.itertuples(index=False)
+        expected = np.array([np.mean([0.01 * (k + 1) * (1 + s) for k in ks]) for s in seeds])
+        assert (row.points, row.n, row.metric) == (len(ks), len(seeds), "accuracy")
+        assert (row.mean, row.p) == pytest.approx(
+            (sign * expected.mean(), stats.ttest_1samp(expected, 0).pvalue)
+        )
+        interval = stats.ttest_1samp(sign * expected, 0).confidence_interval()
+        assert (row.low, row.high, row.sd) == pytest.approx(
+            (interval.low, interval.high, expected.std(ddof=1))
+        )
+
+
+def test_points_have_the_means_of_both_studies(tmp_path):
+    points = incremental(trials=3, ks=(2, 0))
+    a = write_results(tmp_path / "a", points, BASE)
+    b = write_results(tmp_path / "b", points, lambda p: BASE(p) + 0.1)
+    table = compare_studies(a, b).points
+    assert table["x"].tolist() == [0, 2]
+    for row in table.itertuples():
+        scores = [BASE(p) for p in points if p.x == row.x]
+        assert (row.mean_a, row.mean_b) == pytest.approx((np.mean(scores), np.mean(scores) + 0.1))
+
+
+def changed(points, **changes):
+    return [dataclasses.replace(p, trial=dataclasses.replace(p.trial, **changes)) for p in points]
+
+
+def test_settings_of_pairs_and_settings_that_differ(tmp_path):
+    """Both studies have two learning rates, which name the curves; heads differ, one each."""
+    points = [
+        p for lr in (1e-5, 5e-5) for p in changed(incremental(trials=2, ks=(0, 3)), training=Training(lr=lr))
+    ]
+    a = write_results(tmp_path / "a", points, BASE)
+    b = write_results(tmp_path / "b", changed(points, head="cls"), BASE)
+    found = compare_studies(a, b)
+    assert found.curves["setting"].tolist() == ["lr 1e-05", "lr 5e-05"]
+    assert found.differs == [("head", "mean", "cls")]
+    one = write_results(tmp_path / "one", [p for p in points if p.trial.training.lr == 1e-5], BASE)
+    several = compare_studies(a, one)  # one study has several values: trials of a pair have the same
+    assert several.curves["setting"].tolist() == [""]
+    assert dict(several.unpaired) == {
+        "incremental, in a study (A): the other has no trial of the same point, task, size and seed": 4
+    }
+
+
+def test_layer_norms_files_and_depths_that_differ(tmp_path):
+    points = incremental(trials=2, ks=(0, 6))
+    kept = [
+        dataclasses.replace(
+            p,
+            trial=dataclasses.replace(
+                p.trial,
+                surgery=dataclasses.replace(p.trial.surgery, keep_layer_norm=bool(p.trial.surgery.reinit)),
+                model_fingerprint="other",
+            ),
+        )
+        for p in points
+    ]
+    a = write_results(tmp_path / "a", points, BASE, name="a")
+    b = write_results(tmp_path / "b", kept, BASE, name="b")
+    found = compare_studies(a, b)
+    assert ("keep layer norm", "layer norms reset", "layer norms kept") in found.differs
+    assert ("files of bert-base-uncased", "bert-base-uncased-fp", "other") in found.differs
+    assert len(found.differs) == 2
+    assert (found.a.name, found.b.name) == ("a", "b")
+    assert found.a.environment["device"] == "cpu"
+    assert found.a.environment["torch"] == "2.13.0"
+    assert found.a.environment["commit"] == "0123abcd"
+
+
+def test_models_of_different_depth_are_paired_at_their_baselines(tmp_path):
+    a = write_results(tmp_path / "a", localized(trials=2, depth=4, block=2), lifelike(4), depth=4)
+    b = write_results(tmp_path / "b", localized(trials=2, depth=6), BASE, depth=6)
+    found = compare_studies(a, b)
+    assert set(found.pairs["condition"]) == {"all pretrained", "none pretrained"}
+    assert found.unpaired[0][1] == 2 * (3 + 4) * 2
+
+
+def test_versions_that_differ(tmp_path):
+    folders = [write_results(tmp_path / name, incremental(trials=2, ks=(0,)), BASE) for name in "ab"]
+    with sqlite3.connect(folders[1] / "results.db") as db:
+        run = dict(
+            zip(
+                [r[1] for r in db.execute("PRAGMA table_info(runs)")],
+                db.execute("SELECT * FROM runs").fetchone(),
+                strict=True,
+            )
+        )
+        run |= {"run_id": 2, "versions": '{"torch": "3.0"}', "device": None, "git_commit": None}
+        db.execute(f"INSERT INTO runs VALUES ({','.join('?' * len(run))})", list(run.values()))
+    assert compare_studies(*folders).differs == [
+        ("commit", "0123abcd", ""),
+        ("device", "cpu", ""),
+        ("python", "3.11.4", ""),
+        ("torch", "2.13.0", "3.0"),
+        ("transformers", "5.22.2", ""),
+    ]

@@ -8,11 +8,6 @@ import pytest
 from synthetic_results import prune, write_results
 from synthetic_words import forgetting, word_points
 
-from whichlayers.analysis.published import (
-    published_neuron_fraction,
-    published_pruning,
-    published_word_probing,
-)
 from whichlayers.plots.captions import caption
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.figures import draw
@@ -240,26 +235,6 @@ def test_crosses_are_of_the_papers_own_ranking_and_their_caption_names_it(one_sh
     text = crosses_caption(figure, one_share_each, "neurons")
     assert "published for BERT: Durrani" in text
     assert "Penn Treebank" in text
-
-
-def test_published_numbers_of_the_tables():
-    assert published_word_probing("bert", "UD-EWT:xpos", "")["top"] == pytest.approx(0.960)
-    assert published_word_probing("xlnet", "PMB:sem", "QNLI")["bottom"] == pytest.approx(0.178)
-    assert published_word_probing("bert", "CoNLL-2000:chunk", "")["selectivity selected"] == pytest.approx(
-        0.2919
-    )
-    assert (
-        published_word_probing("electra", "PMB:sem", "")
-        == published_word_probing("bert", "builtin:pos", "")
-        == {}
-    )
-    assert published_word_probing("bert", "UD-EWT:upos", "") == {}  # another tag set
-    assert (published_neuron_fraction("CoNLL-2000:chunk"), published_neuron_fraction("PMB:sem")) == (
-        0.1,
-        0.05,
-    )
-    assert published_pruning("roberta", "QNLI")["prune bottom 6"] == pytest.approx(0.637)
-    assert published_pruning("mpnet", "QNLI") == {}
 
 
 def test_tables_in_the_format_of_the_paper(points):

@@ -12,12 +12,6 @@ import pytest
 from synthetic_results import incremental, lifelike, localized, write_results
 from synthetic_words import forgetting, word_points
 
-from whichlayers.analysis.published_settings import (
-    published_data,
-    published_penalty,
-    published_settings,
-    published_times,
-)
 from whichlayers.analysis.variance_components import variance_table
 from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.sections import TaskSpec
@@ -46,36 +40,6 @@ SST2, COLA = DataStatistics(2, 67349, 872), DataStatistics(2, 8551, 1043)
 
 def as_dicts(table) -> list[dict[str, str]]:
     return [{header: row[name] for name, header in table.headers.items()} for row in table.rows]
-
-
-def test_published_settings_are_those_of_the_papers():
-    assert published_settings()[["source", "about", "name", "quantity", "value"]].notna().all(axis=None)
-    assert not published_settings().duplicated(["about", "name", "quantity"]).any()
-    assert published_data("QNLI") == {"train": 105000, "dev": 5400}
-    assert published_data("PMB:sem") == {"train": 36928, "dev": 5301, "test": 10600, "classes": 73}
-    assert published_data("UD-EWT:upos") == published_data("builtin:pos") == published_data("sem") == {}
-    assert published_penalty("bert", "CoNLL-2000:chunk") == (1e-4, 1e-5)
-    assert published_penalty("xlnet", "UD-EWT:xpos") == (1e-3, 1e-3)
-    assert published_penalty("mpnet", "PMB:sem") is None
-
-
-@pytest.mark.parametrize(
-    ("experiment", "task", "size", "rows", "minutes"),
-    [
-        ("incremental", "SST-2", 500, 67349, [0.3 * 5]),
-        ("incremental", "SST-2", 5000, 67349, [3 * 3]),
-        ("localized", "anything", 5000, 6000, [3 * 3]),
-        ("probing", "CoLA", 8551, 8551, [2.8 * 40]),
-        ("probing", "mine", 8551, 8551, []),
-        ("incremental", "QNLI", 104743, 104743, [160]),
-        ("incremental", "QNLI", 10474, 104743, []),
-        ("neurons", "UD-EWT:xpos", 0, 200000, [12 * 60]),
-        ("word_probing", "UD-EWT:xpos", 0, 200000, []),
-        ("permutation", "SST-2", 5000, 67349, []),
-    ],
-)
-def test_published_times_match_experiment_and_size(experiment, task, size, rows, minutes):
-    assert [t.minutes for t in published_times(experiment, task, size, rows)] == pytest.approx(minutes)
 
 
 def test_statistics_of_loaded_data(tmp_path):

@@ -250,7 +250,8 @@ def _compared_study(folder: Path) -> ComparedStudy:
     if len(runs):
         last = runs.iloc[-1]
         environment |= {str(name): str(version) for name, version in last["versions"].items()}
-        environment |= {"device": str(last["device"] or ""), "commit": str(last["git_commit"] or "")}
+        for name, column in (("device", "device"), ("commit", "git_commit")):
+            environment[name] = "" if pd.isna(last[column]) else str(last[column])
     return ComparedStudy(summary.name, folder, environment)
 
 
