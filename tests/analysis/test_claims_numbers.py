@@ -256,5 +256,7 @@ def test_t8_is_the_difference_of_early_and_late_blocks(condition):
     assert (single.n, single.note) == (0, "2 of 2 tasks left out: no significant gain from pretraining")
     incomplete = points[~((points["seed"] == 0) & (points["x"] == 4) & (points["task"] == "task 1"))]
     assert t8(incomplete, THRESHOLDS).tests[0].n == 4
+    one_left = t8(points[(points["seed"] == 0) | (points["x"] != 4)], THRESHOLDS).tests[0]
+    assert (one_left.n, one_left.note) == (1, "a single trial per point has no variance: run at least 3")
     assert t8(points[points["x"] <= 3], THRESHOLDS).verdict == "not asked for"
     assert t8(points[~points["x"].isin([1, 2])], THRESHOLDS).verdict == "not asked for"

@@ -121,7 +121,9 @@ def test_fractions_of_the_gain_by_hand():
     assert len(clear) == 2
     assert fractions_of_gain(scores[:1], none, every) is None
     assert fractions_of_gain(scores, every, none) is None  # a loss
-    assert fractions_of_gain(scores, none, none + np.array([0.1, -0.1, 0.1, -0.05])) is None  # not significant
+    assert (
+        fractions_of_gain(scores, none, none + np.array([0.1, -0.1, 0.1, -0.05])) is None
+    )  # not significant
     assert len(fractions_of_gain(scores, none[1:], every)) == 3
 
 
