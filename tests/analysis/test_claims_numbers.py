@@ -106,10 +106,10 @@ def test_t1_without_a_gain_a_single_trial_and_equal_trials():
 # --- T2 ---
 
 
-def probing_study(rng, probe, few, many, trials=(4, 5, 6)):
-    parts = [claim_points(noisy(rng, probe, trials[0]), K, "probing", train_size=9000)]
-    parts += [claim_points(noisy(rng, few, trials[1]), K, "incremental", train_size=500)]
-    parts += [claim_points(noisy(rng, many, trials[2]), K, "incremental", train_size=5000)]
+def probing_study(rng, probe, few, many, trials=(4, 5, 6), sd=0.01):
+    parts = [claim_points(noisy(rng, probe, trials[0], sd), K, "probing", train_size=9000)]
+    parts += [claim_points(noisy(rng, few, trials[1], sd), K, "incremental", train_size=500)]
+    parts += [claim_points(noisy(rng, many, trials[2], sd), K, "incremental", train_size=5000)]
     return parts
 
 
@@ -142,6 +142,19 @@ def test_t2_corrects_correlations_for_noise():
     )
     swapped = pd.concat([probe, few.assign(train_size=5000), many.assign(train_size=500)])
     assert t2(swapped, THRESHOLDS).tests[1].power is None
+    *_, alike = probing_study(rng, FEW, FEW, 0.7 * FEW + 0.3 * MANY[::-1])
+    smaller = t2(pd.concat([probe, few, alike]), THRESHOLDS).tests[1]
+    assert 0 < smaller.effect < 1
+    assert smaller.power is not None
+
+
+def test_t2_power_of_a_misfit_that_is_close_to_noise():
+    probe, few, many = probing_study(np.random.default_rng(17), FEW, FEW, FEW + 0.2 * MANY, sd=0.03)
+    misfit = t2(pd.concat([probe, few, many]), THRESHOLDS).tests[0]
+    m = curve_correlation(probe, many).misfit
+    power = interaction_power((m.f - 1) * m.df, m.df, 4, m.df_denom)
+    assert misfit.power(6, 0.05) == pytest.approx(power(6, 0.05))
+    assert 0.1 < misfit.power(6, 0.05) < 0.9
 
 
 def test_t2_corrected_correlations_stay_within_1():

@@ -133,7 +133,7 @@ def test_t4_correlates_tasks():
     *_, opposed = t4(pd.concat([first, opposite]), THRESHOLDS).tests
     assert opposed.p == 1.0
     assert opposed.p_against == pytest.approx(
-        stats.norm.cdf((-math.atanh(0.999) - math.atanh(0.3)) * math.sqrt(3)), rel=1e-6
+        stats.norm.cdf((-math.atanh(0.999) - math.atanh(0.3)) * math.sqrt(3)), rel=1e-6, abs=0
     )
     both = pd.concat([first, second])
     sizes = pd.concat([both, both.assign(train_size=5000, variant="v")])

@@ -352,11 +352,11 @@ def with_training(values, x, **training):
 def test_z1_is_the_mean_over_one_to_six_layers():
     rng = np.random.default_rng(10)
     table = noisy(rng, (0.1, 0.7, 0.72, 0.74, 0.7))
-    points = claim_points(table, [0, 2, 5, 7, 8], "incremental", reinit_pooler=True, depth=8)
+    points = claim_points(table, [1, 2, 5, 7, 8], "incremental", reinit_pooler=True, depth=8)
     (test,) = z1(points, THRESHOLDS).tests
-    assert numbers(test) == increase(table[:, 1:4].mean(axis=1) - table[:, 4])  # k = 0 has eight new layers
+    assert numbers(test) == increase(table[:, 1:4].mean(axis=1) - table[:, 4])  # k = 1 has seven new layers
     assert z1(points[points["x"] != 8], THRESHOLDS) is None
-    assert z1(points[points["x"].isin([0, 8])], THRESHOLDS) is None
+    assert z1(points[points["x"].isin([1, 8])], THRESHOLDS) is None
     assert z1(points.assign(reinit_pooler=False), THRESHOLDS) is None
 
 

@@ -32,6 +32,7 @@ CELLS = [
     ("single_layer", {"x": 1}),
     ("probing", {"x": 6, "kind": "probe"}),
     ("prune", {"x": 3, "condition": "bottom", "order": (4, 5, 6)}),
+    ("prune", {"x": 2, "condition": "top", "order": (1, 2, 3, 4)}),
     ("prune", {"x": 0, "condition": "all pretrained"}),
     ("freeze", {"x": 4, "condition": "top"}),
     ("word_probing", {"x": 6, "task": "UD-EWT:xpos", "kind": "word_probe"}),
