@@ -19,10 +19,14 @@ from whichlayers.analysis.incremental_curves import gains, incremental_steps
 from whichlayers.analysis.published import published_curves
 
 MPNET, SMALL, RECIPES = "all-mpnet-base-v2", "carryover-bert-small", "all-mpnet-base-v2-recipes"
+TAMKIN = "tamkin2020-all-mpnet-base-v2"
 
 
+@cache
 def points(study: str) -> pd.DataFrame:
-    return read_points(RESULTS / study)
+    """Finished points, without those of models that keep the layer norms of re-initialized layers."""
+    rows = read_points(RESULTS / study)
+    return rows[~rows["keep_layer_norm"].astype(bool)]
 
 
 @cache
@@ -74,10 +78,44 @@ def trials(study: str, **fixed: object) -> int:
 
 def run_of(study: str) -> tuple[str, str, str]:
     """Trials, trial-steps of finetuning with batches of 8, and minutes of device time."""
-    rows = points(study).drop_duplicates("trial_id")
+    rows = read_points(RESULTS / study).drop_duplicates("trial_id")
     tuned = rows[~rows["experiment"].isin(WORD_EXPERIMENTS | {"probing"})]
     steps = int((tuned["epochs"] * np.ceil(tuned["train_size"] / 8)).sum())
     return f"{len(rows):,} trials", f"{steps:,} trial-steps", f"{rows['seconds'].sum() / 60:.1f} minutes"
+
+
+def wall_minutes(study: str) -> float:
+    """Minutes from the start of each run to its last trial."""
+    runs = pd.read_csv(RESULTS / study / "runs.csv", parse_dates=["started", "last_trial"])
+    return float((runs["last_trial"] - runs["started"]).dt.total_seconds().sum() / 60)
+
+
+def trial_counts(study: str) -> pd.DataFrame:
+    """experiment, task, train_size, status, trials."""
+    return pd.read_csv(RESULTS / study / "trials.csv")
+
+
+def finished_and_planned(study: str) -> tuple[int, int]:
+    """Number of finished trials, and of all trials of the study.
+
+    Trials that are not finished belong to a single experiment each, so that their counts can be added.
+    """
+    done = read_points(RESULTS / study)["trial_id"].nunique()
+    left = trial_counts(study).query("status != 'done'")["trials"].sum()
+    return done, done + int(left)
+
+
+def same_trials(one: str, other: str) -> tuple[int, float, float]:
+    """Trials that both studies ran: their number, mean absolute difference of scores and correlation."""
+    a, b = (points(s).drop_duplicates("trial_id").set_index("trial_id")["value"] for s in (one, other))
+    both = pd.concat([a.rename("a"), b.rename("b")], axis=1, join="inner")
+    return len(both), float((both["a"] - both["b"]).abs().mean()), float(both["a"].corr(both["b"]))
+
+
+@cache
+def steps(study: str) -> pd.DataFrame:
+    """Effects of adding single layers (`incremental_steps`)."""
+    return incremental_steps(points(study))
 
 
 def curve_row(study: str, label: str, task: str, size: int, ks: tuple[int, ...]) -> str:
@@ -87,7 +125,7 @@ def curve_row(study: str, label: str, task: str, size: int, ks: tuple[int, ...])
 
 def step(study: str, task: str, size: int, k: int) -> pd.Series:
     """Paired difference of k and the k below it."""
-    found = incremental_steps(points(study))
+    found = steps(study)
     (row,) = (
         found[(found["task"] == task) & (found["train_size"] == size) & (found["to_k"] == k)]
     ).itertuples()
@@ -95,6 +133,7 @@ def step(study: str, task: str, size: int, k: int) -> pd.Series:
 
 
 def gain(study: str, task: str, size: int) -> pd.Series:
+    """Gain from none to all layers pretrained."""
     found = gains(points(study))
     (row,) = found[(found["task"] == task) & (found["train_size"] == size)].itertuples()
     return row

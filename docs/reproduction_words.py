@@ -39,14 +39,14 @@ def word_probing() -> Iterator[str]:
     yield f"({trials(SMALL + '-semantic-tags')} trials on two CPU cores"
     for model in (SMALL, MPNET):
         for corpus, name in CORPORA.items():
-            cells = [pts(_upper_change(model, corpus, task)) for task in FINETUNED]
+            cells = [pts(upper_change(model, corpus, task)) for task in FINETUNED]
             yield f"| {model}, {name} | {' | '.join(cells)} |"
     yield from _layer_facts()
     yield from _neuron_facts()
     yield from _pruning_facts()
 
 
-def _upper_change(model: str, corpus: str, task: str, layers: tuple[int, ...] = UPPER) -> float:
+def upper_change(model: str, corpus: str, task: str, layers: tuple[int, ...] = UPPER) -> float:
     after, before = (
         np.mean(
             [
@@ -68,12 +68,12 @@ def _layer_facts() -> Iterator[str]:
     assert verdict(f"{SMALL}-words", "D1") == "does not hold"
     (failed,) = (test for test in small.tests if test.verdict == "does not hold")
     assert failed.about == "PMB:sem, 12,096 examples after QNLI: upper quarter of the layers"
-    changes = {(c, t): _upper_change(SMALL, c, t) for c in CORPORA for t in FINETUNED}
+    changes = {(c, t): upper_change(SMALL, c, t) for c in CORPORA for t in FINETUNED}
     assert max(changes.values()) < 0
     assert [key for key, v in changes.items() if v < -0.01] == [("CoNLL-2000:chunk", "SST-2")]
     yield "only chunks after SST-2 by a point or more; for semantic tags after QNLI a loss of one point is ruled out"
     lower = [
-        abs(_upper_change(m, c, t, tuple(range(7))))
+        abs(upper_change(m, c, t, tuple(range(7))))
         for m in (SMALL, MPNET)
         for c in CORPORA
         for t in FINETUNED
@@ -81,7 +81,7 @@ def _layer_facts() -> Iterator[str]:
     yield f"The lower half of either model changes by less than {math.ceil(max(lower) * 1000) / 10:.1f} points on any task"
     for model in (SMALL, MPNET):
         for corpus in CORPORA:
-            by_task = {t: _upper_change(model, corpus, t) for t in FINETUNED}
+            by_task = {t: upper_change(model, corpus, t) for t in FINETUNED}
             assert min(by_task, key=by_task.get) == "SST-2"
     peaks = {}
     for model in (MPNET, SMALL):

@@ -4,8 +4,8 @@
     python results/add_study.py STUDY_FOLDER NAME incremental layers    # these figures
 
 Writes results/NAME: study.toml, results.csv.gz (one row per point and finished trial), weight_change.csv.gz (norms of
-the change of each weight matrix, of the models that were finetuned as pretrained), claims.csv, summary.csv and
-figures/. STUDY_FOLDER has results.db, or results.db.xz.
+the change of each weight matrix, of the models that were finetuned as pretrained), trials.csv (trials of each
+experiment by status), runs.csv, claims.csv, summary.csv and figures/. STUDY_FOLDER has results.db, or results.db.xz.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from recompute import RESULTS, write_tables
 from whichlayers.plots.figures import draw_named, figure_names, save_as
 from whichlayers.results.export import points_frame
 from whichlayers.results.folder import StudyFolder
-from whichlayers.results.frames import load_baseline_weight_change, load_points
+from whichlayers.results.frames import load_baseline_weight_change, load_points, load_runs
 
+RUN_COLUMNS = ["run_id", "started", "finished", "last_trial", "outcome", "device", "threads", "git_commit"]
 FIXED_GZIP = {"method": "gzip", "mtime": 1}  # the same bytes each time
 
 
@@ -41,6 +42,8 @@ def add_study(source: Path, name: str, figures: list[str]) -> Path:
         weights = load_baseline_weight_change(folder)
         if len(weights):
             weights.to_csv(target / "weight_change.csv.gz", index=False, compression=FIXED_GZIP)
+        statuses(folder).to_csv(target / "trials.csv", index=False)
+        load_runs(folder)[RUN_COLUMNS].to_csv(target / "runs.csv", index=False)
         (target / "figures").mkdir(exist_ok=True)
         for figure in figures or figure_names(folder):
             save_as(draw_named(folder, figure, overlay=True), target / "figures" / f"{figure}.png")
@@ -56,6 +59,13 @@ def results(folder: Path) -> pd.DataFrame:
     rows = points_frame(StudyFolder(folder))
     further = {name: rows["trial_id"].map(points[name]) for name in ("family", "guess")}
     return rows.assign(**{name: values for name, values in further.items() if values.notna().any()})
+
+
+def statuses(folder: Path) -> pd.DataFrame:
+    """experiment, task, train_size, status, trials: a trial that several experiments share counts in each."""
+    keys = ["experiment", "task", "train_size", "status"]
+    points = load_points(folder).drop_duplicates(["trial_id", *keys])
+    return points.groupby(keys, sort=False).size().rename("trials").reset_index()
 
 
 def with_database(source: Path, unpacked: Path) -> Path:

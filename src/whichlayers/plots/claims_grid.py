@@ -5,8 +5,10 @@ Verdicts differ in shape and in lightness as well as in color (Okabe-Ito), so th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -47,7 +49,8 @@ TITLES = {
     "P1": "40% of the layers can be dropped",
 }  # of the claims, in at most 45 characters
 CELL = 0.27  # inches
-MAX_TITLE = 45
+CHARACTER = 0.08  # inches, of a model's name
+MIN_HEADER = 10  # characters in a line of a model's name
 
 
 @dataclass(frozen=True)
@@ -56,20 +59,31 @@ class GridColumn:
 
     model: str
     task: str  # empty: across tasks, or a model that no study has
+    x: int  # position
+    header: tuple[str, ...] = ()  # lines of the model's name, above the first of its columns
+    tested: bool = True  # whether a study has the model
 
 
-def grid_columns(subjects: Sequence[SubjectClaim]) -> list[GridColumn]:
+def grid_columns(subjects: Sequence[SubjectClaim], names: dict[str, str] | None = None) -> list[GridColumn]:
     """The columns: models in order of appearance, each with its tasks and the tests across tasks last.
 
-    Models that no study has come last.
+    Models that no study has come last. A model with few columns leaves room for its name to the right.
+
+    Args:
+        subjects: From `claims_by_subject`.
+        names: Names of the models to display.
     """
     tested = [one for one in subjects if one.test is not None]
-    columns = []
+    columns, x = list[GridColumn](), 0
     for model in dict.fromkeys(one.model for one in tested):
-        tasks = list(dict.fromkeys(one.task for one in tested if one.model == model))
-        columns += [GridColumn(model, task) for task in sort_tasks(tasks)]
+        tasks = sort_tasks(list(dict.fromkeys(one.task for one in tested if one.model == model)))
+        room = max(int(len(tasks) * CELL / CHARACTER), MIN_HEADER)
+        header = tuple(wrap((names or {}).get(model, model), room))
+        for index, task in enumerate(tasks):
+            columns.append(GridColumn(model, task, x + index, header if index == 0 else ()))
+        x += max(len(tasks), math.ceil(max(map(len, header)) * CHARACTER / CELL))
     missing = dict.fromkeys(one.model for one in subjects if one.test is None)
-    return columns + [GridColumn(model, "") for model in missing]
+    return columns + [GridColumn(model, "", x + index, tested=False) for index, model in enumerate(missing)]
 
 
 def sort_tasks(tasks: Sequence[str]) -> list[str]:
@@ -87,65 +101,62 @@ def draw_claims_grid(subjects: Sequence[SubjectClaim], theme: Theme = LIGHT) -> 
     """
     if not subjects:
         raise WhichlayersError("the studies test no claim: there is nothing to draw")
-    columns = grid_columns(subjects)
     claims = list(dict.fromkeys(one.claim for one in subjects))
     names = short_names(name for one in subjects for name in (one.model, one.task) if name)
-    width, height = CELL * len(columns) + 3.4, CELL * len(claims) + 1.7
+    columns = grid_columns(subjects, names)
+    count = columns[-1].x + 1 if not columns[-1].tested else _end(columns)
+    width, height = CELL * count + 3.7, CELL * len(claims) + 1.75
+    height += 0.14 * max(len(column.header) for column in columns)
     with theme.applied():
         figure = Figure(figsize=(width, height))
         axes = figure.add_axes(
-            (3.2 / width, 0.55 / height, CELL * len(columns) / width, CELL * len(claims) / height)
+            (3.2 / width, 0.55 / height, CELL * count / width, CELL * len(claims) / height)
         )
+        axes.set(xlim=(-0.5, count - 0.5), ylim=(len(claims) - 0.5, -0.5))
         _prepare(axes, columns, claims, names, theme)
         for row, claim in enumerate(claims):
-            for column, place in enumerate(columns):
+            for place in columns:
                 cell = [o for o in subjects if (o.claim, o.model, o.task) == (claim, place.model, place.task)]
-                _draw_cell(axes, column, row, cell, theme)
+                _draw_cell(axes, place.x, row, cell, theme)
         _legend(figure, subjects, theme)
     return figure
+
+
+def _end(columns: Sequence[GridColumn]) -> int:
+    """Columns of the grid up to the end of the last model, with the room for its name."""
+    last = next(column for column in reversed(columns) if column.header)
+    return max(columns[-1].x + 1, last.x + math.ceil(max(map(len, last.header)) * CHARACTER / CELL))
 
 
 def _prepare(
     axes: Axes, columns: list[GridColumn], claims: list[str], names: dict[str, str], theme: Theme
 ) -> None:
-    """Limits, labels of rows and columns, names of models and lines between them."""
-    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(claims) - 0.5, -0.5))
+    """Labels of rows and columns, names of models and lines between them."""
     axes.grid(False)
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False, pad=3)
     axes.set_yticks(range(len(claims)), [f"{TITLES.get(claim, claim)}  {claim}" for claim in claims])
-    tasks = [names.get(place.task, ACROSS if place.task == "" else place.task) for place in columns]
-    models = [place.model for place in columns]
-    shown = ["" if _is_single(columns, index) else task for index, task in enumerate(tasks)]
-    axes.set_xticks(range(len(columns)), shown, rotation=60, ha="left", rotation_mode="anchor")
+    labels = [names.get(c.task, c.task) or ACROSS if c.tested else c.model for c in columns]
+    axes.set_xticks([c.x for c in columns], labels, rotation=60, ha="left", rotation_mode="anchor")
+    left, right = axes.get_xlim()
     for row in range(0, len(claims), 2):
-        axes.add_patch(
-            Rectangle((-0.5, row - 0.5), len(columns), 1, color=theme.grid, alpha=0.5, lw=0, zorder=0)
-        )
-    for model in dict.fromkeys(models):
-        first = models.index(model)
-        if first and not (_is_single(columns, first) and _is_single(columns, first - 1)):
-            axes.axvline(first - 0.5, color=theme.muted, lw=0.7, ymax=1.0)
-        alone = _is_single(columns, first)  # its name takes the place of the task's
+        stripe = Rectangle((left, row - 0.5), right - left, 1, color=theme.grid, alpha=0.5, lw=0, zorder=0)
+        axes.add_patch(stripe)
+    missing = [column for column in columns if not column.tested]
+    for column in [*(c for c in columns if c.header), *missing[:1]]:
+        if column.x:
+            axes.axvline(column.x - 0.5, color=theme.muted, lw=0.7)
         axes.annotate(
-            names.get(model, model),
-            (first if alone else first - 0.35, -0.5),
-            xytext=(0, 3 if alone else 62),
+            "\n".join(column.header),
+            (column.x - 0.35, -0.5),
+            xytext=(0, 60),
             textcoords="offset points",
             ha="left",
             va="bottom",
-            rotation=60 if alone else 0,
-            rotation_mode="anchor",
-            fontweight="normal" if alone else "bold",
+            fontweight="bold",
             annotation_clip=False,
         )
-
-
-def _is_single(columns: list[GridColumn], index: int) -> bool:
-    """Whether the model of a column has no other column and no task."""
-    column = columns[index]
-    return column.task == "" and sum(other.model == column.model for other in columns) == 1
 
 
 def _draw_cell(axes: Axes, column: int, row: int, cell: list[SubjectClaim], theme: Theme) -> None:
