@@ -1,4 +1,7 @@
-"""plain_attention against torch's own attention; the Triton kernel against plain_attention, on a GPU."""
+"""plain_attention against torch's own attention; the Triton kernel against plain_attention.
+
+The kernel needs a GPU, or Triton's interpreter on the CPU: TRITON_INTERPRET=1.
+"""
 
 import functools
 
@@ -34,41 +37,52 @@ def test_plain_attention_is_scaled_dot_product_attention():
     torch.testing.assert_close(plain_attention(q, k, v, mask, 0.3, nn.Identity()), expected)
 
 
-needs_gpu = pytest.mark.skipif(
-    not torch.cuda.is_available() or kernels is None, reason="needs a CUDA device and Triton"
+INTERPRETED = kernels is not None and kernels.INTERPRETED
+DEVICE = "cpu" if INTERPRETED else "cuda"
+NARROW = torch.float16 if INTERPRETED else torch.bfloat16  # the interpreter computes with numpy's types
+needs_kernel = pytest.mark.skipif(
+    kernels is None or not (INTERPRETED or torch.cuda.is_available()),
+    reason="needs Triton, and a CUDA device or TRITON_INTERPRET=1",
 )
 
 
-@needs_gpu
+@needs_kernel
 @pytest.mark.parametrize("length", [7, 16, 33, 64, 100, 128])
 @pytest.mark.parametrize("width", [32, 64])
 @pytest.mark.parametrize("p", [0.0, 0.2])
 @pytest.mark.parametrize(("bias", "window"), [(False, 0), (True, 0), (False, 5), (True, 20)])
 def test_the_kernel_computes_plain_attention(length, width, p, bias, window):
-    check_kernel(length, width, p, bias, window, torch.bfloat16, "cuda", tolerance=2e-2)
+    check_kernel(length, width, p, bias, window, NARROW, DEVICE, tolerance=2e-2)
 
 
-@needs_gpu
+@needs_kernel
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_kernel_computes_plain_attention_in_float32(bias):
-    check_kernel(60, 64, 0.2, bias, 0, torch.float32, "cuda", tolerance=1e-5)
+    check_kernel(60, 64, 0.2, bias, 0, torch.float32, DEVICE, tolerance=1e-5)
 
 
-@needs_gpu
+@needs_kernel
 @pytest.mark.parametrize("window", [0, 5])
 @pytest.mark.parametrize("p", [0.0, 0.2])
-@pytest.mark.parametrize("key_heads", [1, 3])
-def test_the_kernel_computes_causal_attention_with_fewer_key_heads(window, p, key_heads):
-    check_kernel(
-        60, 64, p, False, window, torch.float32, "cuda", tolerance=1e-5, causal=True, key_heads=key_heads
-    )
+@pytest.mark.parametrize(("heads", "key_heads"), [(3, 1), (3, 3), (4, 2)])
+def test_the_kernel_computes_causal_attention_with_fewer_key_heads(window, p, heads, key_heads):
+    inputs = (60, 64, p, False, window, torch.float32, DEVICE)
+    check_kernel(*inputs, tolerance=1e-5, causal=True, heads=heads, key_heads=key_heads)
 
 
-@needs_gpu
+@needs_kernel
+@pytest.mark.parametrize("length", [7, 33, 128])
+@pytest.mark.parametrize("width", [16, 128])
+def test_causal_attention_in_every_size_of_block_and_head(length, width):
+    inputs = (length, width, 0.2, False, 4, NARROW, DEVICE)
+    check_kernel(*inputs, tolerance=2e-2, causal=True, heads=4, key_heads=2)
+
+
+@needs_kernel
 def test_the_kernel_leaves_capped_scores_to_the_reference():
-    packing = TokenPacking(torch.ones(2, 5, dtype=torch.long, device="cuda"), 1, 10)
-    q = torch.randn(1, 3, 10, 64, device="cuda")
-    dropout = make_dropout(0.0, 2, "cuda")
+    packing = TokenPacking(torch.ones(2, 5, dtype=torch.long, device=DEVICE), 1, 10)
+    q = torch.randn(1, 3, 10, 64, device=DEVICE)
+    dropout = make_dropout(0.0, 2, DEVICE)
     assert sequence_attention(packing, q, q, q, 0.2, dropout, None, 0, True, 2.0) is None
 
 
@@ -82,10 +96,11 @@ def check_kernel(
     device: str,
     tolerance: float,
     causal: bool = False,
+    heads: int = 3,
     key_heads: int = 3,
 ) -> None:
     """Outputs and gradients of the kernel on packed tokens against `plain_attention` on the padded batch."""
-    trials, batch, heads = 2, 3, 3
+    trials, batch = 2, 3
     rows, g = trials * batch, torch.Generator().manual_seed(length)
     lengths = torch.randint(1, length + 1, (rows,), generator=g)
     lengths[1], lengths[4] = length, 0  # a full row and an empty one

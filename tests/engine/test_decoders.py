@@ -7,9 +7,11 @@ import pytest
 import torch
 from plain_loop import HuggingFaceClassifier, plain_finetune
 from test_finetune import run_steps, without_dropout
+from test_attention import DEVICE, needs_kernel
 from test_varlen import compare_packed_with_padded
 from tiny import DECODERS, random_batch, tiny_encoder, tiny_task
 
+from whichlayers.engine.attention import sequence_attention
 from whichlayers.engine.finetune import finetune, stack_key
 from whichlayers.engine.recompute import is_large
 from whichlayers.engine.results import EngineSettings
@@ -101,6 +103,22 @@ def test_packed_batches_give_the_results_of_padded_ones(family, tokens):
     compare_packed_with_padded(family, training=True, tokens=tokens, head="last")
 
 
+@needs_kernel
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("family", DECODERS)
+def test_batches_packed_for_the_kernel_give_the_results_of_padded_ones(family, training, monkeypatch):
+    """Causal attention, windows and shared key heads as each family uses them."""
+    used = []
+
+    def spy(*args):
+        used.append(sequence_attention(*args))
+        return used[-1]
+
+    monkeypatch.setattr("whichlayers.engine.varlen.sequence_attention", spy)
+    compare_packed_with_padded(family, training, tokens=80, head="last", device=DEVICE)
+    assert [out is not None for out in used] == [family != "gemma2"] * 3, "gemma2 caps its scores"
+
+
 def test_layerdrop_of_opt_depends_on_the_trial_and_the_step_only():
     encoders = [tiny_encoder("opt", seed) for seed in range(3)]
     for encoder in encoders:
@@ -172,7 +190,7 @@ def test_an_unknown_kind_of_embedding_is_rejected():
             return 2 * super().forward(ids)
 
     model = build_classifier(tiny_encoder("llama"), "last", 2, seed=0)
-    model.encoder.embed_tokens = Doubled(120, 32)
+    model.encoder.embed_tokens = Doubled(120, 64)
     with pytest.raises(WhichlayersError, match="cannot stack Doubled"):
         StackedModel(model, 2)
 

@@ -1,12 +1,16 @@
-"""The optimizer's Triton kernels against their reference implementations."""
+"""The optimizer's Triton kernels against their reference implementations: on a GPU, or with TRITON_INTERPRET=1."""
+
+import os
 
 import pytest
 import torch
 
 from whichlayers.engine.optimizer import SplitFloat, kernels, split_step
 
+DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or kernels is None, reason="needs a CUDA device and Triton"
+    kernels is None or (DEVICE == "cuda" and not torch.cuda.is_available()),
+    reason="needs Triton, and a CUDA device or TRITON_INTERPRET=1",
 )
 
 
@@ -22,8 +26,8 @@ def test_the_adam_kernel_is_split_step(size, rates):
     clip, scalars = torch.rand(3, 1, generator=g), torch.tensor([0.9, 0.999, 1e-8, 0.3, 0.2])
     plain = [x.clone() for x in (high, low, m, v)]
     split_step(*plain, grad, clip, lr, weight_decay, scalars)
-    fast = [x.cuda() for x in (high, low, m, v)]
-    kernels.adam(*fast, *(x.cuda() for x in (grad, clip, lr, weight_decay, scalars)))
+    fast = [x.to(DEVICE, copy=True) for x in (high, low, m, v)]
+    kernels.adam(*fast, *(x.to(DEVICE, copy=True) for x in (grad, clip, lr, weight_decay, scalars)))
     expected, found = SplitFloat.join(*plain[:2]), SplitFloat.join(fast[0].cpu(), fast[1].cpu())
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(fast[2].cpu(), plain[2], rtol=1e-5, atol=1e-6)
@@ -34,5 +38,5 @@ def test_the_adam_kernel_is_split_step(size, rates):
 def test_the_partial_sums_of_squares_add_up(size):
     grad = torch.randn(4, size).bfloat16()
     torch.testing.assert_close(
-        kernels.sum_of_squares(grad.cuda()).sum(1).cpu(), grad.float().square().sum(1), rtol=1e-4, atol=0
+        kernels.sum_of_squares(grad.to(DEVICE, copy=True)).sum(1).cpu(), grad.float().square().sum(1), rtol=1e-4, atol=0
     )

@@ -10,9 +10,9 @@ from whichlayers.engine.varlen_cpu import RaggedPacking
 from whichlayers.models.head import build_classifier
 
 
-def padded_and_packed(family: str, dropout: float | None = None, head: str = "mean"):
+def padded_and_packed(family: str, dropout: float | None = None, head: str = "mean", device: str = "cpu"):
     models = [build_classifier(tiny_encoder(family, i, dropout), head, 3, seed=i).eval() for i in range(3)]
-    plain, packed = stack_models(models), stack_models(models)
+    plain, packed = stack_models(models).to(device), stack_models(models).to(device)
     pack_layers(packed)
     return plain, packed
 
@@ -30,13 +30,16 @@ def test_outputs_and_gradients_are_those_of_padded_batches(family, training, tok
     compare_packed_with_padded(family, training, tokens)
 
 
-def compare_packed_with_padded(family: str, training: bool, tokens: int | None, head: str = "mean") -> None:
+def compare_packed_with_padded(
+    family: str, training: bool, tokens: int | None, head: str = "mean", device: str = "cpu"
+) -> None:
     batch = random_batch(3 * 6, 13, types=family in ("bert", "electra"))
+    batch = {name: values.to(device) for name, values in batch.items()}
     if tokens == 70:
         tokens = int(batch["attention_mask"].view(3, -1).sum(1).max())
-    keys, step = torch.tensor([11, 22, 33], dtype=torch.int32), torch.tensor(5, dtype=torch.int32)
+    keys, step = (torch.tensor(x, dtype=torch.int32, device=device) for x in ([11, 22, 33], 5))
     outs, grads = [], []
-    for s in padded_and_packed(family, 0.2, head):
+    for s in padded_and_packed(family, 0.2, head, device):
         small_window(family, s)
         s.train(training).set_dropout_keys(keys, step, 6)
         s.context.packed_tokens = tokens

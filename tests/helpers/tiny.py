@@ -41,9 +41,9 @@ CONFIGS = {
     ),
 }
 ENCODERS = tuple(CONFIGS)
-DECODER_SIZE = {
+DECODER_SIZE = {  # heads of size 16, the smallest that the attention kernel supports
     "vocab_size": 120,
-    "hidden_size": 32,
+    "hidden_size": 64,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -60,7 +60,7 @@ CONFIGS |= {
     "qwen2": lambda: tf.Qwen2Config(
         **DECODER_SIZE, use_sliding_window=True, sliding_window=5, layer_types=WINDOWS
     ),
-    "qwen3": lambda: tf.Qwen3Config(**DECODER_SIZE, head_dim=8),
+    "qwen3": lambda: tf.Qwen3Config(**DECODER_SIZE, head_dim=16),
     "gemma": lambda: tf.GemmaConfig(**DECODER_SIZE, head_dim=16),
     "gemma2": lambda: tf.Gemma2Config(
         **DECODER_SIZE,
@@ -74,7 +74,7 @@ CONFIGS |= {
         **DECODER_SIZE, head_dim=16, query_pre_attn_scalar=16, sliding_window=5, layer_types=WINDOWS
     ),
     "gpt2": lambda: tf.GPT2Config(
-        vocab_size=120, n_embd=32, n_layer=3, n_head=4, n_inner=48, n_positions=66, pad_token_id=0
+        vocab_size=120, n_embd=64, n_layer=3, n_head=4, n_inner=48, n_positions=66, pad_token_id=0
     ),
     "gpt_neox": lambda: tf.GPTNeoXConfig(
         **{k: v for k, v in DECODER_SIZE.items() if k != "num_key_value_heads"}, hidden_dropout=0.1
@@ -83,7 +83,7 @@ CONFIGS |= {
     "opt": lambda: tf.OPTConfig(
         **{k: v for k, v in DECODER_SIZE.items() if k not in ("num_key_value_heads", "intermediate_size")},
         ffn_dim=48,
-        word_embed_proj_dim=32,
+        word_embed_proj_dim=64,
     ),
     "phi3": lambda: tf.Phi3Config(**DECODER_SIZE, sliding_window=5, resid_pdrop=0.1),
     "smollm3": lambda: tf.SmolLM3Config(**DECODER_SIZE, no_rope_layers=[1, 0, 1]),

@@ -282,7 +282,7 @@ def hub_error(kind):
     ("kind", "message"),
     [
         (errors.RepositoryNotFoundError, "the hub has no model 'org/model'"),
-        (errors.GatedRepoError, "gated.*hf auth login"),
+        (errors.GatedRepoError, "is gated: request access .* set HF_TOKEN to a token .*hf auth login"),
         (errors.RevisionNotFoundError, "no revision 'v9'"),
         (errors.LocalEntryNotFoundError, "could not be reached"),
         (ConnectionError, r"could not be downloaded.*\./my-model"),

@@ -50,7 +50,7 @@ def test_truncated_texts_are_noted_for_the_plan_and_the_report(study, tmp_path):
     (note,) = assets.truncated(trials).values()
     assert 0 < count < len(texts)
     assert note.startswith(
-        f"sentiment: {count:,} of 2,400 training and dev examples ({100 * count / 2400:.2g}%) are longer"
+        f"sentiment: {count:,} of 2,400 training and dev examples ({100 * count / 2400:.3g}%) are longer"
         " than max_length = 9 tokens and truncated ("
     )
     for _ in range(2):  # the second run has nothing to read

@@ -124,7 +124,7 @@ def sequence_attention(
     """
     fits = (
         kernels is not None
-        and query.is_cuda
+        and (query.is_cuda or kernels.INTERPRETED)
         and packing.max_length <= kernels.MAX_LENGTH
         and query.shape[3] in kernels.HEAD_SIZES
         and softcap is None

@@ -9,6 +9,8 @@ them.
 
 from __future__ import annotations
 
+import os
+
 import torch
 import triton
 import triton.language as tl
@@ -19,6 +21,7 @@ from whichlayers.engine.dropout import HEAD_STRIDE, ID_STRIDE, MIN_POSITION_STRI
 MAX_LENGTH = 128  # longest sequence whose scores fit into one block
 HEAD_SIZES = (16, 32, 64, 128)
 WARPS = {16: 1, 32: 2, 64: 4, 128: 8}  # by block size
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton runs kernels on the CPU, for tests
 
 
 @triton.jit

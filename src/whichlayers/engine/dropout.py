@@ -91,7 +91,7 @@ class StackedDropout(nn.Module):
     def _scale(self, position: Tensor, keys: Tensor) -> Tensor:
         """0 or 1 / (1 - p) by the hash of position and key, which are broadcast."""
         threshold, scale = round(self.p * (1 << 24)), 1.0 / (1.0 - self.p)
-        if position.is_cuda or torch.compiler.is_compiling():
+        if not position.is_cpu or torch.compiler.is_compiling():
             kept = (scramble(position ^ keys) & 0xFFFFFF) >= threshold
             return kept * scale
         bits = scramble_(position ^ keys).bitwise_and_(_LOW_24)

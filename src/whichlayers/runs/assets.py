@@ -329,7 +329,7 @@ class Assets:
                 continue
             count, total = data.truncated
             notes[tokens_key(trial)] = (
-                f"{trial.task}: {count:,} of {total:,} training and dev examples ({100 * count / total:.2g}%) are"
+                f"{trial.task}: {count:,} of {total:,} training and dev examples ({100 * count / total:.3g}%) are"
                 f" longer than max_length = {trial.training.max_length} tokens and truncated ({trial.model})"
             )
         return notes
