@@ -123,16 +123,36 @@ def test_training_settings_that_differ_are_listed(tmp_path):
     assert len(found.pairs) == 2 * 7 * 3
 
 
-def test_models_of_different_depth_are_paired_at_none_and_all_layers(tmp_path):
-    a = write_results(tmp_path / "a", incremental(models=("small",)), BASE)
-    b = write_results(tmp_path / "b", incremental(models=("large",), depth=12), lifelike(12), depth=12)
+def test_models_of_different_depth_are_paired_at_the_same_share_of_their_layers(tmp_path):
+    """8 and 12 layers have every second and third layer in common: 0, 25, 50, 75 and 100%."""
+    a = write_results(
+        tmp_path / "a",
+        incremental(models=("small",), depth=8),
+        lambda p: p.x / 8 + p.trial.seed / 100,
+        depth=8,
+    )
+    b = write_results(
+        tmp_path / "b", incremental(models=("large",), depth=12), lambda p: p.x / 12 + 0.01, depth=12
+    )
     found = compare_studies(a, b)
-    assert list(found.points["x"]) == [0, 1]  # none and all of the layers
+    assert list(found.points["x"]) == [0, 25, 50, 75, 100]
+    assert found.points["mean_a"].tolist() == pytest.approx([0.01, 0.26, 0.51, 0.76, 1.01])
+    assert found.points["mean"].abs().max() < 1e-12
+    assert found.curves["points"].tolist() == [5]
     assert ("model", "small", "large") in found.differs
-    assert ("layers", "6", "12") in found.differs
-    assert found.unpaired == [
-        ("the models differ in depth: only all and none of their layers can be paired", 5 * 3 + 11 * 3)
-    ]
+    assert ("layers", "8", "12") in found.differs
+    assert found.lowest_depth == 8
+    assert sorted(count for _, count in found.unpaired) == [4 * 3, 8 * 3]
+    assert all("the same share of the layers, task, size and seed" in reason for reason, _ in found.unpaired)
+
+
+def test_points_at_single_layers_of_models_of_different_depth_are_not_paired(tmp_path):
+    a = write_results(tmp_path / "a", localized(), BASE)
+    b = write_results(tmp_path / "b", localized(depth=12), lifelike(12), depth=12)
+    found = compare_studies(a, b)
+    assert set(found.points["condition"]) == {"all pretrained", "none pretrained"}
+    [(reason, _)] = found.unpaired
+    assert reason == "the models differ in depth: the points of localized do not correspond"
 
 
 def test_tasks_whose_data_changed_are_not_paired(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from synthetic_results import baselines, incremental, lifelike, localized, trial, write_results
+from synthetic_results import baselines, incremental, lifelike, localized, prune, trial, write_results
 
 from whichlayers.analysis.claims import HOLDS, NOT_TESTED, evaluate_claims
 from whichlayers.analysis.guessing import (
@@ -41,6 +41,24 @@ def test_the_baseline_is_the_model_with_all_layers_pretrained(tmp_path):
     assert (found.interval.low, found.interval.high) == pytest.approx((0.62 - half, 0.62 + half))
     assert found.interval.n == 3
     assert found.better == (0.62 - half > 0.509)
+    assert found.better
+
+
+def test_partly_trained_models_do_not_count(tmp_path):
+    """The head alone learns nothing here, which says nothing about the model with all parameters trained."""
+    frozen = Training(lr_factors=tuple((layer, 0.0) for layer in range(7)))
+    head = [
+        Point("freeze", "head", 6, dataclasses.replace(trial(seed=seed, size=500), training=frozen))
+        for seed in range(3)
+    ]
+    points = read(
+        tmp_path,
+        incremental() + head,
+        lambda p: 0.51 + 0.001 * p.trial.seed + 0.3 * (not p.trial.training.lr_factors),
+        {"SST-2": 0.509},
+    )
+    (found,) = compare_with_guessing(points)
+    assert (found.interval.n, found.interval.mean) == (3, pytest.approx(0.811))
     assert found.better
 
 
@@ -171,6 +189,18 @@ def test_a_claim_without_other_data_is_not_tested(tmp_path):
     )
     assert unknown["T1"].verdict not in (NOT_TESTED, HOLDS)
     assert "guessing" not in unknown["T1"].details
+
+
+def test_a_claim_that_only_some_studies_test(tmp_path):
+    """P1 is left out of studies without pruned models; here no results of pruned models are left."""
+    pruned = prune(size=500, trials=4)
+    score = lambda p: 0.5 + 0.001 * p.trial.seed - 0.01 * p.x  # noqa: E731
+    learned = {c.id: c for c in evaluate_claims(read(tmp_path / "1", pruned, score, {"SST-2": 0.3}))}
+    guessed = {c.id: c for c in evaluate_claims(read(tmp_path / "2", pruned, score, {"SST-2": 0.6}))}
+    assert list(guessed) == list(learned)
+    assert learned["P1"].tests
+    assert (guessed["P1"].verdict, guessed["P1"].tests) == (NOT_TESTED, ())
+    assert guessed["P1"].details == "not judged on SST-2 (500 examples): no better than guessing"
 
 
 def test_claims_do_not_change_where_all_results_are_better(tmp_path):

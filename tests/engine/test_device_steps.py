@@ -1,7 +1,7 @@
 """A training step stays on its device, as CUDA graphs require: shown without a GPU, with tensors on the meta device.
 
-Operations on meta tensors compute nothing, but they know their device. A step must not read a value on the host (`item`,
-`nonzero`), must not copy between devices and must not create tensors on the CPU: none of that can be captured.
+Operations on meta tensors compute nothing, but they know their device. A step must not read a value on the host
+(`item`, `nonzero`), must not copy between devices and must not create tensors on the CPU: that cannot be captured.
 """
 
 import pytest
@@ -30,9 +30,7 @@ class OffDevice(TorchDispatchMode):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         result = op(*args, **(kwargs or {}))
         self.count += 1
-        devices = {
-            t.device.type for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor)
-        }
+        devices = {t.device.type for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor)}
         if devices - {"meta"} or any(read in str(op) for read in READS):
             self.found.append(f"{op} on {', '.join(sorted(devices))}")
         return result
@@ -75,7 +73,8 @@ def test_a_step_of_a_decoder_stays_on_its_device(family, packed, recompute):
 
 
 @pytest.mark.parametrize(
-    "leave", [lambda x: x + torch.ones(1).sum(), lambda x: x[torch.arange(len(x))], lambda x: x * x.sum().item()]
+    "leave",
+    [lambda x: x + torch.ones(1).sum(), lambda x: x[torch.arange(len(x))], lambda x: x * x.sum().item()],
 )
 def test_an_operation_that_leaves_the_device_is_noticed(leave, monkeypatch):
     plain = nn.functional.silu

@@ -38,5 +38,8 @@ def test_the_adam_kernel_is_split_step(size, rates):
 def test_the_partial_sums_of_squares_add_up(size):
     grad = torch.randn(4, size).bfloat16()
     torch.testing.assert_close(
-        kernels.sum_of_squares(grad.to(DEVICE, copy=True)).sum(1).cpu(), grad.float().square().sum(1), rtol=1e-4, atol=0
+        kernels.sum_of_squares(grad.to(DEVICE, copy=True)).sum(1).cpu(),
+        grad.float().square().sum(1),
+        rtol=1e-4,
+        atol=0,
     )

@@ -14,7 +14,8 @@ from whichlayers.models.load import describe, load_encoder, resolve
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    ("family", "tied"), [("llama", True), ("llama", False), ("gemma3_text", True), ("gpt2", True), ("opt", True)]
+    ("family", "tied"),
+    [("llama", True), ("llama", False), ("gemma3_text", True), ("gpt2", True), ("opt", True)],
 )
 def test_a_language_model_in_half_precision_and_several_files(family, tied, dtype, tmp_path):
     config = small_config(family, depth=3)

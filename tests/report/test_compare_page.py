@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import re
+import sqlite3
+from pathlib import Path
 
 import pytest
 from synthetic_results import incremental, lifelike, localized, permutation, write_results
@@ -86,6 +90,61 @@ def test_sets_of_neurons_are_drawn_over_the_models(tmp_path):
         chart = charts[f"neurons_{what}"]
         assert all(mark["dash"] is None for mark in chart["marks"] if mark["kind"] == "line")
         assert chart["dims"][0]["label"] != "task"
+
+
+def write_words(folder, name, depth, family, head):
+    """Results of word probes of a model, before and after finetuning; the pretrained model has no head."""
+    kinds = ["word_probing", "neurons", {"kind": "incremental", "keep": "all"}]
+    points = word_points((name,), ("SST-2",), ("UD-EWT:xpos",), kinds, depth=depth)
+    points = [
+        dataclasses.replace(
+            p, trial=dataclasses.replace(p.trial, head=head if p.trial.train_size else "mean")
+        )
+        for p in points
+    ]
+
+    def score(point):
+        if point.experiment in ("incremental", "word_probing"):
+            return 0.5 + 0.3 * point.x / depth + 0.001 * point.trial.seed
+        return forgetting(depth)(point)
+
+    write_results(folder, points, score, name=name, depth=depth)
+    with contextlib.closing(sqlite3.connect(folder / "results.db")) as db:
+        db.execute("UPDATE models SET family = ?", (family,))
+        db.commit()
+
+
+def test_an_encoder_and_a_decoder_of_another_depth(tmp_path, monkeypatch):
+    write_words(tmp_path / "one", "an-encoder", 6, "bert", "mean")
+    write_words(tmp_path / "two", "a-decoder", 9, "llama", "last")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["compare", "one", "two"])
+    assert result.exit_code == 0, result.output
+    output = " ".join(result.output.split())
+    context = (
+        "In a decoder, a word sees only the words to the left of it (a-decoder); in an encoder it sees the"
+    )
+    for text in ("head: mean in A, last in B", "layers: 6 in A, 9 in B", context):
+        assert text in output
+    page = (tmp_path / "compare.html").read_text(encoding="utf-8")
+    charts = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["charts"]
+    for what in ("difference", "both"):
+        for experiment in ("incremental", "word_probing"):
+            chart = charts[f"{experiment}_{what}"]
+            assert chart["x"].endswith(", share of all layers")
+            for panel in chart["panels"]:
+                assert panel["ticks"] == [[0, "0%"], [2, "33%"], [4, "67%"], [6, "100%"]]
+            caption = "The models have 6 and 9 layers: points at the same share of the layers are compared."
+            assert caption in chart["caption"]
+        assert context in charts[f"word_probing_{what}"]["caption"]
+        assert context in charts[f"neurons_{what}"]["caption"]
+        assert context not in charts[f"incremental_{what}"]["caption"]
+    finetuned = {
+        row["condition"] for row in compare_studies(Path("one"), Path("two")).points.to_dict("records")
+    }
+    assert {"pretrained", "SST-2"} <= finetuned, "models with other heads are paired"
+    lines = [m for m in charts["word_probing_difference"]["marks"] if m["kind"] == "line"]
+    assert all(row[1] == pytest.approx(0, abs=1e-9) for mark in lines for row in mark["rows"])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 A pair is one trial of each study with the same experiment, condition, x, task, training size and seed, and thus the
 same examples in the same order. Settings (model, recipe, learning rate ...) of which each study has a single value are
 what is compared, and may differ; where a study has several values, the trials of a pair must have the same one.
-Unpaired trials are counted, with the reason, and left out.
+In models of different depth, points at the same share of the layers are paired. Unpaired trials are counted, with the
+reason, and left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pandas as pd
 
 from whichlayers.analysis.intervals import PairedDifference, holm, paired_difference
 from whichlayers.errors import WhichlayersError
+from whichlayers.experiments import display_of
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import (
     REINIT_COLUMNS,
@@ -27,6 +29,7 @@ from whichlayers.results.frames import (
     setting_label,
     training_settings,
 )
+from whichlayers.text import join_list
 from whichlayers.trial import BASELINES
 
 CELL = ["experiment", "condition", "task", "train_size", "x"]
@@ -60,6 +63,9 @@ class Comparison:
     points: pd.DataFrame  # COMPARED_CURVE, x, metric, mean_a, mean_b, STATISTICS
     unpaired: list[tuple[str, int]]  # reason, number of unpaired results
     pairs: pd.DataFrame  # COMPARED_CURVE, x, seed, metric, a, b
+    models: pd.DataFrame  # model, family, depth of all models
+    # if the models differ in depth: that of the shallowest; x of layers is then in percent of the layers
+    lowest_depth: int | None = None
 
 
 def compare_studies(first: Path, second: Path) -> Comparison:
@@ -68,8 +74,10 @@ def compare_studies(first: Path, second: Path) -> Comparison:
     a, b = _compared_study(Path(first)), _compared_study(Path(second))
     if a.name == b.name:  # two runs of one study
         a, b = (replace(study, name=f"{study.name} ({letter})") for study, letter in ((a, "A"), (b, "B")))
-    frames, reasons = _drop_incomparable(*frames)
+    models = pd.concat(frames)[["model", "family", "depth"]].drop_duplicates(ignore_index=True)
+    other_depths = len({frozenset(frame["depth"]) for frame in frames}) > 1
     found, differs = [], dict.fromkeys(_model_differences(*frames))
+    frames, reasons = _drop_incomparable(frames, other_depths)
     for experiment in dict.fromkeys(pd.concat(frames)["experiment"]):
         rows = [frame[frame["experiment"] == experiment] for frame in frames]
         matched, differing = _split_settings(*rows)
@@ -79,8 +87,10 @@ def compare_studies(first: Path, second: Path) -> Comparison:
         found.append(paired.assign(setting=_setting_labels(paired, matched)))
         for study, side in ((a, "left_only"), (b, "right_only")):
             if alone := int((merged["found"] == side).sum()):
-                reason = f"{experiment}, in {study.name}: the other has no trial of the same point, task, size and seed"
-                reasons.append((reason, alone))
+                same = ["model"] if "model" in matched else []
+                same += ["share of the layers" if _is_relative(experiment, other_depths) else "point"]
+                reason = f"{experiment}, in {study.name}: the other has no trial of the same {', '.join(same)}, task, "
+                reasons.append((f"{reason}size and seed", alone))
     pairs = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
     if pairs.empty:
         details = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
@@ -89,9 +99,9 @@ def compare_studies(first: Path, second: Path) -> Comparison:
     pairs = pairs[[*COMPARED_CURVE, "x", "seed", "metric", "a", "b"]]
     pairs = pairs.sort_values("task", key=lambda tasks: tasks.map(order), kind="stable", ignore_index=True)
     all_differences = [*differs, *_environment_differences(a, b)]
-    return Comparison(
-        a, b, all_differences, _curve_differences(pairs), _point_differences(pairs), reasons, pairs
-    )
+    curves, points = _curve_differences(pairs), _point_differences(pairs)
+    lowest = int(models["depth"].min()) if other_depths else None
+    return Comparison(a, b, all_differences, curves, points, reasons, pairs, models, lowest)
 
 
 def _merge_pairs(
@@ -134,8 +144,13 @@ def _split_settings(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], list[S
 
 
 def _effective_values(frame: pd.DataFrame, name: str) -> pd.Series:
-    """Values of a setting where it has an effect: those of re-initialization only in models with such layers."""
+    """Values of a setting where it has an effect.
+
+    Those of re-initialization have one in models with such layers, those of training in models that were finetuned.
+    """
     rows = frame[~frame["untouched"]] if name in REINIT_COLUMNS else frame
+    if name == "head" or name.startswith(TRAINING):
+        rows = rows[rows["train_size"] > 0]
     return rows[name]
 
 
@@ -158,14 +173,16 @@ def _model_differences(a: pd.DataFrame, b: pd.DataFrame) -> list[SettingDifferen
     return found + ([("layers", depths[0], depths[1])] if depths[0] != depths[1] else [])
 
 
-def _drop_incomparable(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[pd.DataFrame], list[tuple[str, int]]]:
-    """Both frames without tasks whose data differ and, if depths differ, without points at single layers.
+def _drop_incomparable(
+    frames: list[pd.DataFrame], other_depths: bool
+) -> tuple[list[pd.DataFrame], list[tuple[str, int]]]:
+    """Both frames without tasks whose data differ and, if depths differ, without points that do not correspond.
 
     Returns:
-        The two frames, and for each reason how many results were dropped. If depths differ, x is 0 for no layer
-        pretrained and 1 for all layers pretrained.
+        The two frames, and for each reason how many results were dropped. If depths differ, x is in percent of the
+        layers where it counts them.
     """
-    frames, reasons = [a, b], []
+    reasons = []
     fingerprints = [dict(zip(frame["task"], frame["task_fingerprint"], strict=True)) for frame in frames]
     in_a, in_b = fingerprints
     changed = {task for task in set(in_a) & set(in_b) if in_a[task] != in_b[task]}
@@ -173,21 +190,31 @@ def _drop_incomparable(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[pd.DataFr
         count = sum(int((frame["task"] == task).sum()) for frame in frames)
         reasons.append((f"{task} has other examples, labels or another metric in A than in B", count))
     frames = [frame[~frame["task"].isin(changed)] for frame in frames]
-    if {int(n) for n in a["depth"]} != {int(n) for n in b["depth"]}:
-        kept = [frame[_independent_of_depth(frame)] for frame in frames]
-        kept = [frame.assign(x=(frame["x"] == frame["depth"]).astype(float)) for frame in kept]
+    if other_depths:
+        kept = [_at_shares_of_layers(frame) for frame in frames]
         if count := sum(map(len, frames)) - sum(map(len, kept)):
-            reasons.append(
-                ("the models differ in depth: only all and none of their layers can be paired", count)
-            )
+            left_out = [
+                set(frame["experiment"][~frame.index.isin(k.index)])
+                for frame, k in zip(frames, kept, strict=True)
+            ]
+            names = join_list(sorted(set.union(*left_out)))
+            reasons.append((f"the models differ in depth: the points of {names} do not correspond", count))
         frames = kept
     return frames, reasons
 
 
-def _independent_of_depth(frame: pd.DataFrame) -> pd.Series:
-    """Whether each point means the same at any depth: no layer or all layers pretrained."""
-    curve_ends = (frame["experiment"] == "incremental") & ((frame["x"] == 0) | (frame["x"] == frame["depth"]))
-    return curve_ends | frame["condition"].isin(BASELINES)
+def _at_shares_of_layers(frame: pd.DataFrame) -> pd.DataFrame:
+    """The points that correspond to points of models of another depth, with x in percent where it counts layers."""
+    relative = frame["experiment"].map(lambda name: _is_relative(name, True))
+    by_model = frame["experiment"].map(lambda name: display_of(name).plot == "by_model")
+    kept = frame[relative | by_model | frame["condition"].isin(BASELINES)]
+    share = (100 * kept["x"] / kept["depth"]).round(6)
+    return kept.assign(x=share.where(relative[kept.index], kept["x"]))
+
+
+def _is_relative(experiment: str, other_depths: bool) -> bool:
+    """Whether x of this experiment is compared as a share of the layers."""
+    return other_depths and display_of(experiment).relative_depth
 
 
 def _setting_labels(pairs: pd.DataFrame, matched: list[str]) -> list[str]:

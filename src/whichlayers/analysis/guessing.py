@@ -17,12 +17,16 @@ import pandas as pd
 from whichlayers.analysis.intervals import Interval, t_interval
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import counted, format_range, format_score, join_list
+from whichlayers.trial import ALL_PRETRAINED
 
 if TYPE_CHECKING:
     from whichlayers.analysis.claims.base import Claim
 
 # One comparison for each: models that were finetuned (or probed) in the same way on the same data.
 SETTING = ["kind", "model", "model_fingerprint", "task", "train_size", "head", "training"]
+
+# Experiments whose points, except for the baseline, train a part of the parameters or layers at different rates.
+PARTLY_TRAINED = ("freeze", "lr_decay", "adapt", "adapt_layers")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ def compare_with_guessing(points: pd.DataFrame) -> list[GuessComparison]:
     Returns:
         One comparison per setting with at least two trials and a known score of guessing. Word probes have none.
     """
-    unchanged = points["untouched"] & (points["order"].map(len) == 0)
+    partly = points["experiment"].isin(PARTLY_TRAINED) & (points["condition"] != ALL_PRETRAINED)
+    unchanged = points["untouched"] & (points["order"].map(len) == 0) & ~partly
     candidates = points[unchanged & points["guess"].notna() & points["kind"].isin(["finetune", "probe"])]
     found = []
     for setting, rows in each_group(candidates, SETTING):

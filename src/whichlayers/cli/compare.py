@@ -24,7 +24,12 @@ def compare(
     With --json, no page is written.
     """
     from whichlayers.analysis.compare_studies import compare_studies
-    from whichlayers.report.compare_page import comparison_table, verdict, write_comparison
+    from whichlayers.report.compare_page import (
+        comparison_table,
+        notes_on_models,
+        verdict,
+        write_comparison,
+    )
 
     first, second = find_folder(a).path, find_folder(b).path
     if out.is_dir():
@@ -40,6 +45,9 @@ def compare(
     for setting, value_a, value_b in comparison.differs:
         print_line(f"{setting}: {value_a or 'unknown'} in A, {value_b or 'unknown'} in B")
     console().print(comparison_table(comparison))
+    experiments = dict.fromkeys(comparison.pairs["experiment"])
+    for note in dict.fromkeys(note for name in experiments for note in notes_on_models(comparison, name)):
+        print_line(note)
     print_line(verdict(comparison))
     for reason, count in comparison.unpaired:
         print_line(f"unpaired: {reason} ({count:,})", "yellow")

@@ -81,7 +81,10 @@ def _settings(details: TrialDetails) -> list[tuple[str, str]]:
         "re-initialized": row["reinit"] and f"layers {row['reinit']} ({row['recipe']})",
         "layer order": row["layer_order"],
         "layer norms": "kept in re-initialized layers" if row["keep_layer_norm"] else None,
+        "adapter": row["adapter"],
         "head": row["head"],
+        "prompt": repr(row["pair_template"]) if row["pair_template"] else None,
+        "BOS token": None if row["bos"] is None else "added" if row["bos"] else "left out",
         "neurons": row["neurons"],
         "training": ", ".join(
             f"{key} {value}" for key, value in details.training.items() if value is not None

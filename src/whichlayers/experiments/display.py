@@ -39,6 +39,8 @@ class Display:
         baselines: Display names of the baselines.
         layer_axis: Whether x counts layers, so that the axis of a conditions figure has a tick for each.
         costs: Whether a figure shows the metric against the time and the memory of each setting.
+        relative_depth: Whether x counts layers such that, in models of different depth, points at the same share of the
+            layers correspond to each other.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Display:
     baselines: Mapping[str, str] = field(default_factory=lambda: PRETRAINED_BASELINES)
     costs: bool = False
     layer_axis: bool = True
+    relative_depth: bool = False
 
     @property
     def word_level(self) -> bool:

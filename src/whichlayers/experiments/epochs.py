@@ -25,6 +25,7 @@ class Epochs(Incremental):
             "the whole model is finetuned for more epochs. The scores are those after the last epoch.",
             conditions={"": "after the last epoch"},
             learning_curves=True,
+            relative_depth=True,
         ),
     )
     evaluate_every_epoch = True

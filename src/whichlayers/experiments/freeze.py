@@ -51,6 +51,7 @@ class Freeze(FinetuningExperiment):
             },
             baselines=ALL_TRAINED,
             costs=True,
+            relative_depth=True,
         ),
     )
     train: Annotated[tuple[Part, ...], BeforeValidator(at_least_one)] = Field(

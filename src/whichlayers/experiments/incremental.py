@@ -25,6 +25,7 @@ class Incremental(ReinitExperiment):
             "the whole model is finetuned. k = 0 keeps only the embeddings.",
             plot="curves",
             learning_curves=True,
+            relative_depth=True,
         ),
     )
     keep: Keep = Field(

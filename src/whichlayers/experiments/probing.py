@@ -36,6 +36,7 @@ class Probing(TaskExperiment):
             "layer, with early stopping on held-out training examples.",
             position="layer {:g}".format,
             conditions={"": "linear probe"},
+            relative_depth=True,
         ),
     )
     layers: Annotated[Literal["all"] | tuple[int, ...], all_or_numbers(lowest=0)] = Field(

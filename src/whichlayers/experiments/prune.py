@@ -35,6 +35,7 @@ class Prune(FinetuningExperiment):
             description="Layers are dropped and the remaining model is finetuned.",
             position=lambda x: f"{_layers(f'{x:g}')} dropped",
             conditions={"top": "top layers dropped", "bottom": "bottom layers dropped"},
+            relative_depth=True,
         ),
     )
     top: CountList = Field(

@@ -26,6 +26,7 @@ class WordProbing(WordExperiment):
             "for the pretrained model and for the model finetuned on a task.",
             plot="by_layer",
             position="layer {:g}".format,
+            relative_depth=True,
         ),
         Display(
             name="layer_selectivity",
@@ -35,6 +36,7 @@ class WordProbing(WordExperiment):
             "word type has a random tag.",
             plot="by_layer",
             position="layer {:g}".format,
+            relative_depth=True,
         ),
         Display(
             name="layer_description_length",
@@ -44,6 +46,7 @@ class WordProbing(WordExperiment):
             "than a uniform code.",
             plot="by_layer",
             position="layer {:g}".format,
+            relative_depth=True,
         ),
     )
     layers: Annotated[Literal["all"] | tuple[int, ...], all_or_numbers(lowest=0)] = Field(

@@ -92,6 +92,12 @@ def set_bos(tokenizer: PreTrainedTokenizerFast, bos: bool, name: str) -> None:
     )
 
 
+def starts_with_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether the tokenizer starts texts with the BOS token."""
+    bos = tokenizer.bos_token_id
+    return bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
+
+
 def load_saved_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer in the folder of a saved model."""
     return load_tokenizer(ModelFiles(str(folder), folder, None, ""))

@@ -31,7 +31,7 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
     counts = drawn[~drawn["condition"].isin(BASELINES)].groupby([*CURVE, "condition", "x"]).size()
     sentences = [display.description]
     if display.word_level:
-        sentences.append(_context_of_words(drawn))
+        sentences.append(context_of_words(drawn))
     if display.plot == "permutations":
         sentences += _permutations(drawn[~drawn["condition"].isin(BASELINES)])
     elif counts.max() > 1:
@@ -56,7 +56,7 @@ def caption(points: pd.DataFrame, experiment: str) -> str:
     return " ".join(text for text in sentences if text)
 
 
-def _context_of_words(rows: pd.DataFrame) -> str:
+def context_of_words(rows: pd.DataFrame) -> str:
     """A sentence on decoders, whose words have less context than those of encoders; empty if there are none."""
     decoders = rows["family"].isin(CAUSAL_FAMILIES)
     if not decoders.any():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator
 from rich import box
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -19,6 +20,7 @@ from whichlayers.catalog import DIFFERENCE
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
 from whichlayers.plots.artists import DrawnValues, draw_line, line_style
+from whichlayers.plots.captions import context_of_words
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import Mark, Panel, label_x_axis, make_panels, set_layer_ticks, set_y_limits
@@ -27,7 +29,7 @@ from whichlayers.plots.word_figures import LCA, MAX_CURVES_WITH_BARS, PRETRAINED
 from whichlayers.report.page import ReportFigure, render
 from whichlayers.report.tables import TextTable
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import counted, format_p, format_range, format_score, short_names
+from whichlayers.text import counted, format_p, format_range, format_score, join_list, short_names
 from whichlayers.trial import BASELINES
 
 LABELS = ("experiment", "task", "examples", "curve", "points")
@@ -42,15 +44,17 @@ def write_comparison(comparison: Comparison, target: Path) -> Path:
         frame = _panel_frame(comparison, experiment)
         title, key = display_of(experiment).title, experiment.replace(" ", "_")
         figures, difference = [], f"{comparison.b.name} minus {comparison.a.name}"
+        notes = notes_on_models(comparison, experiment)
         for name, heading, caption, figure in (
             (f"{key}_difference", difference, DIFFERENCE_CAPTION, draw_differences(frame, experiment)),
             (f"{key}_both", "Both studies", BOTH_CAPTION, draw_both(frame, experiment, comparison)),
         ):
+            caption = " ".join([caption, *notes])
             chart = chart_of(figure, name, f"{title}: {heading}", caption)
             charts[name] = chart
             figures.append(ReportFigure(name, heading, caption, figure, chart, files=False))
         points = comparison.points[comparison.points["experiment"] == experiment]
-        table = _points_table(points, title)
+        table = _points_table(points, title, is_relative(comparison, experiment))
         sections.append({"key": key, "title": title, "figures": figures, "table": table})
     text = render(
         "compare.html",
@@ -75,6 +79,22 @@ BOTH_CAPTION = (
     "Means over the paired trials, with 95% t intervals. The paired differences above are more precise than a "
     "comparison of these intervals."
 )
+
+
+def is_relative(comparison: Comparison, experiment: str) -> bool:
+    """Whether x of an experiment is in percent of the layers."""
+    return comparison.lowest_depth is not None and display_of(experiment).relative_depth
+
+
+def notes_on_models(comparison: Comparison, experiment: str) -> list[str]:
+    """Sentences on what differs between the models besides their weights: depth, context of words."""
+    notes = []
+    if is_relative(comparison, experiment):
+        depths = join_list(sorted({int(n) for n in comparison.models["depth"]}))
+        notes.append(f"The models have {depths} layers: points at the same share of the layers are compared.")
+    if display_of(experiment).word_level and (context := context_of_words(comparison.models)):
+        notes.append(context)
+    return notes
 
 
 def verdict(comparison: Comparison) -> str:
@@ -146,7 +166,7 @@ def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT)
             drawn_values[panel.task].append((0.0, 0.0, 0.0))
             _set_ticks(panel, names)
         set_y_limits(panels, drawn_values)
-        label_x_axis(panels, _x_label(experiment))
+        label_x_axis(panels, _x_label(experiment, "share" in frame))
     return figure
 
 
@@ -168,14 +188,16 @@ def draw_both(frame: pd.DataFrame, experiment: str, comparison: Comparison, them
                 draw_line(panel, rows, (i, 2), style, drawn_values)
             _set_ticks(panel, ticks)
         set_y_limits(panels, drawn_values)
-        label_x_axis(panels, _x_label(experiment))
+        label_x_axis(panels, _x_label(experiment, "share" in frame))
     return figure
 
 
 def tick_names(frame: pd.DataFrame, experiment: str) -> dict[float, str]:
-    """Tick labels by x: all integers from first to last, or the names of the models for sets of neurons."""
+    """Tick labels by x: all integers from first to last, shares of the layers, or models for sets of neurons."""
     if "model_label" in frame:
         return dict(sorted(zip(frame["x"], frame["model_label"], strict=True)))
+    if "share" in frame:
+        return dict(sorted(zip(frame["x"], frame["share"], strict=True)))
     return {
         float(x): display_of(experiment).x_name(x)
         for x in range(int(frame["x"].min()), int(frame["x"].max()) + 1)
@@ -185,6 +207,10 @@ def tick_names(frame: pd.DataFrame, experiment: str) -> dict[float, str]:
 def _set_ticks(panel: Panel, names: dict[float, str]) -> None:
     if all(name.isdigit() for name in names.values()):
         set_layer_ticks(panel.axes, int(min(names)), int(max(names)))
+    elif all(name.endswith("%") for name in names.values()):
+        panel.axes.xaxis.set_major_locator(FixedLocator(list(names)))
+        panel.axes.xaxis.set_major_formatter(FixedFormatter(list(names.values())))
+        panel.axes.set_xlim(min(names) - 0.5, max(names) + 0.5)
     else:
         set_model_ticks(panel, list(names.values()))
 
@@ -198,9 +224,10 @@ def _rows(points: pd.DataFrame, size: int, condition: str) -> pd.DataFrame:
     return points[(points["train_size"] == size) & (points["condition"] == condition)]
 
 
-def _x_label(experiment: str) -> str:
+def _x_label(experiment: str, relative: bool = False) -> str:
     display = display_of(experiment)
-    return display.x_label if display.plot == "by_model" else display.x_header
+    label = display.x_label if display.plot == "by_model" else display.x_header
+    return f"{label}, share of all layers" if relative else label
 
 
 def _panel_frame(comparison: Comparison, experiment: str) -> pd.DataFrame:
@@ -209,12 +236,19 @@ def _panel_frame(comparison: Comparison, experiment: str) -> pd.DataFrame:
     curves = pairs[~pairs["condition"].isin(BASELINES)]
     rows = (curves if len(curves) else pairs).rename(columns={"setting": "variant"})
     rows = rows.assign(model="", depth=int(pairs["x"].max()))
+    if is_relative(comparison, experiment):  # drawn in units of the layers of the shallowest model
+        lowest = comparison.lowest_depth or 1
+        rows = rows.assign(share=[_percent(x) for x in rows["x"]], x=rows["x"] * lowest / 100, depth=lowest)
     if not display_of(experiment).word_level:
         return rows
     rows = _by_model(rows) if display_of(experiment).plot == "by_model" else rows
     # models before and after finetuning differ in training size and settings, but belong to the same curve
     one_curve = not rows.duplicated(["task", "condition", "x", "seed"]).any()
     return rows.assign(variant="", train_size=rows["train_size"].max()) if one_curve else rows
+
+
+def _percent(x: float) -> str:
+    return f"{x:.0f}%"
 
 
 def _by_model(rows: pd.DataFrame) -> pd.DataFrame:
@@ -244,17 +278,18 @@ def _curves_table(comparison: Comparison) -> TextTable:
     return TextTable("Curves", headers, rows, frozenset({"experiment", "task", "curve"}))
 
 
-def _points_table(points: pd.DataFrame, title: str) -> TextTable:
+def _points_table(points: pd.DataFrame, title: str, relative: bool) -> TextTable:
     tasks, rows = short_names(points["task"]), []
     display = display_of(str(points["experiment"].iloc[0]))
     for _, curve in each_group(points, ["condition", "task", "train_size", "setting"]):
         for row in each_row(curve):
             labels = {"task": tasks[row.task], "examples": size_name(row.train_size)}
-            labels |= {"curve": _curve_name(row), "x": display.x_name(row.x)}
+            labels |= {"curve": _curve_name(row), "x": _percent(row.x) if relative else display.x_name(row.x)}
             scores = {"A": format_score(row.mean_a, row.metric), "B": format_score(row.mean_b, row.metric)}
             rows.append(labels | scores | _numbers(row))
     names = ("task", "examples", "curve", "x", "A", "B", *NUMBERS)
-    headers = {name: name for name in names} | {"task": display.task_noun, "x": display.x_header}
+    headers = {name: name for name in names} | {"task": display.task_noun}
+    headers["x"] = f"{display.x_header}, share of all layers" if relative else display.x_header
     return TextTable(f"All points: {title}", headers, rows, frozenset({"task", "curve"}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pandas as pd
 
 from whichlayers.experiments import DISPLAYS, display_of, sort_experiments
 from whichlayers.plots.display_names import metric_name, size_name
-from whichlayers.results.frame_utils import each_row
+from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import StudySummary, load_notes
 from whichlayers.text import count_range, counted, format_classes, format_duration, format_score, short_names
 
@@ -60,13 +61,24 @@ def study_setup(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str
             "Re-initialization recipe",
             ", ".join(dict.fromkeys(points.loc[~points["untouched"], "recipe"])) or "none",
         ),
-        ("Head", ", ".join(dict.fromkeys(points["head"]))),
+        ("Head", _heads(points, named)),
         ("Trials per point", count_range(trials)),
         ("Epochs", count_range(done.loc[~done["experiment"].isin(word_level), "epochs"].dropna())),
     ]
     variants = [variant for variant in dict.fromkeys(done.get("variant", ())) if variant]
     found += [("Variants compared", "; ".join(variants))] if variants else []
     return [(name, text) for name, text in found if text]
+
+
+def _heads(points: pd.DataFrame, names: Mapping[str, str]) -> str:
+    """The heads of finetuned models; if there are several, with the models that have them."""
+    finetuned = points[(points["kind"] != "probe") & (points["train_size"] > 0)]
+    models = {
+        head: dict.fromkeys(rows["model"].map(names)) for (head,), rows in each_group(finetuned, ["head"])
+    }
+    if len(models) < 2:
+        return ", ".join(models) or "none"
+    return ", ".join(f"{head} ({', '.join(found)})" for head, found in models.items())
 
 
 def classes(study: StudySummary) -> list[tuple[str, str]]:

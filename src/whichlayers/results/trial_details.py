@@ -15,6 +15,7 @@ from whichlayers.results.connection import DATABASE, read_snapshot
 from whichlayers.results.losses import LossCurve, read_losses
 
 MAX_LISTED = 8  # trials that an error message lists
+PER_LAYER = ("lr_factors", "parameters")  # settings of training that differ between points of one curve
 TRIAL_COLUMNS = (
     "experiment",
     "condition",
@@ -40,7 +41,7 @@ class TrialDetails:
     """One trial: its settings, where it belongs in the study, and its results."""
 
     trial_id: str
-    row: dict[str, Any]  # its row in the table `trials`, without trial_json
+    row: dict[str, Any]  # its row in the table `trials`, with prompt and BOS token in place of trial_json
     training: dict[str, Any]
     points: list[dict[str, Any]]  # experiment, condition and x of each point it belongs to
     epochs: list[dict[str, Any]]  # one dict per epoch: epoch, and the values by metric
@@ -74,8 +75,10 @@ def trial_details(folder: Path, trial_id: str) -> TrialDetails:
         )
         runs = rows("SELECT * FROM runs WHERE run_id = (SELECT run_id FROM trials WHERE id = ?)")
         points = rows("SELECT experiment, condition, x FROM points WHERE trial_id = ? ORDER BY experiment, x")
-    del row["trial_json"]
+    trial = json.loads(row.pop("trial_json"))
+    row |= {name: trial.get(name) for name in ("pair_template", "bos")}
     training = json.loads(row.pop("training") or "{}")
+    training |= {name: trial["training"][name] for name in PER_LAYER if trial["training"].get(name)}
     loss = read_losses(folder, [full_id]).get(full_id, LossCurve())
     run = runs[0] | {"versions": json.loads(runs[0]["versions"] or "{}")} if runs else None
     return TrialDetails(full_id, row, training, points, list(epochs.values()), change, run, loss)

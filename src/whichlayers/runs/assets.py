@@ -336,14 +336,20 @@ class Assets:
 
     def prompts(self, trials: Iterable[Trial]) -> dict[str, str]:
         """Notes about the templates and BOS tokens of these trials, by `prompt_key`."""
-        notes = {}
+        from whichlayers.models.tokenizers import starts_with_bos
+
+        notes: dict[str, str] = {}
         for trial in trials:
+            if prompt_key(trial) in notes:
+                continue
             parts = []
             if trial.pair_template:
                 template = trial.pair_template.replace("\n", "\\n")
                 parts.append(f"two texts are one prompt, {template}")
-            if trial.bos is not None:
-                parts.append(f"texts start {'with' if trial.bos else 'without'} the BOS token")
+            if trial.bos is not None or (
+                self.model_of(trial).causal and starts_with_bos(self.tokenizer(trial))
+            ):
+                parts.append(f"texts start {'without' if trial.bos is False else 'with'} the BOS token")
             if parts:
                 name = trial.task or (trial.word_probe.corpus if trial.word_probe else "")
                 notes[prompt_key(trial)] = f"{name}: {'; '.join(parts)} ({trial.model})"

@@ -72,7 +72,12 @@ def evaluate_claims(
         weights = pd.DataFrame(columns=["trial_id", "name", "layer", "kind", "value"])
     kept, excluded = judged_points(points)
     judged = _evaluate(kept, weights, thresholds)
-    return with_exclusions(judged, _evaluate(points, weights, thresholds), excluded) if excluded else judged
+    if not excluded:
+        return judged
+    everywhere, found = _evaluate(points, weights, thresholds), {claim.id: claim for claim in judged}
+    # some claims are left out if there are no data for them
+    judged = [found.get(claim.id) or not_tested(claim.id, claim.text, "") for claim in everywhere]
+    return with_exclusions(judged, everywhere, excluded)
 
 
 def _evaluate(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds) -> list[Claim]:
