@@ -18,6 +18,7 @@ from whichlayers.analysis.guessing import (
     judged_points,
     no_better_than_guessing,
 )
+from whichlayers.analysis.intervals import t_interval
 from whichlayers.results.frames import finished, load_points
 from whichlayers.trial import Point, Probe, Training
 
@@ -138,12 +139,18 @@ def test_under_the_null_2_5_percent_are_called_better(tmp_path):
     rows = points[points["condition"] == "all pretrained"]
     rng = np.random.default_rng(0)
 
-    def rate(mean, draws=600):
-        values = rng.normal(mean, 0.02, (draws, 5))
-        return np.mean([not no_better_than_guessing(rows.assign(value=v)) for v in values])
+    (one,) = compare_with_guessing(rows)
 
-    assert rate(0.5) == pytest.approx(0.025, abs=0.015)
-    assert rate(0.58) > 0.99
+    def better(values):
+        return dataclasses.replace(one, interval=t_interval(values)).better
+
+    null, gain = (rng.normal(mean, 0.02, (4000, 5)) for mean in (0.5, 0.58))
+    assert np.mean([better(values) for values in null]) == pytest.approx(0.025, abs=0.007)
+    assert np.mean([better(values) for values in gain]) > 0.99
+    close = rng.normal(0.52, 0.02, (20, 5))
+    from_rows = [not no_better_than_guessing(rows.assign(value=values)) for values in close]
+    assert from_rows == [better(values) for values in close]
+    assert 0 < sum(from_rows) < 20
 
 
 # --- claims ---
