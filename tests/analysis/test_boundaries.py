@@ -25,6 +25,7 @@ from whichlayers.analysis.intervals import (
     non_superiority_test,
     p_below,
     paired_difference,
+    summarize,
     t_interval,
     two_sided,
     welch_difference,
@@ -54,6 +55,14 @@ def test_an_interval_that_touches_zero_is_not_significant():
     assert not Interval(0.0, -0.2, 0.2, 0.1, 2).significant
     assert not Interval(0.1, 0.1, 0.1, 0.0, 2).significant
     assert Interval(3.0, 2.0, 4.0, 0.5, 3).half_width == 1.0
+
+
+def test_groups_without_a_name_are_summarized_too():
+    table = summarize(pd.DataFrame({"share": [0.1, 0.1, math.nan], "value": [0.5, 0.7, 0.9]}), ["share"])
+    assert table["mean"].tolist() == pytest.approx([0.6, 0.9])
+    assert table["high"][0] == pytest.approx(t_interval([0.5, 0.7]).high)
+    narrow = summarize(pd.DataFrame({"share": 0.1, "value": [0.5, 0.7]}), ["share"], level=0.5)
+    assert narrow["high"][0] == pytest.approx(t_interval([0.5, 0.7], 0.5).high)
 
 
 def test_two_pairs_have_a_p_value():

@@ -232,6 +232,9 @@ def test_permutations_of_one_seed_take_the_variance_of_the_baseline():
 def test_permutations_that_are_too_few():
     table, baselines = np.array([[0.5, 0.6], [0.55, 0.58], [0.52, 0.61]]), np.array([0.7, 0.8])
     assert permutation_difference(permuted(table[:2], baselines), pd.Series(baselines)).n == 2
+    two = permutation_difference(permuted(table, baselines), pd.Series(baselines))
+    of_seeds = (table - baselines).mean(axis=0)
+    assert (two.seed_variance, two.seed_df) == pytest.approx((of_seeds.var(ddof=1) / 2, 1))
     assert permutation_difference(permuted(table[:1], baselines), pd.Series(baselines)) is None
     assert permutation_difference(permuted(table[:, :1], baselines), pd.Series(baselines[:1])) is None
     assert permutation_difference(permuted(table[:, :1], baselines), pd.Series(baselines)).seed_df == 1
