@@ -14,7 +14,7 @@ from synthetic_results import incremental, lifelike, localized, trial, write_res
 from whichlayers.analysis.compare_studies import compare_studies
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.frames import finished, load_points
-from whichlayers.trial import Point, Training
+from whichlayers.trial import Point, Probe, Training
 
 BASE = lifelike(6)
 
@@ -309,3 +309,21 @@ def test_versions_that_differ(tmp_path):
         ("torch", "2.13.0", "3.0"),
         ("transformers", "5.22.2", ""),
     ]
+
+
+def test_two_trials_of_one_seed_at_one_point_cannot_be_paired(tmp_path):
+    """Probes with two poolings, which are neither settings nor conditions."""
+
+    def probes(*poolings):
+        return [
+            Point("probing", "", layer, dataclasses.replace(trial(), probe=Probe(layer, pooling)))
+            for layer, pooling in poolings
+        ]
+
+    a = write_results(tmp_path / "a", probes((1, "mean"), (2, "mean")), BASE)
+    b = write_results(tmp_path / "b", probes((1, "mean"), (2, "mean"), (2, "summary")), BASE)
+    for first, second in ((a, b), (b, a)):
+        with pytest.raises(
+            WhichlayersError, match=r"/b: probing on SST-2 has two trials of seed 0 at one point"
+        ):
+            compare_studies(first, second)

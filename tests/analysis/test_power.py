@@ -93,6 +93,7 @@ def test_one_trial_and_equal_differences_are_not_estimable():
 def test_a_trial_at_several_points_counts_once():
     one = points(4, 0.02)
     assert minutes_per_added_trial(one) == 6.0
+    assert minutes_per_added_trial(one.assign(variant=None)) == 6.0
     assert minutes_per_added_trial(pd.concat([one, one.assign(experiment="prune")])) == 6.0
 
 
