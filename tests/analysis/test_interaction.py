@@ -138,3 +138,17 @@ def test_a_group_with_one_residual_degree_of_freedom_is_enough_and_none_is_not()
     two, one = noisy(rng, (0.1, 0.2), 2, 0.01), noisy(rng, (0.1, 0.2), 1, 0.01)
     assert interaction_test(frame([two, two[::-1] ** 2]), "group") is not None
     assert interaction_test(frame([two, one]), "group") is None
+
+
+@pytest.mark.parametrize("size", [1e-4, 0.1])
+def test_the_scale_of_two_groups_depends_on_their_noise_alone(size):
+    """Each group deviates by d / 2, and the weighted sum of squares is that of d over 1 / W1 + 1 / W2."""
+    rng = np.random.default_rng(5)
+    noise = [rng.normal(0, sd, (n, 4)) for n, sd in ((6, 0.02), (4, 0.01))]
+    exact = [n - n.mean(axis=0) for n in noise]  # both mean curves are flat
+    found = interaction_test(frame([exact[0], exact[1] + size * np.array([1, -1, 2, -2])]), "group")
+    weights = []
+    for table in exact:
+        residuals = table - table.mean(axis=1, keepdims=True)
+        weights.append(len(table) * 3 * (len(table) - 1) / (residuals**2).sum())
+    assert found.scale * found.epsilon == pytest.approx((1 / weights[0] + 1 / weights[1]) / (4 * 4))
