@@ -162,6 +162,7 @@ class Results:
         reinit: Sequence[int] = (),
         freeze: Sequence[int] = (),
         full: bool = False,
+        question: str | None = None,
         train: int | float | Literal["all"] | None = None,
         seeds: int | None = 1,
         keep: Literal["best", "all"] = "best",
@@ -175,6 +176,7 @@ class Results:
             reinit: Layers to re-initialize, as numbered in the resulting model.
             freeze: Layers to freeze; with layer 1, also the embeddings.
             full: All layers, finetuned as usual. Without `full` and any layers, what the study recommends.
+            question: Build what is recommended as the answer to this question, such as "freeze"; default: the first.
             train: Training examples: a number, a fraction or "all". Default: as in the study.
             seeds: Number of seeds to train; None: as many as the study has trials.
             keep: "best" saves the seed with the highest score on held-out training examples, "all" saves each.
@@ -186,7 +188,7 @@ class Results:
         from whichlayers.deploy.build import BuildOptions, build
         from whichlayers.deploy.choose import Variant
 
-        variant = Variant(tuple(layers), tuple(reinit), tuple(freeze), full)
+        variant = Variant(tuple(layers), tuple(reinit), tuple(freeze), full, question)
         chosen = BuildOptions(variant=variant, train=train, seeds=seeds, keep=keep, **options)
         return build(self.folder, out, chosen)
 

@@ -103,6 +103,7 @@ def test_reinit_and_freeze(easy_results, tmp_path):
         if frozen or (name.startswith("encoder.layer.2.") and name.endswith("dense.weight")):
             assert torch.equal(values, saved[name]) == frozen, name
     assert "Frozen: layers 1-2" in (built.folder / "README.md").read_text()
+    assert built.reason == "as requested: re-initialize layer 3, freeze layers 1-2."
 
 
 def test_the_best_of_several_seeds_is_chosen_on_held_out_rows(easy_results, assets_and_trial, tmp_path):
@@ -137,6 +138,10 @@ def test_all_seeds_can_be_kept_and_all_rows_used(easy_results, tmp_path):
 def test_bad_requests(easy_results, tmp_path):
     with pytest.raises(WhichlayersError, match="layers 1 to 3"):
         easy_results.build(tmp_path / "m", layers=[1, 9])
+    with pytest.raises(WhichlayersError, match="--freeze: there is no layer 3, the model has layers 1 to 2"):
+        easy_results.build(tmp_path / "m", layers=[1, 2], freeze=[3])
+    with pytest.raises(WhichlayersError, match="--reinit and --freeze both name layer 2"):
+        easy_results.build(tmp_path / "m", reinit=[2, 3], freeze=[1, 2])
     with pytest.raises(WhichlayersError, match="150 training examples"):
         easy_results.build(tmp_path / "m", train=151)
     with pytest.raises(WhichlayersError, match="seeds = 0"):

@@ -1,12 +1,16 @@
 """Built models with adapters: peft loads the adapter on the base model in a fresh process, with the same outputs."""
 
 import json
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 from easy_study import easy_study, texts_and_labels
+from tiny_tokenizers import tiny_tokenizer
+from transformers import GPT2Config, GPT2Model
 
 from whichlayers.deploy.card import _trained_parts
 from whichlayers.deploy.save import save_model
@@ -22,28 +26,44 @@ warnings.simplefilter("ignore")
 import torch
 from peft import PeftModel
 from transformers import AutoModel, AutoTokenizer
-base, built, texts = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-batch = AutoTokenizer.from_pretrained(built)(texts, padding=True, return_tensors="pt")
-plain = AutoModel.from_pretrained(base).eval()
-states = [plain(**batch).last_hidden_state]
-states.append(PeftModel.from_pretrained(plain, built + "/adapter").eval()(**batch).last_hidden_state)
-states.append(AutoModel.from_pretrained(built).eval()(**batch).last_hidden_state)
-mask = batch["attention_mask"].bool()
+found, texts = [], json.loads(sys.argv[2])
+for base, built in json.loads(sys.argv[1]):
+    batch = AutoTokenizer.from_pretrained(built)(texts, padding=True, return_tensors="pt")
+    plain = AutoModel.from_pretrained(base).eval()
+    states = [plain(**batch).last_hidden_state]
+    states.append(PeftModel.from_pretrained(plain, built + "/adapter").eval()(**batch).last_hidden_state)
+    states.append(AutoModel.from_pretrained(built).eval()(**batch).last_hidden_state)
+    mask = batch["attention_mask"].bool()
+    found.append([s[mask].tolist() for s in states])
 assert "whichlayers" not in sys.modules
-print(json.dumps([s[mask].tolist() for s in states]))
+print(json.dumps(found))
 """
+CASES = [("bert", "lora"), ("bert", "ia3"), ("gpt2", "lora")]  # GPT-2 stores its weights as (in, out)
 
 
-@pytest.mark.parametrize("method", ["lora", "ia3"])
-def test_peft_loads_the_adapter(tmp_path, method):
+def write_gpt2(folder):
+    shutil.rmtree(folder)
+    tokenizer = tiny_tokenizer("byte-level")
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=3, n_head=2, n_positions=32)
+    GPT2Model(config).save_pretrained(folder)
+
+
+def save_adapted(folder, family, method):
+    """Train adapters in the last two layers and save the model; returns its trial, its base and its folder."""
     settings = {"rank": 2} if method == "lora" else {}
     experiment = {"kind": "adapt", "method": method, "where": ["last"], "k": [2], **settings}
     training = {"epochs": 3, "max_length": 16, "lr": 0.05 if method == "ia3" else 5e-3}
-    study = easy_study(tmp_path, experiments=[experiment], trials=1, train_sizes=[40], training=training)
+    study = easy_study(
+        folder, experiments=[experiment], trials=1, train_sizes=[40], training=training, head="mean"
+    )
+    if family == "gpt2":
+        write_gpt2(folder / "model")
     assets = Assets(None)
     trial = next(p.trial for p in expand(study, assets) if p.condition == "last")
     (trained,) = finetune_seeds([trial], assets, held_out=False, device="cpu")
-    built = tmp_path / "built"
+    built = folder / "built"
     built.mkdir()
     metadata = Metadata(
         *("sentence_transformers", "mean", "classification", ("bad", "good"), 16, False, "signs", "base"),
@@ -52,15 +72,28 @@ def test_peft_loads_the_adapter(tmp_path, method):
         version="0",
     )
     save_model(built, trained, assets.tokenizer(trial), metadata)
-    arguments = [study.models[0].name, str(built), json.dumps(TEXTS)]
+    return trial, str(folder / "model"), str(built)
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """The trial of each case, and the hidden states of the base, with peft's adapter and with merged weights."""
+    saved = [save_adapted(tmp_path_factory.mktemp("adapted"), *case) for case in CASES]
+    arguments = [json.dumps([paths for _, *paths in saved]), json.dumps(TEXTS)]
     process = subprocess.run(
         [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False
     )
     assert process.returncode == 0, process.stderr[-2000:]
-    base, adapted, merged = (np.array(s) for s in json.loads(process.stdout.splitlines()[-1]))
-    np.testing.assert_allclose(adapted, merged, atol=1e-5)
-    assert np.abs(adapted - base).max() > 5e-3
+    found = json.loads(process.stdout.splitlines()[-1])
+    return {case: (trial, *states) for case, (trial, *_), states in zip(CASES, saved, found, strict=True)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_peft_loads_the_adapter(adapted, case):
+    trial, *states = adapted[case]
+    base, with_peft, merged = (np.array(s) for s in states)
+    np.testing.assert_allclose(with_peft, merged, atol=1e-5)
+    assert np.abs(with_peft - base).max() > 5e-3
     (text,) = _trained_parts(trial)
-    assert text.startswith(
-        f"Trained: {'LoRA (rank 2, alpha 16)' if method == 'lora' else 'IA3'} in layers 2-3 ("
-    )
+    name = "LoRA (rank 2, alpha 16)" if case[1] == "lora" else "IA3"
+    assert text.startswith(f"Trained: {name} in layers 2-3 (")

@@ -16,10 +16,17 @@ from whichlayers.text import format_bytes, format_range, format_score
 
 
 class Like(StrEnum):
-    """Values of --like."""
+    """Values of --like: besides these two, the questions that a recommendation answers."""
 
     recommended = "recommended"
     full = "full"
+    smallest = "smallest"
+    reinit = "reinit"
+    lr_decay = "lr_decay"
+    freeze = "freeze"
+    adapters = "adapters"
+    adapter_place = "adapter_place"
+    features = "features"
 
 
 class KeepOption(StrEnum):
@@ -34,19 +41,26 @@ def build(
     out: Annotated[Path, typer.Option("--out", help="Folder to write; it must not exist or be empty.")],
     like: Annotated[
         Like | None,
-        typer.Option("--like", help="recommended (the default), or full: all layers, finetuned as usual."),
+        typer.Option(
+            "--like",
+            help="recommended (the default): the first recommendation of the study, or that for one question, such as "
+            "freeze; full: all layers, finetuned as usual.",
+        ),
     ] = None,
     layers: Annotated[
         str | None, typer.Option("--layers", help="Pretrained layers to keep, such as 1-8 or 1,3,5-8.")
     ] = None,
     reinit: Annotated[
         str | None,
-        typer.Option("--reinit", help="Layers to re-initialize, such as 9-12, as they are numbered then."),
+        typer.Option(
+            "--reinit", help="Layers to re-initialize, such as 9-12, as numbered in the resulting model."
+        ),
     ] = None,
     freeze: Annotated[
         str | None,
         typer.Option(
-            "--freeze", help="Layers to freeze, such as 1-6; with layer 1, the embeddings are frozen, too."
+            "--freeze",
+            help="Layers to freeze, such as 1-6, as numbered in the resulting model; with 1, also the embeddings.",
         ),
     ] = None,
     train: Annotated[
@@ -83,11 +97,16 @@ def build(
         parse_layers("--reinit", reinit),
         parse_layers("--freeze", freeze),
         full=like == Like.full,
+        question=None if like in (None, Like.recommended, Like.full) else like.value,
     )
     if variant.described and like is not None:
         raise WhichlayersError(
             f"--like {like.value} and {'--layers' if layers else '--reinit' if reinit else '--freeze'} exclude each "
             "other: give one of them"
+        )
+    if variant.question is not None and goal is not None:
+        raise WhichlayersError(
+            f"--like {variant.question} and --for {goal.value} exclude each other: give one of them"
         )
     options = BuildOptions(
         variant=variant,

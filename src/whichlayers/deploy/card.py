@@ -179,7 +179,11 @@ def _trained_parts(trial: Trial) -> Iterator[str]:
     factors = {layer: factor for layer, factor in training.lr_factors if factor not in (0, 1)}
     if factors:
         lowest = min(factors)
-        yield f"Learning rate by layer: from {factors[lowest]:.2g} times the learning rate in layer {lowest} upward"
+        where = f"layer {lowest}" if lowest else "the embeddings"
+        yield (
+            f"Learning rate by layer: from {factors[lowest]:.2g} times the learning rate in {where} to the learning "
+            "rate in the highest layer"
+        )
     if adapter is not None:
         name = f"LoRA (rank {adapter.rank}, alpha {adapter.alpha:g})" if adapter.method == "lora" else "IA3"
         yield (

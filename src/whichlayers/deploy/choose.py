@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from whichlayers.analysis.recommend import LOSS, Answer, Goal, recommend
+from whichlayers.analysis.recommend import LOSS, QUESTIONS, Answer, Goal, recommend
+from whichlayers.analysis.recommend.base import describe_layers
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
@@ -39,6 +40,9 @@ class Variant:
     reinit: tuple[int, ...] = ()  # positions in the resulting model
     freeze: tuple[int, ...] = ()
     full: bool = False  # all layers, finetuned as usual
+    question: str | None = (
+        None  # what is recommended as the answer to this question; None: to the first that has one
+    )
 
     @property
     def described(self) -> bool:
@@ -117,19 +121,36 @@ def choose(
     if variant.full:
         return Choice(base, "all layers, finetuned as usual, as requested.")
     if variant.described:
-        return Choice(_described(base, study, variant), "as requested.")
+        return Choice(_described(base, study, variant, model_info.depth), f"as requested: {_words(variant)}.")
     points = finished(load_points(folder.path))
     of_both = (points["model_fingerprint"] == model_info.fingerprint) & (points["task"] == task_info.name)
-    recommendation = recommend(points[of_both], loss, goal)
-    largest = max((a.train_size for a in recommendation.answers), default=0)
-    best = recommendation.best([a for a in recommendation.answers if a.train_size == largest])
+    recommendation = recommend(points[of_both], loss, None if variant.question else goal)
+    answers = [a for a in recommendation.answers if variant.question in (None, a.question)]
+    largest = max((a.train_size for a in answers), default=0)
+    answers = [a for a in answers if a.train_size == largest]
+    asked = variant.question
+    best = recommendation.best(answers) if asked is None else _answer_to(asked, answers)
     if best is None:
-        why = next(
-            (a.text for a in recommendation.answers), "the study asked no question that a model answers"
-        )
+        why = next((a.text for a in answers), "The study asked no question that a model answers.")
         return Choice(base, f"all layers, finetuned as usual, since nothing else is recommended. {why}")
     trial = next(t for t in done if t.id == best.trial_id)
     return Choice(trial, f"recommended by the study. {best.text}", best)
+
+
+def _answer_to(question: str, answers: Sequence[Answer]) -> Answer:
+    """The recommended one of the answers to a question; an error if there is none."""
+    option = f"--like {question}"
+    if question not in QUESTIONS:
+        known = ", ".join(("recommended", "full", *QUESTIONS))
+        raise WhichlayersError(f"{option}: choose one of {known}")
+    if not answers:
+        raise WhichlayersError(
+            f"{option}: the study did not ask this; `whichlayers recommend` writes a study file that does"
+        )
+    found = next((a for a in answers if a.verdict == "recommended"), None)
+    if found is None:
+        raise WhichlayersError(f"{option}: nothing is recommended. {answers[0].text}")
+    return found
 
 
 def _select(
@@ -150,7 +171,10 @@ def _select(
 
 
 def _base_trial(study: Study, done: Sequence[Trial]) -> Trial | None:
-    """A finetuning trial of the study without surgery, with the largest training size; None if there is none."""
+    """A finetuning trial of the study without surgery, with the largest training size; None if there is none.
+
+    If experiments have their own training settings, trials with those of the study are preferred.
+    """
     plain = [
         t
         for t in done
@@ -159,7 +183,12 @@ def _base_trial(study: Study, done: Sequence[Trial]) -> Trial | None:
         and t.surgery.canonical() == Surgery()
         and t.training == dataclasses.replace(t.training, **_plain_training(t.training))
     ]
-    return max(plain, key=lambda t: t.train_size, default=None)
+
+    def preference(trial: Trial) -> tuple[int, bool]:
+        usual = study.training.at(trial.train_size, None, None, ())
+        return trial.train_size, trial.training == usual
+
+    return max(plain, key=preference, default=None)
 
 
 def _plain_training(training: Training) -> dict[str, Any]:
@@ -167,15 +196,29 @@ def _plain_training(training: Training) -> dict[str, Any]:
     return {"lr_factors": (), "parameters": "all"}
 
 
-def _described(base: Trial, study: Study, variant: Variant) -> Trial:
+def _described(base: Trial, study: Study, variant: Variant, depth: int) -> Trial:
+    """The trial of a variant that the user describes, of a model with `depth` layers."""
+    layers = len(variant.layers) or depth
+    for layer in variant.freeze:
+        if not 1 <= layer <= layers:
+            raise WhichlayersError(f"--freeze: there is no layer {layer}, the model has layers 1 to {layers}")
+        if layer in variant.reinit:
+            raise WhichlayersError(
+                f"--reinit and --freeze both name layer {layer}: a re-initialized layer that is frozen stays random; "
+                "name it in one of them"
+            )
     surgery = Surgery(
         variant.layers or None, variant.reinit, study.recipe[0], study.keep_layer_norm[0]
     ).canonical()
-    frozen = (
-        (0, *variant.freeze) if 1 in variant.freeze else variant.freeze
-    )  # the embeddings with the first layer
+    frozen = sorted({0, *variant.freeze} if 1 in variant.freeze else {*variant.freeze})  # 0: the embeddings
     training = dataclasses.replace(base.training, lr_factors=tuple((layer, 0.0) for layer in frozen))
     return dataclasses.replace(base, surgery=surgery, training=training)
+
+
+def _words(variant: Variant) -> str:
+    """A variant in words: "keep layers 1-8, freeze layers 1-6"."""
+    parts = {"keep": variant.layers, "re-initialize": variant.reinit, "freeze": variant.freeze}
+    return ", ".join(f"{verb} {describe_layers(layers)}" for verb, layers in parts.items() if layers)
 
 
 def training_size(text: Size | None, trial: Trial, rows: int) -> int:

@@ -52,7 +52,7 @@ class StudyRecommendation:
         """Commands to run next."""
         lines = []
         if any(a.verdict == "recommended" for a in self.answers):
-            lines.append(f"Build it: whichlayers build {self.folder} --out my-model")
+            lines.append(f"Build it: {self._build_command()}")
         more = [a.more_trials for a in self.answers if a.verdict == "not enough trials" and a.more_trials]
         if more:
             add, run = f"whichlayers power {self.folder} --add {max(more)}", f"whichlayers run {self.folder}"
@@ -61,6 +61,28 @@ class StudyRecommendation:
             asked = join_list(q.topic for q in self.recommendation.unasked)
             lines.append(f"Not asked by this study: {asked}. To ask: whichlayers run {self.next_study}")
         return lines
+
+    def _build_command(self) -> str:
+        """The command that builds what is recommended, with the options of this recommendation."""
+        found = [a for a in self.answers if a.verdict == "recommended"]
+        first = self.recommendation.best(self.answers) or found[0]  # features are not built unless asked for
+        command = [f"whichlayers build {self.folder} --out my-model"]
+        if len({a.model_fingerprint for a in self.answers}) > 1:
+            command.append(f"--model {first.model}")
+        if len({a.task for a in self.answers}) > 1:
+            command.append(f"--task {first.task}")
+        if self.recommendation.loss != LOSS:
+            command.append(f"--loss {self.recommendation.loss:g}")
+        goal = self.recommendation.goal
+        if goal is None and QUESTIONS[first.question].goals == ("features",):
+            goal = "features"
+        if goal is not None:
+            command.append(f"--for {goal}")
+        same = [a for a in found if (a.model_fingerprint, a.task) == (first.model_fingerprint, first.task)]
+        others = dict.fromkeys(a.question for a in same if a.question != first.question)
+        if others and self.recommendation.goal is None:
+            command.append(f"(or with {join_list((f'--like {question}' for question in others), 'or')})")
+        return " ".join(command)
 
     def __str__(self) -> str:
         """All answers and the next steps, as lines of text."""
