@@ -105,6 +105,10 @@ def test_bad_files(folder, tmp_path):
         whichlayers.predict(folder, file, "text", "id")
     with pytest.raises(WhichlayersError, match=r"must be one of \.tsv"):
         whichlayers.predict(folder, write_input(tmp_path / "good.csv"), "text", out=tmp_path / "out.xlsx")
+    with pytest.raises(WhichlayersError, match="would be replaced: choose another name"):
+        whichlayers.predict(folder, file, "text", out=file)
+    with pytest.raises(WhichlayersError, match="device nope: no such device"):
+        whichlayers.load_model(folder, device="nope")
     with pytest.raises(WhichlayersError, match=r"no whichlayers\.json"):
         whichlayers.predict(tmp_path, file, "text")
 

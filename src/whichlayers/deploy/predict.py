@@ -98,6 +98,10 @@ def predict_file(
     if (columns.pair is not None) != model.metadata.pairs:
         needed = "two texts: give --pair" if model.metadata.pairs else "one text: leave out --pair"
         raise WhichlayersError(f"the model was finetuned on {model.metadata.task} and takes {needed}")
+    if isinstance(out, Path) and out.exists() and path.exists() and out.samefile(path):
+        raise WhichlayersError(
+            f"--out {out} is the file of the texts, which would be replaced: choose another name"
+        )
     total = check_rows(path, columns)  # before hours of prediction
     header = [*columns.names, PREDICTION]
     if model.labels:

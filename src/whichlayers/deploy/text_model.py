@@ -74,7 +74,9 @@ class TextModel:
 
     def to(self, device: str) -> TextModel:
         """Move the model to a device; returns itself."""
-        self.module.to(device)
+        from whichlayers.engine.finetune import resolve_device
+
+        self.module.to(resolve_device(device))
         return self
 
     def tokenize(
