@@ -2,12 +2,13 @@
 # make test   set everything up, run all tests with line coverage
 # make check  lint, format check, types, import contracts
 # make docs   build the documentation site in build/site
+# make paper  build the four-page report in build/paper from results/
 # make dist   build the source distribution and the wheel in dist/, and check them
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test check format docs dist clean
+.PHONY: setup demo test check format docs paper dist clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +35,9 @@ check: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
+
+paper: setup
+	$(BIN)/python paper/build.py
 
 dist: setup
 	rm -rf dist

@@ -156,7 +156,7 @@ def _does_not() -> Iterator[str]:
     yield f"by {interval(more)}"
     found = {(t, n): gain(TAMKIN, t, n).gain for t in TASKS for n in (500, 5000)}
     yield f"On SST-2 the gain is {pts(found['SST-2', 500])} points at 500 examples and {pts(found['SST-2', 5000])} at 5,000; on CoLA it is {pts(found['CoLA', 500])} and {pts(found['CoLA', 5000])}, on QNLI rebuilt {pts(found[REBUILT, 500])} and {pts(found[REBUILT, 5000])}"
-    falls = {(t, k): step(TAMKIN, t, 500, k) for t, k in _falling()}
+    falls = {(t, k): step(TAMKIN, t, 500, k) for t, k in falling()}
     assert list(falls) == [("SST-2", 12), ("CoLA", 9), ("CoLA", 11), (REBUILT, 8), (REBUILT, 11)]
     texts = [f"layer {k} on {t} by {pts(-s.mean)}" for (t, k), s in falls.items()]
     yield f"With 50 trials of 500 examples five steps are significantly negative: {join_list(texts)} points"
@@ -175,7 +175,7 @@ def _does_not() -> Iterator[str]:
     yield f"with 5,000 examples the lower half moves more on CoLA (by {more[0]:.0f}%) and on QNLI rebuilt (by {more[1]:.0f}%)"
 
 
-def _falling() -> list[tuple[str, int]]:
+def falling() -> list[tuple[str, int]]:
     """Tasks and layers with a significantly negative step at 500 examples."""
     found = steps(TAMKIN).query("train_size == 500 and p_adjusted < 0.05 and mean < 0")
     return [(row.task, int(row.to_k)) for row in found.itertuples()]

@@ -47,9 +47,11 @@ def verdict(study: str, claim: str) -> str:
 def values(study: str, **fixed: object) -> pd.Series:
     """Scores of the points with these values, indexed by seed."""
     rows = points(study)
+    chosen = np.ones(len(rows), dtype=bool)
     for column, value in fixed.items():
-        rows = rows[rows[column] == value]
-    return rows.drop_duplicates("trial_id").set_index("seed")["value"]
+        chosen &= (rows[column] == value).to_numpy()
+    found = rows.loc[chosen, ["trial_id", "seed", "value"]].drop_duplicates("trial_id")
+    return found.set_index("seed")["value"]
 
 
 def mean(study: str, **fixed: object) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -28,7 +29,7 @@ from scipy import stats
 from whichlayers.analysis.claims.base import BELOW_MARGIN, FAILS, HOLDS
 from whichlayers.analysis.claims.singh2020 import movement
 from whichlayers.analysis.incremental_curves import early_gain_fractions
-from whichlayers.analysis.intervals import paired_difference, t_interval
+from whichlayers.analysis.intervals import PairedDifference, paired_difference, t_interval
 from whichlayers.text import join_list
 
 SIZES_OF_TASKS = {
@@ -91,25 +92,36 @@ def _small_k() -> Iterator[str]:
     yield f"BERT-Base stays at {pts(flat[0])}, near chance, up to k = 3, while all-mpnet-base-v2 reaches {pts(curves[500][0])} with no pretrained layer"
     starts = mean(SMALL, experiment="incremental", task="SST-2", train_size=500, x=0)
     yield f"carryover-bert-small, a masked language model, reaches {pts(starts)}"
-    rows = points(RECIPES)
-    early = {r: early_gain_fractions(rows[rows["recipe"] == r]) for r in ("as_described", "as_released")}
-    d = paired_difference(early["as_described"], early["as_released"])
+    early, d = small_k_by_recipe()
     yield f"small k (mean over k = 1 to 4) reach {pts(early['as_described'].mean(), 0)}% of the gain with either recipe (difference {pts(d.mean)} percentage points, {pts(d.low)} to {pts(d.high)})"
     assert pts(early["as_described"].mean(), 0) == pts(early["as_released"].mean(), 0)
 
 
-def _probes() -> Iterator[str]:
-    curves = {
-        study: [mean(study, experiment="probing", task="CoLA", x=k) for k in range(1, 13)]
+def small_k_by_recipe() -> tuple[dict[str, pd.Series], PairedDifference]:
+    """Fraction of the gain at small k on CoLA by recipe, one value per seed, and the paired difference."""
+    rows = points(RECIPES)
+    early = {r: early_gain_fractions(rows[rows["recipe"] == r]) for r in ("as_described", "as_released")}
+    return early, paired_difference(early["as_described"], early["as_released"])
+
+
+def probe_curves() -> list[list[float]]:
+    """Scores of the probes of layers 1 to 12 on CoLA at the paper's learning rate, and at the default one."""
+    return [
+        [mean(study, experiment="probing", task="CoLA", x=k) for k in range(1, 13)]
         for study in (TAMKIN, MPNET)
-    }
-    new, old = curves[TAMKIN], curves[MPNET]
+    ]
+
+
+def _probes() -> Iterator[str]:
+    new, old = probe_curves()
     best = [int(np.argmax(curve)) + 1 for curve in (new, old)]
     r = [test_of(study, "T2", "CoLA: correlation with probing at").effect for study in (TAMKIN, MPNET)]
     yield f"probes trained at 2e-5 reach at most {pts(max(new))} (layer {best[0]}) and {pts(new[-1])} at layer 12; at 1e-3, with early stopping in both, {pts(max(old))} (layer {best[1]}) and {pts(old[-1])}, and the correlation with the curve at 5,000 examples is {r[1]:.2f} instead of {r[0]:.2f}"
 
 
-def _norms() -> Iterator[str]:
+@cache
+def norm_ratios() -> dict[tuple[str, str, int], pd.Series]:
+    """(norm, task, size) -> log ratio of the movement of the upper to that of the lower half, one value per seed."""
     weights = pd.read_csv(RESULTS / TAMKIN / "weight_change.csv.gz")
     ratios = {}
     for norm in ("frobenius", "spectral"):
@@ -117,6 +129,11 @@ def _norms() -> Iterator[str]:
             table = rows.pivot(index="seed", columns="layer", values="value")
             upper, lower = table.loc[:, 7:].mean(axis=1), table.loc[:, :6].mean(axis=1)
             ratios[norm, task, size] = np.log(upper / lower)
+    return ratios
+
+
+def _norms() -> Iterator[str]:
+    ratios = norm_ratios()
     spectral = [values for (norm, *_), values in ratios.items() if norm == "spectral"]
     assert all(t_interval(values).low > np.log(1.05) for values in spectral)
     factors = [float(np.exp(values.mean())) for values in spectral]

@@ -105,7 +105,7 @@ def draw_claims_grid(subjects: Sequence[SubjectClaim], theme: Theme = LIGHT) -> 
     names = short_names(name for one in subjects for name in (one.model, one.task) if name)
     columns = grid_columns(subjects, names)
     count = columns[-1].x + 1 if not columns[-1].tested else _end(columns)
-    width, height = CELL * count + 3.7, CELL * len(claims) + 1.75
+    width, height = CELL * count + 3.7, CELL * len(claims) + 1.55
     height += 0.14 * max(len(column.header) for column in columns)
     with theme.applied():
         figure = Figure(figsize=(width, height))
