@@ -23,12 +23,13 @@ sys.path[:0] = [str(DOCS), str(DOCS.parent / "results")]
 from recompute import subjects  # noqa: E402
 from reproduction_bert import small_bert  # noqa: E402
 from reproduction_mpnet import recipes, sentence_encoder  # noqa: E402
-from reproduction_reasons import not_run, over_models, reasons  # noqa: E402
+from reproduction_reasons import by_agreement, not_run, reasons  # noqa: E402
 from reproduction_words import word_probing  # noqa: E402
 
 from whichlayers.plots.claims_grid import draw_claims_grid  # noqa: E402
 from whichlayers.plots.figures import save_as  # noqa: E402
 from whichlayers.report.subject_claims import subjects_grid_markdown  # noqa: E402
+from whichlayers.text import join_list  # noqa: E402
 
 STATED = (  # settings, run times, single trials outside results/, and what the papers print
     "Tamkin et al. 2020", "Singh and Giovanardi 2020", "Durrani et al. 2021", "H200", "all-mpnet-base-v2", "SST-2",
@@ -59,7 +60,14 @@ BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def blocks() -> dict[str, str]:
     """Parts of the page that are generated as a whole, by name."""
-    return {"claims": subjects_grid_markdown(subjects())}
+    found = by_agreement()
+    lines = {
+        "What holds wherever it could be decided": found["holding"],
+        "What fails wherever it could be decided": found["failing"],
+        "What depends on model, task or size": found["mixed"],
+    }
+    listed = [f"- **{text}**: {join_list(claims) or 'none'}." for text, claims in lines.items()]
+    return {"claims": subjects_grid_markdown(subjects()), "agreement": "\n".join(listed) + "\n"}
 
 
 def with_blocks(page: str) -> str:
@@ -70,13 +78,13 @@ def with_blocks(page: str) -> str:
 @cache
 def facts() -> tuple[str, ...]:
     """All fragments that the page must have."""
-    sections = (over_models, sentence_encoder, recipes, small_bert, word_probing, reasons, not_run)
+    sections = (sentence_encoder, recipes, small_bert, word_probing, reasons, not_run)
     return tuple(fact for section in sections for fact in section())
 
 
 def problems(page: str) -> list[str]:
     """Facts that are not on the page, and numbers of the page that are no facts."""
-    found = [] if with_blocks(page) == page else ["the generated table of claims is not up to date"]
+    found = [] if with_blocks(page) == page else ["the generated parts are not up to date: run with --write"]
     page = re.sub(r"```.*?```|!\[.*?\]\(.*?\)", "", BLOCK.sub("", page), flags=re.DOTALL)
     covered = np.zeros(len(page), dtype=bool)
     for fact in facts():

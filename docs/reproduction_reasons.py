@@ -41,13 +41,6 @@ SIZES_OF_TASKS = {
 }  # of the word studies
 
 
-def over_models() -> Iterator[str]:
-    """Which claims hold, fail, or do both, over all studies, models and tasks where they were decided."""
-    yield f"**What holds wherever it could be decided**: {join_list(by_agreement()['holding'])}."
-    yield f"**What fails wherever it could be decided**: {join_list(by_agreement()['failing'])}."
-    yield f"**What depends on model, task or size**: {join_list(by_agreement()['mixed'])}."
-
-
 def by_agreement() -> dict[str, list[str]]:
     """Claims by whether their verdicts agree over studies, models and tasks: holding, failing or mixed.
 

@@ -197,6 +197,10 @@ def _incremental() -> dict[str, Any]:
 
 def _claims() -> dict[str, Any]:
     agreement = by_agreement()
+    for claim in ("S2", "T4", "D4"):  # of which the abstract says that they carry over
+        assert any(text.startswith(f"{claim} ") for text in agreement["holding"]), (
+            f"{claim} does not hold everywhere"
+        )
     of_tests = [one for one in subjects() if one.test is not None]
     counts = {v: sum(one.verdict == v for one in of_tests) for v in (HOLDS, FAILS, UNDECIDED)}
     ratios = norm_ratios()
