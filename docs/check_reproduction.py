@@ -72,7 +72,8 @@ def blocks() -> dict[str, str]:
 
 def with_blocks(page: str) -> str:
     """The page with its generated parts written anew."""
-    return BLOCK.sub(lambda found: f"{found[1]}{blocks()[found[2]]}{found[3]}", page)
+    # blank lines, because Markdown does not see a table or a list right after a comment everywhere
+    return BLOCK.sub(lambda found: f"{found[1]}\n{blocks()[found[2]]}\n{found[3]}", page)
 
 
 @cache
