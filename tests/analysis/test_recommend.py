@@ -85,8 +85,10 @@ def test_an_estimate_beyond_the_loss_needs_no_more_trials(tmp_path):
 
 def test_a_model_that_did_not_learn_gives_no_answer(tmp_path):
     points = points_of(tmp_path, [*top(1, 2), {"kind": "probing"}], lambda p: 0.5)
+    points["memory"] = 4.0 - points["x"]  # a smaller model needs less
     answers = recommend(points, loss=0.1).answers
     assert {a.verdict for a in answers} == {"not learned"}
+    assert not any(a.savings for a in answers)
     assert all(a.trial_id is None and math.isnan(a.difference) for a in answers)
 
 

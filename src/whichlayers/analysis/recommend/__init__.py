@@ -107,7 +107,7 @@ def _if_learned(answer: Answer, not_learned: Sequence[GuessComparison]) -> Answe
             blank: dict[str, Any] = {
                 f.name: f.default for f in dataclasses.fields(Answer) if f.name in _RESULT_FIELDS
             }
-            return dataclasses.replace(answer, verdict="not learned", text=text, **blank)
+            return dataclasses.replace(answer, verdict="not learned", text=text, savings={}, **blank)
     return answer
 
 
