@@ -204,6 +204,23 @@ def test_the_full_model_has_the_training_settings_of_the_study(results):
     assert choice.trial.training.lr == 5e-3
 
 
+def test_a_model_or_task_of_several_is_chosen_by_name(results):
+    folder, assets = StudyFolder(results.folder), Assets(None)
+    study = load_study(folder.study_file)
+    first = study.tasks[0]
+    swapped = {"name": "more signs", "train": first.dev, "dev": first.train}
+    tasks = [first, first.model_copy(update=swapped)]
+    two = study.model_copy(update={"tasks": tuple(tasks)})
+    with pytest.raises(WhichlayersError, match="several tasks: give --task with one of signs, more signs"):
+        choose(folder, two, assets, Variant(full=True))
+    assert (
+        choose(folder, two, assets, Variant(full=True), task="more signs", model="model").trial.task
+        == "more signs"
+    )
+    with pytest.raises(WhichlayersError, match="--model mode: the study has "):
+        choose(folder, two, assets, Variant(full=True), task="signs", model="mode")
+
+
 def test_each_goal_has_its_recommendation(results):
     by_goal = {goal: results.recommend(goal=goal).recommendation for goal in ("size", "speed", "accuracy")}
     best = {goal: found.best(found.answers).question for goal, found in by_goal.items()}

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.analysis.recommend import LOSS, QUESTIONS, Answer, Goal, recommend
@@ -89,7 +90,7 @@ def choose(
     Raises:
         WhichlayersError: If the model or task is ambiguous or unknown.
     """
-    model_spec = _select("model", study.models, model, lambda spec: (spec.name,))
+    model_spec = _select("model", study.models, model, lambda spec: (spec.name, Path(spec.name).name))
     task_spec = _select(
         "task", study.tasks, task, lambda spec: (spec.name, spec.name.removeprefix("builtin:"))
     )
@@ -156,7 +157,7 @@ def _answer_to(question: str, answers: Sequence[Answer]) -> Answer:
 def _select(
     what: str, specs: Sequence[Any], wanted: str | None, names: Callable[[Any], tuple[str, ...]]
 ) -> Any:
-    """The only one of `specs`, or that of the name `wanted`."""
+    """The only one of `specs`, or that with `wanted` as its name or as its only short name."""
     listed = ", ".join(spec.name for spec in specs)
     if not specs:
         raise WhichlayersError(f"the study has no {what}: there is nothing to finetune on")
@@ -164,8 +165,8 @@ def _select(
         if len(specs) > 1:
             raise WhichlayersError(f"the study has several {what}s: give --{what} with one of {listed}")
         return specs[0]
-    found = [spec for spec in specs if wanted in names(spec)]
-    if not found:
+    found = [spec for spec in specs if spec.name == wanted] or [s for s in specs if wanted in names(s)]
+    if len(found) != 1:
         raise WhichlayersError(f"--{what} {wanted}: the study has {listed}")
     return found[0]
 
