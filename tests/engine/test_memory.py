@@ -11,6 +11,7 @@ from whichlayers.engine.cost import MemoryCost, out_of_memory_error
 from whichlayers.engine.memory import free_memory, measure_memory
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
+from whichlayers.models.families import Anatomy
 from whichlayers.text import format_bytes
 from whichlayers.trial import Training, Trial
 
@@ -128,3 +129,23 @@ def test_a_control_group_with_less_than_the_machine_sets_the_limit(tmp_path, mon
 def test_a_trial_of_a_single_step_can_be_measured(encoder_and_data):
     short = dataclasses.replace(TRIAL, train_size=8)
     assert measure_memory([short], *encoder_and_data, "cpu").extra_trial > 0
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_a_trial_that_cannot_fit_is_not_tried(family, monkeypatch):
+    """On the CPU, trying could end the process: the bound is as close to the measurement as the layers are."""
+    encoder, data = tiny_encoder(family), tiny_task(pairs=False)
+    trial = dataclasses.replace(TRIAL, head="last" if family == "llama" else "mean")
+    frozen = dataclasses.replace(
+        trial, training=Training(batch_size=8, lr_factors=((0, 0.0), (1, 0.0), (2, 0.0)))
+    )
+    for one in (trial, frozen):
+        bound = memory._lower_bound(one, encoder, CPU)
+        measured = measure_memory([one], encoder, data, "cpu").first_trial
+        assert bound <= measured
+        monkeypatch.setattr(memory, "_peak_memory", lambda *args: pytest.fail("it was tried"))
+        assert measure_memory([one], encoder, data, "cpu", free=bound - 1).max_trials(bound - 1, 4) == 0
+        monkeypatch.undo()
+    layers = sum(p.numel() for layer in Anatomy(encoder).layers for p in layer.parameters())
+    assert memory._lower_bound(trial, encoder, CPU) == 24 * layers
+    assert memory._lower_bound(frozen, encoder, CPU) == 24 * layers // 3

@@ -9,6 +9,7 @@ from small_models import perturb, same_state, small_config
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from whichlayers.models.families import UnsupportedModel
+from whichlayers.models.find import float32_bytes
 from whichlayers.models.load import describe, load_encoder, resolve
 
 
@@ -32,6 +33,15 @@ def test_a_language_model_in_half_precision_and_several_files(family, tied, dtyp
     loaded = load_encoder(files)
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}
     assert same_state(loaded, whole.base_model.float())
+
+
+def test_the_memory_of_a_model_does_not_depend_on_the_precision_of_its_files(tmp_path):
+    model = AutoModelForCausalLM.from_config(small_config("llama"))
+    expected = 4 * sum(p.numel() for p in model.parameters())
+    for dtype, shard in ((torch.float32, "1GB"), (torch.bfloat16, "1GB"), (torch.bfloat16, "10KB")):
+        folder = tmp_path / f"{dtype} {shard}"
+        model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+        assert float32_bytes(resolve(str(folder))) == expected
 
 
 @pytest.mark.parametrize(

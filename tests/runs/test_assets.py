@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from small_study import small_study
+from small_study import small_study, write_model
 
 import whichlayers
 from whichlayers.data.corpora import load_corpus
@@ -61,3 +61,21 @@ def test_truncated_texts_are_noted_for_the_plan_and_the_report(study, tmp_path):
     (summary,) = load_study_summary(tmp_path / "study").tasks
     assert set(guess) == {summary.guess} == {Assets(None).task_info(study.tasks[0]).guess_scores["accuracy"]}
     assert sum(summary.class_counts.values()) == summary.train_rows
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(1e9, 2), (1e3, 1)])
+def test_large_models_are_not_kept_while_another_is_loaded(tmp_path, monkeypatch, limit, kept):
+    monkeypatch.setattr("whichlayers.runs.assets.MAX_KEPT_BYTES", limit)
+    folders = [
+        str(write_model(tmp_path / name, words, layers=1)) for name, words in (("a", "xy"), ("b", "z"))
+    ]
+    study = small_study(tmp_path, experiments=[{"kind": "incremental", "keep": [0]}], trials=1)
+    study = study.override(models=folders)
+    assets = Assets(None)
+    trials = {point.trial.model: point.trial for point in expand(study, assets)}
+    encoders = [assets.encoder(trials[folder]) for folder in folders]
+    assert [encoder.num_parameters() for encoder in encoders] == sorted(
+        (encoder.num_parameters() for encoder in encoders), reverse=True
+    )
+    assert assets.encoder(trials[folders[1]]) is encoders[1]
+    assert (assets.encoder(trials[folders[0]]) is encoders[0]) == (kept == 2)

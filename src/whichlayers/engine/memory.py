@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from whichlayers.data.tokenize import TokenizedTask
-from whichlayers.engine.cost import MemoryCost, is_out_of_memory, release_memory
+from whichlayers.engine.cost import BYTES_PER_PARAMETER, MemoryCost, is_out_of_memory, release_memory
 from whichlayers.engine.dataloader import EvalChunk, most_batch_tokens, round_up
 from whichlayers.engine.freezing import lr_factor
 from whichlayers.engine.init_weights import InitialWeights
@@ -31,7 +31,7 @@ from whichlayers.trial import Trial
 
 CPU_OVERHEAD = 1.5  # factor for the allocator and for buffers inside kernels
 EVAL_ROWS_DIVISOR = 16  # an evaluation chunk is measured on 1/16 of its rows
-BYTES_PER_WEIGHT = 12  # float32 weight and two moments
+CUDA_BYTES_PER_WEIGHT = 12  # float32 weight and two moments; where memory runs out, torch raises an error
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -51,7 +51,7 @@ def measure_memory(
     device, settings = torch.device(device), settings or EngineSettings()
     encoder = encoder.to(device)  # type: ignore[arg-type]
     largest = max(trials, key=lambda trial: trial.train_size)  # uses the most rows of the word embeddings
-    if free is not None and (bound := _lower_bound(largest, encoder)) > free:
+    if free is not None and (bound := _lower_bound(largest, encoder, device)) > free:
         return MemoryCost(bound, bound)
     first = _peak_memory([largest], encoder, data, device, settings)
     decided = free is not None and (
@@ -68,11 +68,17 @@ def measure_memory(
     return MemoryCost(first, max(1, both - first))
 
 
-def _lower_bound(trial: Trial, encoder: PreTrainedModel) -> int:
-    """Bytes of the trained weights in layers and their moments, the least that a trial can take."""
+def _lower_bound(trial: Trial, encoder: PreTrainedModel, device: torch.device) -> int:
+    """Bytes of the trained weights in layers and their moments, the least that a trial can take.
+
+    On the CPU also of their gradients, with the allocator's overhead: as much as `_peak_memory` would find. Trying
+    could fill the memory of the machine, and the system would end the process without an error.
+    """
     initial = InitialWeights(encoder, [trial])
     anatomy = initial.anatomy
-    return BYTES_PER_WEIGHT * sum(
+    on_cuda = device.type == "cuda"
+    per_weight = CUDA_BYTES_PER_WEIGHT if on_cuda else int(BYTES_PER_PARAMETER * CPU_OVERHEAD)
+    return per_weight * sum(
         p.numel()
         for position in range(1, initial.depth_of(trial) + 1)
         for name, p in anatomy.layer_parameters(position).items()

@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -101,6 +102,23 @@ def weight_files(folder: Path, allow_pickle: bool) -> list[Path]:
         f"{folder} has no weights: expected {SAFETENSORS} or {SAFETENSORS + INDEX_SUFFIX}. Weights saved as a "
         "pickle (.bin) are used only with allow_pickle = true; other formats are not supported."
     )
+
+
+def float32_bytes(files: ModelFiles) -> int:
+    """Memory of the weights in float32, in bytes: that of a loaded model, whatever the precision of its files.
+
+    Pickles, whose contents are unknown without loading them, count with the size of the file.
+    """
+    total = 0
+    for file in weight_files(files.folder, files.allow_pickle):
+        if file.suffix == ".safetensors":
+            with open(file, "rb") as opened:  # the header: its length, then names, types and shapes as JSON
+                header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+            header.pop("__metadata__", None)
+            total += sum(4 * math.prod(tensor["shape"]) for tensor in header.values())
+        elif file.suffix == ".bin":
+            total += file.stat().st_size
+    return total
 
 
 def has_pickle(folder: Path) -> bool:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from whichlayers.probes.alignment import Alignment
 
 CORPUS_KEYS = ("source", "train", "test", "dev", "format", "column", "train_words", "test_words")
+MAX_KEPT_BYTES = 2e9  # of loaded models that are kept while another one is loaded
 TASK_KEYS = ("source", "train", "dev", "text", "pair", "label", "kind", "metric")
 
 
@@ -252,11 +253,13 @@ class Assets:
         return self.index.models[trial.model_fingerprint]
 
     def encoder(self, trial: Trial) -> PreTrainedModel:
-        """The pretrained model of a trial."""
+        """The pretrained model of a trial. Others that were loaded before are kept if they are small."""
         from whichlayers.models.load import load_encoder
 
         key = trial.model_fingerprint
         if key not in self._encoders:
+            if sum(4 * model.num_parameters() for model in self._encoders.values()) > MAX_KEPT_BYTES:
+                self._encoders.clear()
             self._encoders[key] = load_encoder(self._model_files_of(trial))
         return self._encoders[key]
 
@@ -412,12 +415,10 @@ class Assets:
 
     @cached_property
     def weights_bytes(self) -> int:
-        """Size of the weights of the largest model in bytes."""
-        sizes = [
-            sum(f.stat().st_size for f in files.folder.iterdir() if f.suffix in (".safetensors", ".bin"))
-            for files in self.index.models.values()
-        ]
-        return max(sizes, default=0)
+        """Memory of the weights of the largest model in bytes, in float32."""
+        from whichlayers.models.find import float32_bytes
+
+        return max(map(float32_bytes, self.index.models.values()), default=0)
 
 
 def tokens_key(trial: Trial) -> str:
