@@ -40,6 +40,7 @@ def encoder():
 
 
 def losses(stack, model, device: str, steps: int, **settings) -> torch.Tensor:
+    settings = {"compiled": device == "cuda"} | settings  # by default, so small a stack would not be compiled
     trainer = StackTrainer(
         stack, model.to(device), tiny_task(), torch.device(device), EngineSettings(**settings)
     )
