@@ -156,6 +156,9 @@ def test_differences_from_a_baseline_are_adjusted_within_each_curve():
     assert table["p_adjusted"].tolist() == pytest.approx(stats.false_discovery_control(p, method="by"))
     assert table["mean"].tolist() == pytest.approx([(v - base).mean() for v in (a, b)])
     assert table.index.tolist() == [0, 1]
+    both = differences_from_baseline(pd.concat([*parts, *(part.assign(task="CoLA") for part in parts)]))
+    assert both.index.tolist() == [0, 1, 2, 3]
+    assert both["p_adjusted"].tolist() == pytest.approx([*table["p_adjusted"]] * 2)
 
 
 def test_layer_effects_of_skipped_k_and_of_nothing():
