@@ -152,3 +152,11 @@ def test_the_scale_of_two_groups_depends_on_their_noise_alone(size):
         residuals = table - table.mean(axis=1, keepdims=True)
         weights.append(len(table) * 3 * (len(table) - 1) / (residuals**2).sum())
     assert found.scale * found.epsilon == pytest.approx((1 / weights[0] + 1 / weights[1]) / (4 * 4))
+
+
+def test_identical_groups_have_the_scale_of_their_noise():
+    table = np.random.default_rng(6).normal(0, 0.02, (5, 3))
+    found = interaction_test(frame([table, table]), "group")
+    residuals = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
+    variance = (residuals**2).sum() / (4 * 2)
+    assert found.scale * found.epsilon == pytest.approx(variance / 30)  # 30 rows of weight 1 / variance
