@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet
 import pytest
 from easy_study import texts_and_labels, write_csv
 
@@ -126,3 +127,27 @@ def test_tsv_cannot_hold_line_breaks(folder, tmp_path):
     with pytest.raises(WhichlayersError, match="TSV cannot hold"):
         whichlayers.predict(folder, file, "text", out=tmp_path / "out.tsv")
     assert whichlayers.predict(folder, file, "text")["text"].tolist() == ["w1\nw2"]
+
+
+def test_parquet_columns_have_the_type_of_all_of_their_values(folder, tmp_path, monkeypatch):
+    """Types that show in a later chunk count, too."""
+    monkeypatch.setattr(predict_module, "CHUNK", 2)
+    columns = {
+        "missing": [None, None, 7, 8],
+        "number": [1, 2, 2.5, None],
+        "mixed": [1, 2, "three", None],
+        "none": [None] * 4,
+        "list": [[1], [2], None, [3, 4]],
+    }
+    file, out = tmp_path / "in.jsonl", tmp_path / "out.parquet"
+    rows = [{"text": "w1"} | {name: values[i] for name, values in columns.items()} for i in range(4)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whichlayers.predict(folder, file, "text", keep=list(columns), out=out)
+    table = pyarrow.parquet.read_table(out).to_pydict()
+    assert {name: table[name] for name in columns} == columns | {
+        "number": [1.0, 2.0, 2.5, None],
+        "mixed": ["1", "2", "three", None],
+    }
+    file.write_text("".join(json.dumps({"text": "w1", "n": n}) + "\n" for n in (1, 2**70)))
+    with pytest.raises(WhichlayersError, match="column 'n' cannot be written as Parquet"):
+        whichlayers.predict(folder, file, "text", keep=["n"], out=out)

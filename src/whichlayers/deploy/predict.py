@@ -48,15 +48,22 @@ class RowWriter(Protocol):
     def close(self) -> None: ...
 
 
-def check_rows(path: Path, columns: TextColumns) -> int:
-    """Read a file of texts completely; returns its number of rows.
+Types = dict[str, set[type]]  # the types of the values of each column, without None
+
+
+def check_rows(path: Path, columns: TextColumns) -> tuple[int, Types]:
+    """Read a file of texts completely; returns its number of rows and the types of its columns.
 
     Raises:
         BadData: The file has no rows, or rows without a text.
     """
     bad, count = BadRows(str(path)), 0
+    types: Types = {name: set() for name in columns.names}
     for line, values in read_records(path, columns.names, bad, None, bad):
         count += 1
+        for key, value in zip(columns.names, values, strict=True):
+            if value is not None:
+                types[key].add(type(value))
         for name in (columns.text, columns.pair):
             if name is not None and not _is_text(values[columns.names.index(name)]):
                 bad.add(line, f"column {name!r} has no text")
@@ -64,7 +71,7 @@ def check_rows(path: Path, columns: TextColumns) -> int:
     bad.raise_if_any()
     if not count:
         raise BadData(f"{path} has no rows; add texts")
-    return count
+    return count, types
 
 
 def _is_text(value: Any) -> bool:
@@ -102,7 +109,7 @@ def predict_file(
         raise WhichlayersError(
             f"--out {out} is the file of the texts, which would be replaced: choose another name"
         )
-    total = check_rows(path, columns)  # before hours of prediction
+    total, types = check_rows(path, columns)  # before hours of prediction
     header = [*columns.names, PREDICTION]
     if model.labels:
         header += [PROBABILITY, *(f"p {label}" for label in model.labels)]
@@ -112,7 +119,7 @@ def predict_file(
             f"{path}: the output also has a column {clash[0]!r}; rename the column, or do not keep it"
         )
     done = 0
-    with _open_writer(out, header) as writer:
+    with _open_writer(out, header, types) as writer:
         for chunk in _chunks(path, columns):
             texts = [row[columns.names.index(columns.text)] for row in chunk]
             pairs = [row[columns.names.index(columns.pair)] for row in chunk] if columns.pair else None
@@ -147,7 +154,7 @@ def check_output(out: Path) -> str:
 
 
 @contextlib.contextmanager
-def _open_writer(out: Path | IO[str], header: list[str]) -> Iterator[RowWriter]:
+def _open_writer(out: Path | IO[str], header: list[str], types: Types) -> Iterator[RowWriter]:
     if not isinstance(out, Path):
         yield _DelimitedWriter(out, header, ",")
         return
@@ -159,7 +166,7 @@ def _open_writer(out: Path | IO[str], header: list[str]) -> Iterator[RowWriter]:
     with atomic_write(out) as partial:
         writer: RowWriter
         if extension == ".parquet":
-            writer = _ParquetWriter(partial, header)
+            writer = _ParquetWriter(partial, header, types)
         else:
             file = open(partial, "w", encoding="utf-8", newline="")  # noqa: SIM115 (closed below)
             if extension == ".jsonl":
@@ -214,22 +221,54 @@ class _JsonWriter:
 
 
 class _ParquetWriter:
-    """One row group per chunk, with the types of the first one."""
+    """One row group per chunk. Kept columns with values of several types are text; integers and floats are floats."""
 
-    def __init__(self, path: Path, header: list[str]):
-        self.path, self.header = path, header
+    def __init__(self, path: Path, header: list[str], types: Types):
+        self.path, self.header, self.types = path, header, types
         self.writer: Any = None
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
         import pyarrow
         import pyarrow.parquet
 
-        columns = dict(zip(self.header, zip(*rows, strict=True), strict=True))
         schema = None if self.writer is None else self.writer.schema
-        table = pyarrow.table({name: list(values) for name, values in columns.items()}, schema=schema)
+        columns = dict(zip(self.header, zip(*rows, strict=True), strict=True))
+        arrays = [
+            self._array(name, values, None if schema is None else schema.field(name).type)
+            for name, values in columns.items()
+        ]
+        table = pyarrow.table(arrays, names=self.header)
         if self.writer is None:
             self.writer = pyarrow.parquet.ParquetWriter(self.path, table.schema)
         self.writer.write_table(table)
+
+    def _array(self, name: str, values: Sequence[Any], known: Any) -> Any:
+        """The values of a column, with the type that all of its values have; `known` is that of earlier chunks."""
+        import pyarrow
+
+        types = self.types.get(name)
+        if types is None:  # a prediction
+            return pyarrow.array(values)
+        simple = {
+            bool: pyarrow.bool_(),
+            int: pyarrow.int64(),
+            float: pyarrow.float64(),
+            str: pyarrow.string(),
+        }
+        if types == {int, float}:
+            types = {float}
+            values = [None if v is None else float(v) for v in values]
+        elif len(types) > 1:
+            types = {str}
+            values = [None if v is None else str(v) for v in values]
+        # others, such as dates, have the type of the first chunk
+        kind = simple.get(next(iter(types), object), known)
+        try:
+            return pyarrow.array(values, type=kind)
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError) as error:
+            raise WhichlayersError(
+                f"column {name!r} cannot be written as Parquet: {error}; write .jsonl or .csv, or do not keep it"
+            ) from error
 
     def close(self) -> None:
         if self.writer is not None:
