@@ -303,9 +303,13 @@ def test_cross_fit_by_hand_with_an_odd_number_of_seeds():
     # seeds 0, 2 and 4 choose the second candidate, seeds 1 and 3 the first; each is valued on the other seeds
     gains = np.array([0.1 - 0.05, 0.2 - 0.1, 0.3 - 0.2, 0.1 - 0.15, 0.2 - 0.1])
     assert (fit.halves, fit.chosen, fit.agree) == ((1, 0), 0, False)
-    assert fit.gain == t_interval(gains)
+    fitted, naive = t_interval(gains), t_interval(candidates[:, 0] - baseline)
+    assert (fit.gain.mean, fit.gain.low, fit.gain.sd, fit.gain.n) == (fitted.mean, fitted.low, fitted.sd, 5)
+    assert fit.gain.high == naive.high > fitted.high  # the larger one of both
     assert fit.naive == pytest.approx((candidates[:, 0] - baseline).mean())
-    assert cross_fit(candidates[:4, :1], baseline[:4]).agree
+    alone = cross_fit(candidates[:4, :1], baseline[:4])
+    assert alone.agree
+    assert alone.gain == t_interval(candidates[:4, 0] - baseline[:4])
     assert cross_fit(candidates[:3], baseline[:3]) is None
 
 
