@@ -107,7 +107,8 @@ def test_losses_of_running_trials(server, study):
     assert curve["id"] == ids[0]
     assert curve["points"] == [[7, 0.5]]
     assert curve["steps"] > 7
-    assert "bert-base-uncased on SST-2, 500 examples" in curve["name"]
+    assert "bert-base-uncased on SST-2, 500 examples" in curve["lines"][0]
+    assert curve["lines"][1] == f"step 7 of {curve['steps']:,}: loss 0.500"
 
 
 def test_the_table_of_trials_is_searched_and_sorted(server):

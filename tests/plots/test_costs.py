@@ -7,6 +7,7 @@ from synthetic_results import trial, write_results
 
 from whichlayers.plots.costs import costs, draw_costs
 from whichlayers.plots.extra_figures import extra_figures
+from whichlayers.plots.figures import draw
 from whichlayers.plots.style import LIGHT
 from whichlayers.results.frames import finished, load_points
 from whichlayers.trial import Adapter, Point, Training
@@ -55,6 +56,9 @@ def test_a_marker_for_each_setting(tmp_path):
     assert marks["layers above k trained"].table["x"].round(6).tolist() == [1.8, 1.9, 2.0]
     assert marks["layers above k trained"].style["linestyle"] == ""
     assert {text.get_text() for text in panel.axes.texts} >= {"0", "1", "2"}
+    (main,) = [mark for mark in draw(rows, "freeze").panels[0].marks if mark.kind == "line"]
+    for key in ("color", "marker"):
+        assert marks["layers above k trained"].style[key] == main.style[key]
     assert panel.axes.get_xlabel() == "GB of memory per trial"
 
 

@@ -274,12 +274,8 @@ def test_guessing_is_a_line_with_a_legend_entry_and_in_the_caption(tmp_path, exp
     )
     chart = chart_of(figure, experiment, "", "")
     (mark,) = [mark for mark in chart["marks"] if mark["label"] == "guessing"]
-    assert (mark["panel"], mark["kind"], mark["rows"][0][1], mark["texts"][0][0]) == (
-        0,
-        "level",
-        0.509,
-        "50.9",
-    )
+    assert (mark["panel"], mark["kind"], mark["rows"][0][1]) == (0, "level", 0.509)
+    assert mark["tooltip"]["lines"] == [["mean accuracy: 50.9"]]
 
 
 def test_guessing_far_below_the_curves_is_not_drawn(tmp_path):

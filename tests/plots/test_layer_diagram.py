@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from matplotlib.colors import to_rgb
 from synthetic_results import incremental, lifelike, localized, write_results
 
+from whichlayers.plots.draw_layers import draw_layers
 from whichlayers.plots.layer_diagram import (
     LEGEND_TITLE,
     Box,
     diagram_data,
     diagram_file_names,
-    draw_layers,
     layer_diagrams,
     shade,
     text_color_on,
@@ -55,6 +57,16 @@ def test_the_legend_explains_the_colors(found):
     assert found[0].legend[-1] == (format_score(most, signed=True), 1.0)
     assert {text for text, _ in found[0].legend} <= set(texts)
     assert [text for text, _ in diagram_data(found)[0]["legend"]] == [text for text, _ in found[0].legend]
+
+
+def test_files_name_the_model_and_the_variant(found):
+    """A study may have several diagrams of one kind, which differ in nothing else that is drawn."""
+    variant = dataclasses.replace(found[0], variant="as_released")
+    first, second = (
+        {text.get_text().splitlines()[0] for text in draw_layers(d).texts} for d in (found[0], variant)
+    )
+    assert found[0].model in first
+    assert f"{found[0].model}, as_released" in second
 
 
 def test_one_column_per_task_and_size_and_one_box_per_layer(found):

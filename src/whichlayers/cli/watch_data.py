@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from whichlayers.cli.format import describe_trial
 from whichlayers.results.connection import read_snapshot
 from whichlayers.results.folder import StudyFolder
-from whichlayers.results.losses import read_losses
+from whichlayers.results.losses import LossCurve, read_losses
 from whichlayers.results.trial_details import TRIAL_COLUMNS, TrialTable
 from whichlayers.text import format_score
 from whichlayers.trial import Trial
@@ -20,7 +20,10 @@ MAX_ROWS = 200  # of the table of trials that are sent at once
 
 
 def running_losses(folder: StudyFolder) -> list[dict[str, Any]]:
-    """Loss curves of running trials: id, name, total number of steps, and [step, loss] pairs; at most `MAX_CURVES`."""
+    """Loss curves of running trials: id, lines of the tooltip, number of steps and [step, loss] pairs.
+
+    At most `MAX_CURVES`; trials without a loss so far are left out.
+    """
     query = "SELECT id, trial_json FROM trials WHERE status = 'running' ORDER BY started DESC, id"
     with read_snapshot(folder.database) as db:
         running = {trial_id: Trial.from_json(text) for trial_id, text in db.execute(query)}
@@ -28,13 +31,17 @@ def running_losses(folder: StudyFolder) -> list[dict[str, Any]]:
     return [
         {
             "id": trial_id,
-            "name": describe_trial(trial),
+            "lines": [describe_trial(trial), _last_loss(curve, trial.steps)],
             "steps": trial.steps,
             "points": [[step, loss] for step, loss in zip(curve.steps, curve.losses, strict=True)],
         }
         for trial_id, trial in running.items()
-        if (curve := curves.get(trial_id)) is not None
+        if (curve := curves.get(trial_id)) is not None and curve.steps
     ][:MAX_CURVES]
+
+
+def _last_loss(curve: LossCurve, steps: int) -> str:
+    return f"step {curve.steps[-1]:,} of {steps:,}: loss {curve.losses[-1]:.3f}"
 
 
 @dataclass

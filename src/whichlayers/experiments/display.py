@@ -11,6 +11,9 @@ from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED
 # Figures that an experiment can be drawn as; `PLOTS` in plots/figures.py has a function for each.
 Plot = Literal["curves", "conditions", "permutations", "by_layer", "by_model"]
 
+EMBEDDINGS_NOTE = (
+    "(0: embeddings)"  # end of the label of an axis of layers; left out of figures without layer 0
+)
 PRETRAINED_BASELINES = {ALL_PRETRAINED: ALL_PRETRAINED, NONE_PRETRAINED: NONE_PRETRAINED}
 # of experiments that freeze parameters: the same trials, of which it matters that nothing is frozen
 ALL_TRAINED = {ALL_PRETRAINED: "all parameters trained"}

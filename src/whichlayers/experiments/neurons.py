@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from whichlayers.config.sections import Number
 from whichlayers.config.validators import as_tuple, at_least_one
 from whichlayers.experiments.base import layer_range
-from whichlayers.experiments.display import Display
+from whichlayers.experiments.display import EMBEDDINGS_NOTE, Display
 from whichlayers.experiments.word_base import (
     DEFAULTS,
     SET_SIZE,
@@ -41,7 +41,7 @@ class NeuronExperiment(RankingExperiment):
         Display(
             name="neuron_spread",
             title="Distribution of the top neurons",
-            x_label="layer (0: embeddings)",
+            x_label=f"layer {EMBEDDINGS_NOTE}",
             description="Fraction of the top neurons, those most informative about the tags of words, in each layer.",
             plot="by_layer",
             position="layer {:g}".format,

@@ -16,7 +16,7 @@ from whichlayers.experiments.base import (
     format_layers,
     layer_range,
 )
-from whichlayers.experiments.display import Display
+from whichlayers.experiments.display import EMBEDDINGS_NOTE, Display
 from whichlayers.text import counted
 from whichlayers.trial import Pooling, Probe
 
@@ -31,7 +31,7 @@ class Probing(TaskExperiment):
         Display(
             name="probing",
             title="Linear probes of the frozen model",
-            x_label="layer probed (0: embeddings)",
+            x_label=f"layer probed {EMBEDDINGS_NOTE}",
             description="The model stays frozen as pretrained; a linear probe is trained on the hidden states of one "
             "layer, with early stopping on held-out training examples.",
             position="layer {:g}".format,

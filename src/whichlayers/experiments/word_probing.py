@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from whichlayers.config.errors import raise_problems
 from whichlayers.experiments.base import DepthError, all_or_numbers, format_layers, layer_range
-from whichlayers.experiments.display import Display
+from whichlayers.experiments.display import EMBEDDINGS_NOTE, Display
 from whichlayers.experiments.word_base import Lambda, ProbeVariant, WordExperiment
 
 
@@ -21,7 +21,7 @@ class WordProbing(WordExperiment):
         Display(
             name="word_probing",
             title="Word-level probing by layer",
-            x_label="layer probed (0: embeddings)",
+            x_label=f"layer probed {EMBEDDINGS_NOTE}",
             description="A linear probe is trained to predict the tags of words from the hidden states of one layer, "
             "for the pretrained model and for the model finetuned on a task.",
             plot="by_layer",
@@ -31,7 +31,7 @@ class WordProbing(WordExperiment):
         Display(
             name="layer_selectivity",
             title="Selectivity by layer (accuracy minus control task)",
-            x_label="layer probed (0: embeddings)",
+            x_label=f"layer probed {EMBEDDINGS_NOTE}",
             description="Accuracy of a linear probe of one layer minus its accuracy on a control task in which every "
             "word type has a random tag.",
             plot="by_layer",
@@ -41,7 +41,7 @@ class WordProbing(WordExperiment):
         Display(
             name="layer_description_length",
             title="Description length by layer",
-            x_label="layer probed (0: embeddings)",
+            x_label=f"layer probed {EMBEDDINGS_NOTE}",
             description="Compression by a probe of one layer: how many times shorter the online code of the tags is "
             "than a uniform code.",
             plot="by_layer",

@@ -24,8 +24,9 @@ from whichlayers.experiments import display_of
 from whichlayers.plots.display_names import metric_name, size_name
 from whichlayers.plots.facets import Mark, Panel, PanelFigure, widen_y_limits
 from whichlayers.plots.style import DARK, LIGHT, MAX_SINGLE_TRIALS, dark_color
+from whichlayers.plots.tooltips import point_lines
 from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS
-from whichlayers.text import format_range, format_score, short_names
+from whichlayers.text import format_score, short_names
 
 # What can be switched on and off on the page, in this order; "reference": baselines, probes and published results.
 DIMENSIONS = {
@@ -77,9 +78,21 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
     ]
     for data, (index, mark) in zip(drawn, marks, strict=True):
         data["of"] = _owner(mark, index, marks)
+    tooltips = [
+        _tooltip(mark, data, drawn, panels[index], x_label)
+        for data, (index, mark) in zip(drawn, marks, strict=True)
+    ]
     shared_y, show_trials = bool(getattr(figure, "shared_y", False)), getattr(figure, "show_trials", None)
     most = max((row[5] or 0 for data in drawn for row in data["rows"]), default=0)
     hidden = [] if overlay else [name for name in named["reference"] if name.startswith("published")]
+    charted = [
+        _panel(panel, x_label, [m for m in drawn if m["panel"] == i], drawn)
+        | {"scales": _scales(panel, [p for p in panels if shared_y or p.task == panel.task])}
+        for i, panel in enumerate(panels)
+    ]
+    for data, tooltip in zip(drawn, tooltips, strict=True):
+        data["tooltip"] = tooltip
+        del data["texts"]  # the page shows them in tooltips only
     return {
         "key": key,
         "title": title,
@@ -93,11 +106,7 @@ def chart_of(figure: Figure, key: str, title: str, caption: str, overlay: bool =
             for name in dims
         ],
         "hidden": [named["reference"][name] for name in hidden],
-        "panels": [
-            _panel(panel, x_label, [m for m in drawn if m["panel"] == i], drawn)
-            | {"scales": _scales(panel, [p for p in panels if shared_y or p.task == panel.task])}
-            for i, panel in enumerate(panels)
-        ],
+        "panels": charted,
         "marks": drawn,
         "legend": _legend(drawn),
     }
@@ -205,13 +214,9 @@ def _mark(
         "dash": _dash(style),
         "marker": style.get("marker", ""),
         "bars": mark.bars,
-        "bounds": mark.bounds,
         "open": style.get("markerfacecolor") in (LIGHT.background, DARK.background),
         "rows": [[_round(value) for value in row] for row in rows],
-        "texts": [
-            [format_score(mean, metric), format_range(low, high, metric), format_score(sd, metric)]
-            for _, mean, low, high, sd, _ in rows
-        ],
+        "texts": [format_score(mean, metric) for _, mean, *_ in rows],
         "trials": [] if trials is None else _trials(trials, metric if mark.kind == "strip" else None),
         "shift": _round(mark.shift),
         "offsets": {seed: round(offset, 3) for seed, offset in mark.offsets.items()}
@@ -220,6 +225,21 @@ def _mark(
         "span": None if mark.span is None else list(map(_round, mark.span)),
         "outline": [[_round(x), _round(y)] for x, y in mark.outline],
     }
+
+
+def _tooltip(
+    mark: Mark, data: dict[str, Any], all_marks: Sequence[dict[str, Any]], panel: Panel, x_label: str
+) -> dict[str, Any]:
+    """Title of the tooltips of a mark, and the lines of each of its rows."""
+    of = all_marks[data["of"]]["label"] if data["of"] >= 0 else ""
+    curves = [label for label in (of, data["label"]) if label not in ("", "mean")]
+    parts = [panel.axes.get_title(loc="left") or panel.task, panel.subtitle, *curves]
+    names, lines = _tick_names(panel), []
+    table = mark.table.reindex(columns=["x", "mean", "low", "high", "sd", "n"])
+    for x, mean, low, high, sd, n in table.to_numpy(dtype=float).tolist():
+        position = "" if math.isnan(x) else f"{x_label}: {names.get(x, _round(x))}"
+        lines.append(point_lines(position, panel.metric, mean, (low, high), mark.bounds, sd, n))
+    return {"title": " · ".join(part for part in parts if part), "lines": lines}
 
 
 def _default_label(mark: Mark) -> str:
@@ -234,14 +254,15 @@ def _legend_text(name: str, text: str) -> str:
 
 
 def _trials(trials: pd.DataFrame, metric: str | None) -> list[list[Any]]:
-    """[x, seed, value] of each trial; with `metric` also the value as text."""
+    """[x, seed, value] of each trial; with `metric`, for permutations, also a line of its tooltip."""
     columns = [trials[name].tolist() for name in ("x", "seed", "value")]
     rows: list[list[Any]] = [
         [_round(x), int(seed), _round(value)] for x, seed, value in zip(*columns, strict=True)
     ]
     if metric is None:
         return rows
-    return [[*row, format_score(value, metric)] for row, value in zip(rows, columns[2], strict=True)]
+    values = [format_score(value, metric) for value in columns[2]]
+    return [[*row, f"permutation {row[1]}: {value}"] for row, value in zip(rows, values, strict=True)]
 
 
 def _dash(style: dict[str, Any]) -> list[float] | None:
@@ -261,17 +282,23 @@ def _panel(
     """A panel as JSON-serializable data; `marks` are its own, `all_marks` those of the whole chart."""
     axes = panel.axes
     low, high = axes.get_xlim()
-    ticks = [float(tick) for tick in axes.get_xticks() if low <= tick <= high]
-    texts = axes.xaxis.get_major_formatter().format_ticks(ticks)
+    names = _tick_names(panel)
     title, y = axes.get_title(loc="left") or panel.task, axes.get_ylabel()
     quantity = metric_name(panel.metric)
     headings = {"title": title, "sub": panel.subtitle, "y": y, "quantity": quantity}
-    names = dict(zip(ticks, texts, strict=True))
     return headings | {
         "xlim": [_round(low), _round(high)],
-        "ticks": [[_round(tick), text.replace("−", "-")] for tick, text in zip(ticks, texts, strict=True)],
+        "ticks": [[_round(tick), text] for tick, text in names.items()],
         "alt": _alt_text(title, panel.subtitle, x_label, quantity, marks, all_marks, names),
     }
+
+
+def _tick_names(panel: Panel) -> dict[float, str]:
+    """Map the visible ticks of the x axis to their labels."""
+    low, high = panel.axes.get_xlim()
+    ticks = [float(tick) for tick in panel.axes.get_xticks() if low <= tick <= high]
+    texts = panel.axes.xaxis.get_major_formatter().format_ticks(ticks)
+    return {tick: text.replace("−", "-") for tick, text in zip(ticks, texts, strict=True)}
 
 
 def _scales(panel: Panel, group: Sequence[Panel]) -> list[dict[str, Any] | None]:
@@ -330,8 +357,9 @@ def _alt_text(
     where = f"{title}{f', {sub}' if sub else ''}"
     sentences = [f"{where}: {y_label} against {x_label}."]
     for mark in marks[:MAX_DESCRIBED]:
-        texts = [text for text, *_ in mark["texts"]]
-        rows = [(row, text) for row, text in zip(mark["rows"], texts, strict=True) if row[1] is not None]
+        rows = [
+            (row, text) for row, text in zip(mark["rows"], mark["texts"], strict=True) if row[1] is not None
+        ]
         if not rows:
             continue
         of = all_marks[mark["of"]]["label"] if mark["of"] >= 0 else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -42,21 +44,14 @@ def draw_costs(rows: pd.DataFrame, experiment: str, column: str, theme: Theme) -
         rows: Finished points of the experiment.
         experiment: Its name.
         column: One of `COSTS`.
-        theme: Colors, one for each condition.
+        theme: Colors; each condition has the color and marker of the main figure.
     """
     display, points = display_of(experiment), costs(rows, column)
     figure, panels = make_panels(points, ["model", "train_size", "variant"])
     conditions = list(dict.fromkeys(points["condition"]))
-    styles = {
-        condition: line_style(
-            theme,
-            theme.ink if condition in BASELINES else theme.conditions[i % len(theme.conditions)],
-            0,
-            "*" if condition in BASELINES else MARKERS[i % len(MARKERS)],
-        )
-        | {"linestyle": ""}
-        for i, condition in enumerate(conditions)
-    }
+    # the colors and markers of the main figure, which numbers the conditions without the baselines
+    compared = [c for c in dict.fromkeys(rows["condition"]) if c not in BASELINES]
+    styles = {c: _marker_style(theme, compared.index(c) if c in compared else None) for c in conditions}
     drawn_values: DrawnValues = {panel.task: [] for panel in panels}
     for panel in panels:
         for condition in conditions:
@@ -79,3 +74,10 @@ def draw_costs(rows: pd.DataFrame, experiment: str, column: str, theme: Theme) -
     add_guess_legend(handles, labels, has_guess, theme)
     add_legend_below(figure, handles, labels)
     return figure
+
+
+def _marker_style(theme: Theme, index: int | None) -> dict[str, Any]:
+    """Style of condition number `index`; None: of a baseline."""
+    color = theme.ink if index is None else theme.conditions[index % len(theme.conditions)]
+    marker = "*" if index is None else MARKERS[index % len(MARKERS)]
+    return line_style(theme, color, 0, marker) | {"linestyle": ""}

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from whichlayers.experiments import display_of
+from whichlayers.experiments.display import EMBEDDINGS_NOTE
 from whichlayers.plots.artists import (
     DrawnValues,
     add_baseline_legend,
@@ -223,7 +224,9 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
             set_layer_ticks(panel.axes, int(cells["x"].min()), int(cells["x"].max()))
     has_guess = draw_guessing(panels, theme, drawn_values)
     set_y_limits(panels, drawn_values)
-    label_x_axis(panels, display_of(experiment).x_label)
+    label = display_of(experiment).x_label
+    has_embeddings = (cells["x"] == 0).any()
+    label_x_axis(panels, label if has_embeddings else label.removesuffix(f" {EMBEDDINGS_NOTE}"))
     handles, labels = [], []
     for i, condition in enumerate(conditions):
         color, marker = theme.conditions[i % len(theme.conditions)], MARKERS[i % len(MARKERS)]

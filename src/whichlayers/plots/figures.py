@@ -20,9 +20,10 @@ from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.experiments.display import Plot
 from whichlayers.files import atomic_write
 from whichlayers.plots.curves import draw_conditions, draw_curves
+from whichlayers.plots.draw_layers import draw_layers
 from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.facets import fix_layout
-from whichlayers.plots.layer_diagram import diagram_file_names, draw_layers, layer_diagrams
+from whichlayers.plots.layer_diagram import diagram_file_names, layer_diagrams
 from whichlayers.plots.permutations import draw_permutations
 from whichlayers.plots.style import LIGHT, Theme
 from whichlayers.plots.word_figures import draw_by_layer, draw_by_model

@@ -4,7 +4,8 @@ There is one column per task and training size. The number in a box is the effec
 metric) ± half of its 95% interval. The color is that of the bound of the interval nearer to zero: what is certain of
 the effect, not its estimate. Hatched boxes are not significantly different from zero. With a single trial there are no
 intervals, and therefore neither colors nor hatching. The score with no layer pretrained is below each column, the score
-with all layers pretrained above it.
+with all layers pretrained above it. `draw_layers` draws a diagram into a file, the script of the page (web/layers.js)
+draws `diagram_data`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from whichlayers.analysis.intervals import SIGNIFICANT
 from whichlayers.analysis.layer_effects import (
@@ -31,8 +29,9 @@ from whichlayers.analysis.layer_effects import (
 )
 from whichlayers.plots.display_names import metric_name, size_name
 from whichlayers.plots.style import DARK, LIGHT, Theme
+from whichlayers.plots.tooltips import box_lines
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import counted, format_half_width, format_range, format_score, join_list, short_names
+from whichlayers.text import counted, format_half_width, format_score, join_list, short_names
 
 TITLES = {
     INCREMENTAL: "Effect of adding each pretrained layer to those below it",
@@ -49,7 +48,6 @@ DEFINITIONS = {
     "that contain the layer",
 }
 LEGEND_TITLE = "bound of the 95% interval nearer to zero, in points"
-MAX_COLUMNS_PER_ROW = 12
 # Geometry, in units of the width of a column and of the height of a layer. Layer n spans n to n + 1; heights above the
 # layers are measured from the upper edge of the last layer.
 TASK_GAP = 0.15  # between the columns of two tasks
@@ -57,7 +55,6 @@ INSET = (0.02, 0.07)  # of a box in its column and layer
 NONE_HEIGHT = 0.48  # score with no layer pretrained
 ALL_HEIGHT, SIZE_HEIGHT, TASK_HEIGHT = 0.52, 1.19, 1.96  # above the layers
 BOTTOM, TOP = -0.11, 2.4  # TOP: above the layers
-LEGEND_HEIGHT = 0.36  # of the legend of colors, in inches
 SHADES = {  # for negative, zero and positive effects; the ends differ in lightness from the middle in both themes
     "light": ("#b85000", "#f3f5f8", "#0b5394"),
     "dark": ("#f08a3c", "#222933", "#62b6f0"),
@@ -291,10 +288,12 @@ def diagram_data(diagrams: Sequence[LayerDiagram]) -> list[dict[str, Any]]:
                         for b in c.boxes
                     ],
                     "texts": [
+                        [format_score(b.mean, signed=True), format_half_width(b.half)] for b in c.boxes
+                    ],
+                    "tooltips": [
                         [
-                            format_score(b.mean, signed=True),
-                            format_half_width(b.half),
-                            format_range(b.mean - b.half, b.mean + b.half, signed=True),
+                            f"{tasks[c.task]} · {size_name(c.size)} examples · {_box_name(b)}",
+                            box_lines(b.mean, b.half, b.n, b.significant, c.metric),
                         ]
                         for b in c.boxes
                     ],
@@ -305,125 +304,6 @@ def diagram_data(diagrams: Sequence[LayerDiagram]) -> list[dict[str, Any]]:
         }
         for d in diagrams
     ]
-
-
-def draw_layers(diagram: LayerDiagram, theme: Theme = LIGHT) -> Figure:
-    """Draw the columns side by side, grouped by task and wrapped into rows; layer 1 is at the bottom."""
-    rows = _wrap(diagram.columns)
-    widest = max(len(row) + TASK_GAP * len({column.task for column in row}) for row in rows)
-    width, height = max(4.6, 0.72 * widest + 1.0), 0.27 * (diagram.end + TOP - BOTTOM)
-    spare = width - (0.72 * widest + 1.0)  # with few columns, the note below them is wider than they are
-    below = 0.3 + (LEGEND_HEIGHT if diagram.legend else 0.0)  # inches for the note and the legend
-    total_height = height * len(rows) + below
-    with theme.applied():
-        figure = Figure(figsize=(width, total_height))
-        for index, row in enumerate(rows):
-            bottom = (below + height * (len(rows) - 1 - index)) / total_height
-            left = 0.86 + spare / 2
-            axes = figure.add_axes((left / width, bottom, 1 - (left + 0.04) / width, height / total_height))
-            axes.set_xlim(-0.06, max(widest, (width - left - 0.04) / 0.72) - TASK_GAP)
-            _draw_row(axes, row, diagram, theme)
-        units = (
-            "points, single trials"
-            if diagram.single_trials
-            else "points ± half of the 95% interval; hatched: not significant"
-        )
-        note = f"{TITLES[diagram.kind]}: {units}"
-        note = note if width > 6.6 else note.replace(": ", ":\n", 1)
-        y = (below - 0.17) / total_height
-        figure.text(0.5, y, note, ha="center", va="center", size=6.4, color=theme.ink)
-        _draw_legend(figure, diagram, theme)
-    return figure
-
-
-def _draw_legend(figure: Figure, diagram: LayerDiagram, theme: Theme) -> None:
-    """Draw the colors with their values at the bottom of the figure."""
-    width, height = figure.get_size_inches()
-    cell, left = 0.42, width / 2 - 0.42 * len(diagram.legend) / 2
-    for index, (text, value) in enumerate(diagram.legend):
-        color = shade(value, theme)
-        place = ((left + index * cell) / width, 0.19 / height)
-        figure.patches.append(
-            Rectangle(
-                place,
-                cell / width,
-                0.15 / height,
-                facecolor=color,
-                edgecolor=theme.muted,
-                linewidth=0.4,
-                transform=figure.transFigure,
-                figure=figure,
-            )
-        )
-        middle = (left + (index + 0.5) * cell) / width
-        style: dict[str, Any] = {"ha": "center", "va": "center", "size": 6.2, "color": text_color_on(color)}
-        figure.text(middle, 0.26 / height, text, **style)
-    if diagram.legend:
-        style = {"ha": "center", "va": "center", "size": 6.2, "color": theme.ink}
-        figure.text(0.5, 0.09 / height, f"color: {LEGEND_TITLE}", **style)
-
-
-def _wrap(columns: Sequence[LayerColumn]) -> list[list[LayerColumn]]:
-    """Split into rows of at most `MAX_COLUMNS_PER_ROW`, without separating the columns of a task."""
-    rows: list[list[LayerColumn]] = [[]]
-    for task in dict.fromkeys(column.task for column in columns):
-        of_task = [column for column in columns if column.task == task]
-        if rows[-1] and len(rows[-1]) + len(of_task) > MAX_COLUMNS_PER_ROW:
-            rows.append([])
-        rows[-1] += of_task
-    return rows
-
-
-def _draw_row(axes: Axes, columns: Sequence[LayerColumn], diagram: LayerDiagram, theme: Theme) -> None:
-    tasks = list(dict.fromkeys(column.task for column in columns))
-    short = short_names([column.task for column in diagram.columns])
-    lefts = [i + TASK_GAP * tasks.index(column.task) for i, column in enumerate(columns)]
-    axes.set_ylim(BOTTOM, diagram.end + TOP)
-    axes.set_axis_off()
-    for left, column in zip(lefts, columns, strict=True):
-        _draw_column(axes, left, column, diagram, theme)
-    for task in tasks:
-        of_task = [left for left, column in zip(lefts, columns, strict=True) if column.task == task]
-        middle = (of_task[0] + of_task[-1] + 1) / 2
-        style: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "size": 9}
-        axes.text(middle, diagram.end + TASK_HEIGHT, short[task], **style)
-    for height, text, is_layer in diagram.row_labels:
-        color = theme.ink if is_layer else theme.muted
-        axes.text(-0.12, height, text, ha="right", va="center", size=7.5, color=color)
-
-
-def _draw_column(axes: Axes, left: float, column: LayerColumn, diagram: LayerDiagram, theme: Theme) -> None:
-    for height, text, weight in diagram.column_labels(column):
-        axes.text(
-            left + 0.5, height, text, ha="center", va="center", size=7.5, weight=weight, color=theme.ink
-        )
-    for box in column.boxes:
-        color, text_color = diagram.colors(box, theme)
-        plain = box.significant or math.isnan(box.half)  # without an interval there is no test
-        axes.add_patch(
-            FancyBboxPatch(
-                (left + INSET[0], box.first + INSET[1]),
-                1 - 2 * INSET[0],
-                box.last - box.first + 1 - 2 * INSET[1],
-                boxstyle="round,pad=0,rounding_size=0.06",
-                facecolor=color,
-                edgecolor=theme.muted if plain else (*to_rgb(text_color), 0.35),
-                linewidth=0.5 if plain else 0.0,
-                hatch=None if plain else "/////",
-                hatch_linewidth=0.4,
-            )
-        )
-        axes.text(
-            left + 0.5,
-            (box.first + box.last + 1) / 2,
-            f"{format_score(box.mean, signed=True)} {format_half_width(box.half)}".rstrip(),
-            ha="center",
-            va="center",
-            size=6.2,
-            weight="bold" if box.significant else "normal",
-            color=text_color,
-            bbox=None if plain else {"facecolor": color, "edgecolor": "none", "pad": 0.8},
-        )
 
 
 def shade(relative_effect: float, theme: Theme) -> str:
@@ -442,6 +322,13 @@ def text_color_on(color: str) -> str:
 def layer_label(box: Box) -> str:
     """Layer number, or range of layer numbers, of a box."""
     return str(box.first) if box.first == box.last else f"{box.first}–{box.last}"
+
+
+def _box_name(box: Box) -> str:
+    """Name of the layers of a box in a tooltip."""
+    if box.first == box.last:
+        return f"layer {box.first}"
+    return f"layers {box.first} to {box.last}"
 
 
 def _points(value: float) -> float | None:

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from scipy import stats
 
 from whichlayers.analysis.intervals import Interval, t_interval
@@ -83,8 +84,12 @@ def _draw(
     label_x_axis(panels, display_of(experiment).x_label)
     circle = Line2D([], [], marker="o", linestyle="", markerfacecolor="none", color=color, markersize=5)
     mean = Line2D([], [], color=color, **MEAN_STYLE)
-    handles, labels = [circle, mean], ["one permutation", "mean over permutations"]
+    handles: list[Any] = [circle, mean]
+    labels = ["one permutation", "mean over permutations"]
     add_baseline_legend(handles, labels, points, theme)
+    if band == "two_sd":
+        handles.append(Patch(color=theme.muted, alpha=0.16, lw=0))
+        labels.append("mean ± 2 sd of trials")
     add_guess_legend(handles, labels, has_guess, theme)
     add_legend_below(figure, handles, labels)
     return figure

@@ -22,6 +22,7 @@ from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
 from whichlayers.plots.captions import caption, clipped_caption, guess_caption
 from whichlayers.plots.chart_data import chart_of
+from whichlayers.plots.draw_layers import draw_layers
 from whichlayers.plots.extra_figures import ExtraFigure, extra_figures
 from whichlayers.plots.facets import fix_layout
 from whichlayers.plots.figures import draw_without_layout, save
@@ -29,7 +30,6 @@ from whichlayers.plots.layer_diagram import (
     LayerDiagram,
     diagram_data,
     diagram_file_names,
-    draw_layers,
     layer_diagrams,
 )
 from whichlayers.plots.published_overlay import crosses_caption, overlay_caption

@@ -160,21 +160,13 @@ class Drawing {
 
   show(index) {
     this.at = index;
-    const { x, y, mark, row, trial } = this.hits[index], { chart, panel } = this;
+    const { x, y, mark, row, trial } = this.hits[index];
     this.ring.setAttribute("cx", x);
     this.ring.setAttribute("cy", y);
     this.ring.setAttribute("visibility", "visible");
-    const lines = [];
-    if (row[0] !== null) lines.push(`${chart.data.x}: ${(panel.ticks.find((tick) => tick[0] === row[0]) || ["", row[0]])[1]}`);
-    const [mean, interval, sd] = mark.texts[mark.rows.indexOf(row)];
-    if (trial) lines.push(`permutation ${trial[1]}: ${trial[3]}`);
-    lines.push(`mean ${panel.quantity}: ${mean}`);
-    if (interval) lines.push(`${mark.bounds}: ${interval}`);
-    if (row[5]) lines.push(`n = ${row[5]}${sd ? `, sd ${sd}` : ", so there is no interval"}`);
+    const { title, lines } = mark.tooltip, of = lines[mark.rows.indexOf(row)];
     const box = this.node.getBoundingClientRect(), scale = box.width / this.width;
-    const of = mark.of >= 0 ? chart.data.marks[mark.of].label : "mean";
-    const title = [panel.title, panel.sub, of === "mean" ? "" : of, mark.label === "mean" ? "" : mark.label].filter(Boolean).join(" \u00b7 ");
-    chart.tooltip.show(title, lines, box.left + x * scale, box.top + y * scale);
+    this.chart.tooltip.show(title, trial ? [trial[3], ...of] : of, box.left + x * scale, box.top + y * scale);
   }
 
   hideTooltip() {

@@ -132,7 +132,7 @@ class LayerDiagrams {
   }
 
   box(node, column, index, diagram, { x, cell, y, id, dark }, theme, text) {
-    const [first, last, , , n, significant] = column.boxes[index], [effect, half, interval] = column.texts[index];
+    const [first, last, , , , significant] = column.boxes[index], [effect, half] = column.texts[index];
     const [color, ink] = column.colors[index][dark ? 1 : 0], [insetX, insetY] = diagram.inset;
     const top = y(last + 1 - insetY), height = y(first + insetY) - top, middle = x + cell / 2;
     const shape = { x: x + insetX * cell, y: top, width: (1 - 2 * insetX) * cell, height, rx: 5 };
@@ -146,12 +146,8 @@ class LayerDiagrams {
       const wide = label.length * 6.4 + 4;
       textNode.before(svg("rect", { x: middle - wide / 2, y: top + height / 2 - 7, width: wide, height: 14, rx: 3, fill: color, "pointer-events": "none" }));
     }
-    const name = first === last ? `layer ${first}` : `layers ${first} to ${last}`;
-    const lines = [`effect: ${effect} points (${column.metric} \u00d7 100)`];
-    lines.push(interval ? `95% interval: ${interval}` : "a single pair of trials, so there is no interval");
-    lines.push(`n = ${n} paired ${n === 1 ? "trial" : "trials"}`);
-    if (half) lines.push(significant ? "significantly different from zero (adjusted p below 0.05)" : "not significantly different from zero");
-    const show = (event) => this.tooltip.show(`${column.task} \u00b7 ${column.size} examples \u00b7 ${name}`, lines, event.clientX, event.clientY);
+    const [title, lines] = column.tooltips[index];
+    const show = (event) => this.tooltip.show(title, lines, event.clientX, event.clientY);
     group.addEventListener("pointermove", show);
     group.addEventListener("pointerdown", show);
     group.addEventListener("pointerleave", (event) => isTouch(event) || this.tooltip.hide());

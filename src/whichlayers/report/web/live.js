@@ -49,8 +49,7 @@ class RunningLosses {
     this.tooltip = new Tooltip(figure);
   }
 
-  show(curves) {
-    const shown = curves.filter((curve) => curve.points.length);
+  show(shown) {
     this.figure.parentElement.hidden = !shown.length;
     this.tooltip.hide();
     this.chart.replaceChildren();
@@ -67,13 +66,12 @@ class RunningLosses {
     }
     svg("text", { x: (left + width) / 2, y: LOSS_HEIGHT - 3, "text-anchor": "middle" }, node, "share of the trial's steps");
     for (const curve of shown) {
-      const at = curve.points.map(([step, loss]) => [x(step, curve), y(loss)]), last = curve.points.at(-1);
+      const at = curve.points.map(([step, loss]) => [x(step, curve), y(loss)]);
       const group = svg("g", { class: "loss" }, node);
       svg("path", { d: polyline(at), fill: "none", stroke: "var(--accent)", "stroke-width": 1.6, opacity: 0.6 }, group);
       svg("path", { d: polyline(at), fill: "none", stroke: "transparent", "stroke-width": 14 }, group); // easier to hit
       svg("circle", { cx: at.at(-1)[0], cy: at.at(-1)[1], r: 3, fill: "var(--accent)" }, group);
-      const lines = [curve.name, `step ${last[0].toLocaleString("en")} of ${curve.steps.toLocaleString("en")}: loss ${last[1].toFixed(3)}`];
-      group.addEventListener("pointermove", (event) => this.tooltip.show(curve.id, lines, event.clientX, event.clientY));
+      group.addEventListener("pointermove", (event) => this.tooltip.show(curve.id, curve.lines, event.clientX, event.clientY));
       group.addEventListener("pointerleave", () => this.tooltip.hide());
     }
   }
