@@ -77,7 +77,7 @@ def read_points(folder: Path) -> pd.DataFrame:
         training=[json.dumps({"epochs": epochs, "lr": lr}) for epochs, lr in settings],
         untouched=rows["reinit"] == "",
         neurons=selected.where(is_word, ""),
-        share=percentage.fillna(rows["x"]).where(is_word) / 100,
+        share=percentage.fillna(rows["x"]).where(selected.isin(["top", "bottom", "random"])) / 100,
         ranking=np.where(is_word, np.where(what.str.endswith("probeless"), "probeless", "lca"), ""),
         guess=rows.get("guess", math.nan),
         reinit_pooler=False,
