@@ -1,6 +1,6 @@
 # make demo   set everything up, run a small real study, write its report
 # make test   set everything up, run all tests with line coverage
-# make check  lint, format check, types, import contracts
+# make check  lint, format check, types, import contracts, workflows
 # make docs   build the documentation site in build/site
 # make paper  build the four-page report in build/paper from results/
 # make dist   build the source distribution and the wheel in dist/, and check them
@@ -31,6 +31,10 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
