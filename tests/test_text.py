@@ -14,6 +14,7 @@ from whichlayers.text import (
     format_percent,
     format_range,
     format_score,
+    join_numbers,
 )
 
 
@@ -82,3 +83,11 @@ def test_short_durations_have_two_digits_where_asked_for():
 
 def test_sizes():
     assert [format_bytes(n) for n in (999, 2_500_000, 3e15)] == ["999 B", "2.5 MB", "3000.0 TB"]
+
+
+def test_consecutive_numbers_are_joined_as_ranges():
+    assert join_numbers([]) == ""
+    assert join_numbers([1, 2, 3]) == "1, 2 and 3"
+    assert join_numbers([1, 2, 3, 4]) == "1 to 4"
+    assert join_numbers([1, 2, 3, 4, 6, 7, 12]) == "1 to 4, 6, 7 and 12"
+    assert join_numbers([4, 3, 2, 1]) == "4, 3, 2 and 1"

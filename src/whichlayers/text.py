@@ -117,3 +117,15 @@ def join_list(items: Iterable[object], conjunction: str = "and") -> str:
     """Items as a list in a sentence: "a", "a and b", "a, b and c"; "" without items."""
     parts = [str(item) for item in items]
     return f"{', '.join(parts[:-1])} {conjunction} {parts[-1]}" if len(parts) > 1 else "".join(parts)
+
+
+def join_numbers(numbers: Iterable[int]) -> str:
+    """Numbers as a list in a sentence, with more than three consecutive ones as a range: "1 to 4, 6 and 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [[f"{run[0]} to {run[-1]}"] if len(run) > 3 else list(map(str, run)) for run in runs]
+    return join_list(text for part in parts for text in part)

@@ -71,3 +71,12 @@ def test_an_effect_has_one_text(study, page):
 def test_exports_are_not_rounded(study, page):
     summary = (study / "summary.csv").read_text(encoding="utf-8")
     assert "0.5024996" in summary
+
+
+def test_the_main_findings_give_each_answer_in_one_sentence(page):
+    start, end = page.index('id="main-findings"'), page.index('id="recommendation"')
+    short, full = page[start:end], page[end : page.index('id="setup"')]
+    assert "Layers to re-initialize" in short
+    assert "<li>Not enough trials: SST-2, 500 examples.</li>" in short
+    assert "Not enough trials: choosing the best of 2" in full
+    assert "choosing the best of" not in short

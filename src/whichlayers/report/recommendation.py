@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -24,6 +24,7 @@ class AnswerItem:
     heading: str
     verdict: str
     text: str
+    summary: str  # the first sentence of the text, for the main findings
     cost: str
     outlook: str
     compared: TextTable | None
@@ -59,17 +60,26 @@ def recommendation_section(folder: Path, points: pd.DataFrame) -> Recommendation
     for key, question in QUESTIONS.items():
         answers = result.of(key)
         if answers:
-            items = [_item(a, costs, names[a.model] if several else "") for a in answers[:MAX_ANSWERS]]
+            variants = len({a.variant for a in answers}) > 1
+            items = [
+                _item(a, costs, _heading(a, names[a.model] if several else "", variants))
+                for a in answers[:MAX_ANSWERS]
+            ]
             omitted = len(answers) - len(items)
             questions.append(AnsweredQuestion(question.title, question.text, items, omitted))
     return RecommendationSection(questions, [q.topic for q in result.unasked], format_score(LOSS))
 
 
-def _item(answer: Answer, costs: Sequence[ModelCost], model: str) -> AnswerItem:
-    heading = f"{model}, {answer.title}" if model else answer.title
-    return AnswerItem(
-        heading, answer.verdict, answer.text, cost_text(answer, costs), answer.outlook, _table(answer)
-    )
+def _item(answer: Answer, costs: Sequence[ModelCost], heading: str) -> AnswerItem:
+    summary = f"{answer.text.partition('. ')[0].removesuffix('.')}."
+    cost, table = cost_text(answer, costs), _table(answer)
+    return AnswerItem(heading, answer.verdict, answer.text, summary, cost, answer.outlook, table)
+
+
+def _heading(answer: Answer, model: str, with_variant: bool) -> str:
+    """Model, task, training size and settings; settings only if the answers to the question differ in them."""
+    title = answer.title if with_variant else replace(answer, variant="").title
+    return f"{model}, {title}" if model else title
 
 
 def _table(answer: Answer) -> TextTable | None:

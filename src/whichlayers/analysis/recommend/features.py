@@ -10,7 +10,7 @@ import pandas as pd
 from whichlayers.analysis.recommend.base import Answer, Candidate, Question
 from whichlayers.analysis.recommend.best_of import best_of
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import join_list
+from whichlayers.text import join_numbers
 
 
 def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
@@ -27,7 +27,7 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
     baseline = Candidate(f"the last layer ({depth})", by_layer[depth])
     keep = f"use the hidden states of the last layer ({depth})"
     verb = "As frozen features, use the hidden states of"
-    compared = f"layers {join_list(layer for layer in sorted(by_layer) if layer < depth)}"
+    compared = f"layers {join_numbers(layer for layer in sorted(by_layer) if layer < depth)}"
     return best_of(QUESTION.key, rows, candidates, baseline, loss, compared=compared, keep=keep, verb=verb)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from whichlayers.analysis.recommend.base import Answer, Candidate, Question
 from whichlayers.analysis.recommend.best_of import best_of
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import counted, join_list
+from whichlayers.text import counted, join_numbers
 
 
 def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
@@ -25,7 +25,7 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
         if k < depth
     ]
     baseline = Candidate(f"all {depth} layers pretrained", by_kept[depth])
-    dropped = join_list(depth - k for k in sorted(by_kept, reverse=True) if k < depth)
+    dropped = join_numbers(depth - k for k in sorted(by_kept, reverse=True) if k < depth)
     return best_of(
         QUESTION.key,
         rows,
@@ -34,6 +34,7 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
         loss,
         compared=f"the top {dropped} layers re-initialized",
         keep="keep the pretrained weights of all layers",
+        verb="Finetune with",
     )
 
 

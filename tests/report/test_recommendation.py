@@ -1,0 +1,23 @@
+"""The recommendation on the report page."""
+
+from pathlib import Path
+
+import numpy as np
+from synthetic_results import incremental, write_results
+
+from whichlayers.report.recommendation import recommendation_section
+from whichlayers.results.frames import finished, load_points
+
+
+def test_an_answer_has_one_sentence_for_the_main_findings(tmp_path: Path) -> None:
+    points = incremental(trials=8)
+    noise = np.random.default_rng(0).normal(0, 1e-3, 8)
+    folder = write_results(tmp_path, points, lambda p: 0.8 + noise[p.trial.seed] * p.x + 0.05 * (p.x == 4))
+    section = recommendation_section(folder, finished(load_points(folder)))
+    assert section is not None
+    (item,) = section.questions[0].answers
+    assert (item.heading, item.verdict) == ("SST-2, 500 examples", "recommended")
+    assert item.summary.startswith("Finetune with the top 2 layers re-initialized: +")
+    assert item.summary.endswith(" trials).")
+    assert item.text.startswith(item.summary)
+    assert "Compared: the top 1 to 6 layers re-initialized" in item.text
