@@ -53,6 +53,17 @@ def test_a_coefficient_is_named(about, expected):
     assert (row.level, row.interval) == ("95%", "0.900 to 0.990")
 
 
+@pytest.mark.parametrize(
+    ("p", "end"), [(0.0123, ", p = 0.012"), (1e-5, ", p < 0.001"), (float("nan"), " 0.990")]
+)
+def test_a_missing_p_value_is_left_out(p, end):
+    claim = Claim("T4", "", 0.984, 0.9, 0.99, p, "holds", None, "", unit="r", about="at 5,000")
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(claims_table([claim]))
+    line = next(line for line in console.export_text().splitlines() if "r = 0.984" in line)
+    assert line.rstrip().endswith(f"95% interval 0.900 to 0.990{end}" if end[0] == "," else end)
+
+
 def test_the_command_prints_all_three_forms(folder):
     from whichlayers.cli import app
 

@@ -94,8 +94,9 @@ def _sentence(row: ClaimRow) -> str:
     needed = f"; needed to decide: {row.needed}" if row.needed else ""
     if not row.effect:
         return "no variance"
-    interval = f"{row.level} interval {row.interval}, " if row.interval else ""
-    return f"{row.effect}, {interval}p = {row.p}{needed}".replace("p = <", "p < ")
+    interval = f"{row.level} interval {row.interval}" if row.interval else ""
+    p = f"p = {row.p}".replace("p = <", "p < ") if row.p else ""  # no p value if some layers are not tested
+    return ", ".join(part for part in (row.effect, interval, p) if part) + needed
 
 
 def _row(

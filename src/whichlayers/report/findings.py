@@ -186,11 +186,13 @@ def _experiment_overall(rows: pd.DataFrame, experiment: str) -> list[str]:
 
 
 def _heading(points: pd.DataFrame, where: dict) -> str:
-    """The task, with the model and the variant if a study has several."""
+    """The task, with the model and the variant if the points of an experiment have several."""
     parts = [short_names(points["task"])[where["task"]]]
     if points["model"].nunique() > 1:
         parts.append(short_names(points["model"])[where["model"]])
-    return ", ".join(parts + ([where["variant"]] if where["variant"] else []))
+    if points["variant"].nunique() > 1 and where["variant"]:
+        parts.append(where["variant"])
+    return ", ".join(parts)
 
 
 def _overview(better: int, total: int, curves: int) -> str:
