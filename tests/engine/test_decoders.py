@@ -10,9 +10,11 @@ from test_attention import DEVICE, needs_kernel
 from test_finetune import run_steps, without_dropout
 from test_varlen import compare_packed_with_padded
 from tiny import DECODERS, random_batch, tiny_encoder, tiny_task
+from transformers import AutoModel
 
 from whichlayers.engine.attention import sequence_attention
 from whichlayers.engine.finetune import finetune, stack_key
+from whichlayers.engine.memory import measure_memory
 from whichlayers.engine.recompute import is_large
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
@@ -172,6 +174,19 @@ def test_only_the_rows_of_a_large_vocabulary_that_occur_are_trained():
     trainer, _ = run_steps([one], encoder, data, 4)
     assert trainer.word_embeddings.weight.shape[1] < 100
     assert_equal_to_hugging_face([one], encoder, data, steps=4)
+
+
+def test_the_memory_of_a_trial_does_not_depend_on_the_vocabulary():
+    costs, vocabulary = [], 100_000
+    for size in (120, vocabulary):
+        config = tiny_encoder("gemma").config
+        config.vocab_size = size
+        encoder = AutoModel.from_config(config).eval()
+        costs.append(measure_memory([trial(0)], encoder, tiny_task(pairs=False), "cpu", limit=2))
+    table = 4 * vocabulary * config.hidden_size
+    few_numbers = 4 * vocabulary * 3  # for each token
+    assert costs[1].first_trial - costs[0].first_trial < 1.5 * (table + few_numbers), "one copy for the stack"
+    assert costs[1].extra_trial - costs[0].extra_trial < 1.5 * few_numbers
 
 
 def test_heads_last_and_mean_do_not_share_a_stack():

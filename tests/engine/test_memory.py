@@ -40,6 +40,16 @@ def test_the_tracker_counts_live_bytes_and_their_peak():
         assert tracker.now() == 0
 
 
+def test_the_tracker_does_not_count_views_of_what_existed_before():
+    before = torch.zeros(1000)
+    with memory._AllocationTracker() as tracker:
+        views = [before.detach(), before[:10], before.add_(1)]
+        copy = views[0].clone()
+        assert (tracker.now(), tracker.peak()) == (4000, 4000)
+        del copy, views
+        assert tracker.now() == 0
+
+
 def test_the_tracker_sees_what_autograd_saves():
     weight = torch.ones(100, 100, requires_grad=True)
     with memory._AllocationTracker() as tracker:
@@ -61,7 +71,7 @@ def test_a_stack_takes_at_least_its_weights_and_moments_and_larger_ones_what_was
     trainer = StackTrainer([TRIAL], encoder, data, CPU, EngineSettings())
     weights = sum(p.param.numel() * 4 for p in trainer.parameters)
     assert cost.extra_trial > 3 * weights  # themselves and two moments
-    assert cost.first_trial >= cost.extra_trial
+    assert cost.first_trial >= 0.95 * cost.extra_trial
     for trials in (3, 6):
         taken = memory._peak_memory([TRIAL] * trials, encoder, data, CPU, EngineSettings())
         assert taken == pytest.approx(cost.total(trials), rel=0.1)

@@ -178,8 +178,12 @@ class _AllocationTracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        given = {
+            x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)
+        }
         for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
+            # a view of a tensor that existed before, such as a pretrained weight, takes no memory
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in given:
                 self._add(tensor.untyped_storage())
         return result
 
