@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import json
@@ -384,9 +385,12 @@ def test_no_claim_holds_if_all_values_are_equal(study):
 
 
 def test_an_undecided_claim_needs_more_trials_than_there_are():
-    tests = [ClaimTest("a", "r", 0.1, -0.1, 0.3, p=0.2, p_against=0.3, n=5, power=lambda n, alpha: 1.0)]
+    tests = [ClaimTest("a", "r", 0.1, -0.1, 0.3, p=0.2, p_against=0.8, n=5, power=lambda n, alpha: 1.0)]
     found = evaluate_claim("X", "text", tests, THRESHOLDS)
     assert (found.needed, found.tests[0].needed) == (6, 2)
+    below = [dataclasses.replace(tests[0], p_against=0.3)]  # its margin is not reached with more trials
+    found = evaluate_claim("X", "text", below, THRESHOLDS)
+    assert (found.needed, found.tests[0].needed) == (None, None)
 
 
 def test_a_significant_effect_that_is_small_is_named():

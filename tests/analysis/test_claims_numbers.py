@@ -63,7 +63,8 @@ def test_t1_at_the_largest_and_the_smallest_of_three_sizes():
     )
     assert (interaction.about, interaction.unit) == ("SST-2: interaction of k and size", "rms, accuracy")
     assert interaction.margin == pytest.approx(margin)
-    expected = interaction_power(found.noncentrality, found.df, found.n, found.df_denom)
+    of_margin = margin**2 / found.scale
+    expected = interaction_power(found.noncentrality, found.df, found.n, found.df_denom, of_margin)
     assert interaction.power(7, 0.05) == pytest.approx(expected(7, 0.05))
     few, many = (fraction_values(tables[n], [1, 2]) for n in (500, 5000))
     welch = stats.ttest_ind(many, few, equal_var=False)
@@ -72,7 +73,8 @@ def test_t1_at_the_largest_and_the_smallest_of_three_sizes():
         (many.mean() - few.mean(), *welch.confidence_interval(), welch.pvalue, against, 4)
     )
     assert early.about == "SST-2: fraction of the gain at small k, 5,000 against 500"
-    power = welch_power(many.mean() - few.mean(), (many.var(ddof=1), few.var(ddof=1)))
+    variances = (many.var(ddof=1), few.var(ddof=1))
+    power = welch_power(many.mean() - few.mean(), variances, margin=0.05)
     assert early.power(9, 0.05) == pytest.approx(power(9, 0.05))
 
 
@@ -138,14 +140,15 @@ def test_t2_corrects_correlations_for_noise():
     )
     assert difference.about == "SST-2: correlation with probing, 500 against 5,000"
     assert difference.power(6, 0.05) == pytest.approx(
-        mean_power(effect, single_trial_sd(corrected, 4))(6, 0.05)
+        mean_power(effect, single_trial_sd(corrected, 4), margin=0.05)(6, 0.05)
     )
     swapped = pd.concat([probe, few.assign(train_size=5000), many.assign(train_size=500)])
     assert t2(swapped, THRESHOLDS).tests[1].power is None
     *_, alike = probing_study(rng, FEW, FEW, 0.7 * FEW + 0.3 * MANY[::-1])
     smaller = t2(pd.concat([probe, few, alike]), THRESHOLDS).tests[1]
     assert 0 < smaller.effect < 1
-    assert smaller.power is not None
+    assert smaller.effect < smaller.margin
+    assert smaller.power is None  # more trials do not make it reach the margin
 
 
 def test_t2_power_of_a_misfit_that_is_close_to_noise():
@@ -240,7 +243,8 @@ def test_t3_is_the_interaction_of_scaled_scores():
         (found.effect, found.low, found.high, found.p, found.p_smaller_than(0.05), 5)
     )
     assert (test.about, test.note) == ("block reinitialized: interaction of block and task", "")
-    expected = interaction_power(found.noncentrality, found.df, found.n, found.df_denom)
+    of_margin = test.margin**2 / found.scale
+    expected = interaction_power(found.noncentrality, found.df, found.n, found.df_denom, of_margin)
     assert test.power(7, 0.05) == pytest.approx(expected(7, 0.05))
     single = t3(points[points["seed"] == 0], THRESHOLDS).tests[0]
     assert (single.n, single.note) == (0, "2 of 2 tasks left out: no significant gain from pretraining")

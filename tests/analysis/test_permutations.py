@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -92,6 +94,16 @@ def test_needed_permutations_have_80_percent_power():
     assert 4 < needed < 30
     found = [permutation_effect(simulated(rng, needed, seeds, seeds, loss)).p < 0.05 for _ in range(300)]
     assert np.mean(found) == pytest.approx(0.8, abs=0.08)
+
+
+def test_needed_permutations_reach_the_margin_too():
+    rng, loss, seeds, margin = np.random.default_rng(6), 0.007, 20, 0.0057
+    pilot = permutation_effect(simulated(rng, 500, seeds, seeds, loss))
+    pilot = dataclasses.replace(pilot, mean=-loss)  # the true one: seeds shift the estimate
+    needed = trials_for(pilot.power(margin=margin))
+    assert needed > 2 * trials_for(pilot.power())
+    found = [permutation_effect(simulated(rng, needed, seeds, seeds, loss)) for _ in range(300)]
+    assert np.mean([d.p < 0.05 and d.mean <= -margin for d in found]) == pytest.approx(0.8, abs=0.08)
 
 
 def test_more_permutations_do_not_make_up_for_a_single_seed():

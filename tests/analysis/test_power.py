@@ -173,3 +173,22 @@ def test_trials_for_an_interaction_fall_with_its_size():
     few, many = trials_for(interaction_power(10.0, 6, 3, 24)), trials_for(interaction_power(2.0, 6, 3, 24))
     assert 3 < few < many
     assert trials_for(interaction_power(0.0, 6, 3, 24)) is None
+
+
+def test_power_to_be_significant_and_reach_a_margin_against_simulations():
+    """With margins close to the effect, which take more trials than significance."""
+    rng = np.random.default_rng(7)
+    n = trials_for(welch_power(0.5, (1.0, 0.25), margin=0.4))
+    assert n > trials_for(welch_power(0.5, (1.0, 0.25)))
+    a, b = rng.normal(0.5, 1.0, (4000, n)), rng.normal(0.0, 0.5, (4000, n))
+    held = (stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue < 0.05) & ((a - b).mean(axis=1) >= 0.4)
+    assert np.mean(held) == pytest.approx(0.8, abs=0.03)
+    assert welch_power(0.5, (1.0, 0.25), margin=0.6) is None
+    noncentrality, margin, trials, df, df_denom = 8.0, 5.0, 5, 4.0, 20.0
+    n = trials_for(interaction_power(noncentrality, df, trials, df_denom, margin))
+    assert n > trials_for(interaction_power(noncentrality, df, trials, df_denom))
+    numerator = rng.noncentral_chisquare(df, noncentrality * n / trials, 4000) / df
+    denom = df_denom * (n - 1) / (trials - 1)
+    f = numerator / (rng.chisquare(denom, 4000) / denom)
+    reached = stats.ncf.cdf(f, df, denom, margin * n / trials) >= 0.5
+    assert np.mean((stats.f.sf(f, df, denom) < 0.05) & reached) == pytest.approx(0.8, abs=0.03)

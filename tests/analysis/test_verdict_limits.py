@@ -151,8 +151,10 @@ def test_two_values_are_enough_and_one_is_not():
 
 def test_powers_of_single_tests_are_those_of_statsmodels():
     effect = abs(SAMPLE.mean()) / SAMPLE.std(ddof=1)
-    for test in (decrease_test(-SAMPLE, "a", "r", 0.01), increase_test(SAMPLE, "a", "r", 0.01)):
+    for test in (decrease_test(-SAMPLE, "a", "r", 1e-9), increase_test(SAMPLE, "a", "r", 1e-9)):
         assert test.power(9, 0.05) == pytest.approx(TTestPower().power(effect, 9, 0.05), abs=1e-5)
+    assert increase_test(SAMPLE, "a", "r", 0.0071).power is None  # the mean is 0.007
+    assert increase_test(SAMPLE, "a", "r", 0.0069).power is not None
     within = (0.02 - SAMPLE.mean()) / SAMPLE.std(ddof=1)
     for test in (
         no_increase_test(SAMPLE, "a", "r", 0.02, 0.05),

@@ -149,6 +149,18 @@ def test_needed_trials_of_a_claim_have_80_percent_power_for_all_tests_together()
     assert 0.78 < power(needed) < 0.9
 
 
+@pytest.mark.parametrize("mean", [-0.25, -0.45, -1.2])
+def test_needed_trials_have_80_percent_power_to_reach_the_margin_too(mean):
+    """With a margin of 0.2 an effect of 0.25 is significant with 128 trials, and 29% of its estimates are below 0.2."""
+    test = decrease_test(sample(8, mean, 1.0), "a", "r", 0.2)
+    needed = evaluate_claim("X", "text", [test], THRESHOLDS).tests[0].needed
+    samples = np.random.default_rng(5).normal(mean, 1.0, (4000, needed))
+    held = (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05) & (samples.mean(axis=1) <= -0.2)
+    assert np.mean(held) == pytest.approx(0.82, abs=0.04)
+    below = decrease_test(sample(8, -0.19, 1.0), "a", "r", 0.2)
+    assert evaluate_claim("X", "text", [below], THRESHOLDS).tests[0].needed is None
+
+
 # --- margins ---
 
 

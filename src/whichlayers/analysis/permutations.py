@@ -23,7 +23,8 @@ class PermutationDifference(Interval):
     """Mean score over permutations minus a reference, paired by seed; `sd` is that of permutations, `n` their number.
 
     Both permutations and seeds are random samples. The standard error has a part for each:
-    √(permutation_variance / n + seed_variance).
+    √(permutation_variance / n + seed_variance). With several seeds the interaction of permutation and seed is in both
+    parts, and so counts twice: the standard error is somewhat too large, and the test conservative.
     """
 
     standard_error: float
@@ -33,14 +34,19 @@ class PermutationDifference(Interval):
     seed_variance: float  # of the mean difference, from seeds
     seed_df: int
 
-    def power(self, two_sided: bool = True) -> PowerFunction:
-        """Power of the test against zero as a function of the number of permutations, with the seeds as they are."""
+    def power(self, two_sided: bool = True, margin: float = 0.0) -> PowerFunction:
+        """Power of the test against zero as a function of the number of permutations, with the seeds as they are.
+
+        If `margin` is not zero, the estimate must also be at least that far from zero.
+        """
 
         def power(permutations: int, alpha: float) -> float:
             error, df = _crossed_error(
                 self.permutation_variance / permutations, permutations - 1, self.seed_variance, self.seed_df
             )
-            return t_test_power(abs(self.mean) / error, df, alpha, two_sided) if error else math.nan
+            if not error:
+                return math.nan
+            return t_test_power(abs(self.mean) / error, df, alpha, two_sided, margin / error)
 
         return power
 

@@ -43,36 +43,40 @@ def trials_for(power: PowerFunction | None, alpha: float = 0.05, least: int = 2)
     return None if power is None else _smallest_n(lambda n: power(n, alpha), least)
 
 
-def mean_power(effect: float, sd: float, two_sided: bool = True) -> PowerFunction | None:
+def mean_power(effect: float, sd: float, two_sided: bool = True, margin: float = 0.0) -> PowerFunction | None:
     """Power of a one-sample t test to detect a mean of `effect`.
 
     Args:
         effect: The mean to detect, in the units of `sd`; its sign is ignored.
         sd: Standard deviation of one trial, or of one paired difference.
         two_sided: Whether the test is two-sided.
+        margin: If it is not zero, the power is the probability that the test is significant and the estimate has the
+            sign of `effect` and is at least this large.
 
     Returns:
-        None if `effect` or `sd` is zero or not finite.
+        None if `effect` or `sd` is zero or not finite, or if `effect` is smaller than the margin.
     """
-    if not _is_valid(effect, sd):
+    if not _is_valid(effect, sd) or abs(effect) < margin:
         return None
-    d = abs(effect) / sd
-    return lambda n, alpha: t_test_power(d * math.sqrt(n), n - 1, alpha, two_sided)
+    d, least = abs(effect) / sd, margin / sd
+    return lambda n, alpha: t_test_power(d * math.sqrt(n), n - 1, alpha, two_sided, least * math.sqrt(n))
 
 
 def welch_power(
-    effect: float, variances: tuple[float, float], two_sided: bool = True
+    effect: float, variances: tuple[float, float], two_sided: bool = True, margin: float = 0.0
 ) -> PowerFunction | None:
     """Power of Welch's t test to detect a difference of `effect`, with equally many trials in both groups.
 
-    `variances` are those within each group. None as in `mean_power`.
+    `variances` are those within each group. `margin` and None as in `mean_power`.
     """
     total = sum(variances)
-    if not _is_valid(effect, math.sqrt(total)):
+    if not _is_valid(effect, math.sqrt(total)) or abs(effect) < margin:
         return None
     df_per_trial = total**2 / sum(v**2 for v in variances)  # Welch-Satterthwaite: 1 to 2
-    d = abs(effect) / math.sqrt(total)
-    return lambda n, alpha: t_test_power(d * math.sqrt(n), df_per_trial * (n - 1), alpha, two_sided)
+    d, least = abs(effect) / math.sqrt(total), margin / math.sqrt(total)
+    return lambda n, alpha: t_test_power(
+        d * math.sqrt(n), df_per_trial * (n - 1), alpha, two_sided, least * math.sqrt(n)
+    )
 
 
 def tost_power(mean: float, sd: float, margin: float) -> PowerFunction | None:
@@ -91,7 +95,9 @@ def tost_power(mean: float, sd: float, margin: float) -> PowerFunction | None:
     return lambda n, alpha: equivalence_power(mean / sd, margin / sd, n, alpha)
 
 
-def interaction_power(noncentrality: float, df: float, n: int, df_denom: float) -> PowerFunction | None:
+def interaction_power(
+    noncentrality: float, df: float, n: int, df_denom: float, margin: float = 0.0
+) -> PowerFunction | None:
     """Power of the F test of an interaction.
 
     Args:
@@ -99,6 +105,8 @@ def interaction_power(noncentrality: float, df: float, n: int, df_denom: float) 
         df: Numerator degrees of freedom, which do not change.
         n: Trials per cell so far.
         df_denom: Denominator degrees of freedom with `n` trials; they grow in proportion to trials - 1.
+        margin: Noncentrality of an effect as large as the margin, with `n` trials. If it is not zero, the power is the
+            probability that F is significant and above its median for such an effect.
 
     Returns:
         None if there is no effect or a single trial.
@@ -108,7 +116,10 @@ def interaction_power(noncentrality: float, df: float, n: int, df_denom: float) 
 
     def power(trials: int, alpha: float) -> float:
         denom = df_denom * (trials - 1) / (n - 1)
-        return float(stats.ncf.sf(stats.f.isf(alpha, df, denom), df, denom, noncentrality * trials / n))
+        least = stats.f.isf(alpha, df, denom)
+        if margin:
+            least = max(least, stats.ncf.median(df, denom, margin * trials / n))
+        return float(stats.ncf.sf(least, df, denom, noncentrality * trials / n))
 
     return power
 
@@ -136,8 +147,11 @@ def _is_valid(effect: float, sd: float) -> bool:
     return math.isfinite(effect) and math.isfinite(sd) and sd > 0 and effect != 0
 
 
-def t_test_power(noncentrality: float, df: float, alpha: float, two_sided: bool) -> float:
+def t_test_power(noncentrality: float, df: float, alpha: float, two_sided: bool, least: float = 0.0) -> float:
     """Power of a t test: probability that |T| (or T, if one-sided) exceeds its critical value.
+
+    If `least` is not zero, the estimate must also be at least `least` true standard errors, and significance in the
+    other direction does not count.
 
     T = (Z + noncentrality) / S with Z standard normal and S² ~ chi²(df) / df. The probability given S is averaged
     over S, which is accurate where the noncentral t distributions of scipy and statsmodels return NaN (few degrees of
@@ -145,8 +159,8 @@ def t_test_power(noncentrality: float, df: float, alpha: float, two_sided: bool)
     """
     critical = stats.t.isf(alpha / 2 if two_sided else alpha, df)
     s, weights = _chi_quadrature(df)
-    power = special.ndtr(noncentrality - critical * s)
-    if two_sided:
+    power = special.ndtr(noncentrality - np.maximum(critical * s, least))
+    if two_sided and not least:
         power = power + special.ndtr(-noncentrality - critical * s)
     return float(weights @ power)
 

@@ -173,7 +173,7 @@ def evaluate_claim(
             test,
             p_adjusted=float(p),
             verdict=_test_verdict(test, p, p_against, alpha),
-            needed=trials_for(test.power, level),
+            needed=trials_for(_power_to_hold(test), level),
         )
         for test, p, p_against in zip(tests, adjusted, against, strict=True)
     )
@@ -206,6 +206,11 @@ def _is_below_margin(test: ClaimTest) -> bool:
     return test.p_against < 0.5
 
 
+def _power_to_hold(test: ClaimTest) -> PowerFunction | None:
+    """None for an estimate that is below the margin: with more trials, it does not hold either."""
+    return None if _is_below_margin(test) else test.power
+
+
 def combined_verdict(tests: Sequence[ClaimTest], alpha: float) -> Verdict:
     """Verdict of a claim, or of its part about one model and task, from its tests and their own verdicts."""
     if any(test.verdict == FAILS for test in tests):
@@ -227,7 +232,7 @@ def decisive_test(tests: Sequence[ClaimTest], verdict: Verdict, alpha: float) ->
 
 def _trials_for_all(tests: Sequence[ClaimTest], alpha: float) -> int | None:
     """Trials with 80% power for all tests to hold, and more than the undecided ones have."""
-    needed = trials_for(joint_power([test.power for test in tests]), alpha)
+    needed = trials_for(joint_power([_power_to_hold(test) for test in tests]), alpha)
     return needed and max(needed, *(test.n + 1 for test in tests if not test.p < alpha))
 
 
@@ -255,7 +260,7 @@ def below_zero_test(
     """
     p = two_sided(p_below(d.mean, d.standard_error, d.df, 0.0))
     p_against = p_below(-d.mean, d.standard_error, d.df, margin)
-    power = welch_power(d.mean, d.variances) if d.mean < 0 else None
+    power = welch_power(d.mean, d.variances, margin=margin) if d.mean < 0 else None
     return ClaimTest(
         *(about, unit, d.mean, d.low, d.high, p, p_against, n), needs=needs, margin=margin, power=power
     )
@@ -270,7 +275,7 @@ def decrease_test(values: np.ndarray, about: str, unit: str, margin: float) -> C
         return undecided_test(about, unit, values.size, TOO_FEW_TRIALS)
     i = t_interval(values)
     p, p_against = two_sided(mean_p_below(i, 0.0)), mean_p_above(i, -margin)
-    power = mean_power(i.mean, i.sd) if i.mean < 0 else None
+    power = mean_power(i.mean, i.sd, margin=margin) if i.mean < 0 else None
     return ClaimTest(*(about, unit, i.mean, i.low, i.high, p, p_against, i.n), margin=margin, power=power)
 
 

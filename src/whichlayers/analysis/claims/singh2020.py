@@ -123,7 +123,7 @@ def ratio_test(ratios: np.ndarray, about: str) -> ClaimTest:
         return undecided_test(about, "log ratio", values.size, TOO_FEW_TRIALS)
     i, margin = t_interval(values), float(LOG_RATIO_MARGIN)
     p = two_sided(mean_p_above(i, 0.0))
-    power = mean_power(i.mean, i.sd) if i.mean > 0 else None
+    power = mean_power(i.mean, i.sd, margin=margin) if i.mean > 0 else None
     return ClaimTest(
         *(about, "log ratio", i.mean, i.low, i.high, p, mean_p_below(i, margin), i.n),
         margin=margin,

@@ -115,7 +115,9 @@ def _task_interaction_test(
         *(about, unit, found.effect, found.low, found.high, found.p, found.p_smaller_than(margin), found.n),
         note=note,
         margin=margin,
-        power=interaction_power(found.noncentrality, found.df, found.n, found.df_denom),
+        power=interaction_power(
+            found.noncentrality, found.df, found.n, found.df_denom, margin**2 / found.scale
+        ),
     )
 
 
@@ -212,7 +214,7 @@ def _permutation_tests(curve: pd.DataFrame, name: str, thresholds: ClaimThreshol
         n=lost.n,
         needs=PERMUTATIONS,
         margin=margin,
-        power=lost.power() if lost.mean < 0 else None,
+        power=lost.power(margin=margin) if lost.mean < 0 else None,
     )
     return [lower, _kept_gain_test(curve, every, none, name, thresholds)]
 
@@ -267,20 +269,21 @@ def _task_correlation_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> 
             needs=PERMUTATIONS,
             margin=thresholds.task_correlation,
             model=str(pair.model),
-            power=_correlation_power(rho),
+            power=_correlation_power(rho, thresholds.task_correlation),
         )
         tests.append(test)
     return tests
 
 
-def _correlation_power(rho: float) -> PowerFunction | None:
-    """Power of the two-sided test of a correlation as a function of the pairs, by Fisher's z; None if rho <= 0."""
-    if not 0 < rho < 1:
+def _correlation_power(rho: float, margin: float) -> PowerFunction | None:
+    """Probability that a correlation is significant (two-sided) and at least `margin`, as a function of the pairs, by
+    Fisher's z; None if rho is below the margin."""
+    if not margin <= rho < 1:
         return None
 
     def power(n: int, alpha: float) -> float:
-        distance = np.arctanh(rho) * math.sqrt(n - 3) if n > 3 else 0.0
-        return float(stats.norm.sf(stats.norm.isf(alpha / 2) - distance))
+        distance, least = (np.arctanh(r) * math.sqrt(n - 3) if n > 3 else 0.0 for r in (rho, margin))
+        return float(stats.norm.sf(max(stats.norm.isf(alpha / 2), least) - distance))
 
     return power
 

@@ -75,7 +75,9 @@ def _size_interaction_test(curve: pd.DataFrame, name: str, thresholds: ClaimThre
     return ClaimTest(
         *(about, unit, found.effect, found.low, found.high, found.p, found.p_smaller_than(margin), found.n),
         margin=margin,
-        power=interaction_power(found.noncentrality, found.df, found.n, found.df_denom),
+        power=interaction_power(
+            found.noncentrality, found.df, found.n, found.df_denom, margin**2 / found.scale
+        ),
     )
 
 
@@ -95,7 +97,7 @@ def _early_gain_test(curve: pd.DataFrame, name: str, thresholds: ClaimThresholds
     margin = thresholds.gain_margin
     p = two_sided(p_below(-d.mean, d.standard_error, d.df, 0.0))
     p_against = p_below(d.mean, d.standard_error, d.df, margin)
-    power = welch_power(d.mean, d.variances) if d.mean > 0 else None
+    power = welch_power(d.mean, d.variances, margin=margin) if d.mean > 0 else None
     return ClaimTest(about, OF_GAIN, d.mean, d.low, d.high, p, p_against, n, margin=margin, power=power)
 
 
@@ -170,5 +172,5 @@ def _correlation_difference_test(
     low, high = expanded_percentile_interval(difference, n)
     p = two_sided(bootstrap_p_below(-difference, 0.0, n))
     p_against = bootstrap_p_below(difference, margin, n)
-    power = mean_power(effect, single_trial_sd(difference, n)) if effect > 0 else None
+    power = mean_power(effect, single_trial_sd(difference, n), margin=margin) if effect > 0 else None
     return ClaimTest(about, "r", effect, low, high, p, p_against, n, margin=margin, power=power)
