@@ -244,20 +244,24 @@ def test_t10_finds_a_larger_variance_whatever_the_mean():
     assert smaller.tests[0].needed is None
 
 
-def test_t10_p_values_are_those_of_the_f_distribution():
+def test_t10_p_values_are_those_of_the_paired_t_test_of_deviations():
     points = raised_lr(np.random.default_rng(10), 2.0, 8)
     points = points[points.x == 4]
     (test,) = t10(points, THRESHOLDS).tests
-    usual, raised = (points[points.reinit_lr_factor == f]["value"].var() for f in (1.0, 5.0))
-    assert test.p == pytest.approx(2 * stats.f.sf(raised / usual, 7, 7))
-    assert test.p_against == pytest.approx(stats.f.cdf(raised / usual / 1.21, 7, 7))
-    assert test.effect == pytest.approx(math.log(raised / usual) / 2)
+    values = [points[points.reinit_lr_factor == f].set_index("seed")["value"] for f in (1.0, 5.0)]
+    usual, raised = ((v - v.median()).abs() for v in values)
+    assert test.p == pytest.approx(2 * stats.ttest_rel(raised, usual, alternative="greater").pvalue)
+    assert test.p_against == pytest.approx(stats.ttest_rel(raised, 1.1 * usual, alternative="less").pvalue)
+    assert test.effect == pytest.approx(math.log(raised.mean() / usual.mean()))
 
 
-def test_t10_is_undecided_with_one_trial():
+def test_t10_is_undecided_with_one_or_two_trials():
     """See tests/analysis/test_variance_ratio.py for its level."""
     rng = np.random.default_rng(11)
     assert t10(raised_lr(rng, 2.0, 1), THRESHOLDS).verdict == UNDECIDED
+    two = t10(raised_lr(rng, 2.0, 2), THRESHOLDS)
+    assert two.verdict == UNDECIDED
+    assert two.details.endswith("fewer than 3 trials, or no variance")
     usual = raised_lr(rng, 2.0, 3)[lambda p: p.reinit_lr_factor == 1.0]
     assert t10(usual, THRESHOLDS).verdict == NOT_TESTED
 

@@ -24,7 +24,6 @@ from whichlayers.analysis.layer_effects import layer_effects
 from whichlayers.analysis.permutations import permutation_difference
 from whichlayers.analysis.power import t_test_power
 from whichlayers.analysis.variance_components import RESIDUAL, variance_components, variance_table
-from whichlayers.analysis.variance_ratio import variance_ratio
 from whichlayers.trial import COMPONENTS
 
 NOISE = np.random.default_rng(0).normal(0, 0.01, (4, 5))
@@ -309,13 +308,3 @@ def test_a_table_needs_ten_trials_of_a_point(trials, rows):
     table = variance_table(points.assign(**seeds))
     assert len(table) == rows
     assert set(table["metric"]) <= {"accuracy"}
-
-
-@pytest.mark.parametrize("level", [0.95, 0.8])
-def test_ratios_of_two_seeds_and_other_levels(level):
-    a, b = np.array([[0.1], [0.4]]), np.array([[0.2], [0.3], [0.25]])
-    found = variance_ratio(a, b, level)
-    f = a.var(ddof=1) / b.var(ddof=1)
-    ends = [0.5 * math.log(f / stats.f.ppf(q, 1, 2)) for q in ((1 + level) / 2, (1 - level) / 2)]
-    assert (found.low, found.high, found.n) == pytest.approx((*ends, 2))
-    assert found.p_above(0.3) == pytest.approx(stats.f.sf(f / math.exp(0.6), 1, 2))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 
 from whichlayers.analysis.claims.base import (
-    TOO_FEW_TRIALS,
     Claim,
     ClaimTest,
     ClaimThresholds,
@@ -36,7 +35,7 @@ SAME_SETTINGS = ["experiment", "model", "task", "train_size", "head", "training"
 NO_HELP = "does not help: the mean over k gains less than the margin, one-sided"
 BASE_EPOCHS = 3
 FEW_EXAMPLES, MANY_EXAMPLES = 500, 5000
-SD_RATIO_MARGIN = math.log(1.1)  # standard deviations that differ by less than 10% do not matter
+SD_RATIO_MARGIN = math.log(1.1)  # deviations that differ by less than 10% do not matter
 
 
 def t6(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
@@ -97,7 +96,7 @@ def _longer_training_test(group: pd.DataFrame, name: str, thresholds: ClaimThres
 
 
 def t10(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
-    """Standard deviation between trials with a raised learning rate of re-initialized layers against those without."""
+    """Spread of the trials with a raised learning rate of re-initialized layers against those without."""
     tests: list[ClaimTest] = []
     for about, unit, changed, base, rows in _setting_pairs(
         points, "reinit_lr_factor", 1.0, "keep_layer_norm", _describe_lr
@@ -107,23 +106,23 @@ def t10(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
         return not_tested(
             "T10", T10, 'run kind = "incremental" with reinit_lr_factor = [1.0, 5.0], 3 trials or more'
         )
-    remark = "log of the ratio of the standard deviations; less than 10% (0.095) does not matter"
+    remark = "log of the ratio of the mean absolute deviations; less than 10% (0.095) does not matter"
     return evaluate_claim("T10", T10, tests, thresholds, remark)
 
 
 def _spread_test(about: str, changed: pd.DataFrame, base: pd.DataFrame) -> ClaimTest:
-    """For: the standard deviation between seeds is larger in `changed` (two-sided p of an F test). Against: it is
-    larger by less than 10%."""
+    """For: the deviations of the trials from their median are larger in `changed` (two-sided p of a paired
+    Brown-Forsythe test). Against: they are larger by less than 10%."""
     found = variance_ratio(changed.to_numpy(), base.to_numpy())
     if found is None:
-        return undecided_test(about, "log sd ratio", len(base), TOO_FEW_TRIALS)
+        return undecided_test(about, "log ratio", len(base), "fewer than 3 trials, or no variance")
     return ClaimTest(
-        *(about, "log sd ratio", found.log_ratio, found.low, found.high),
+        *(about, "log ratio", found.log_ratio, found.low, found.high),
         p=two_sided(found.p_above()),
         p_against=found.p_below(SD_RATIO_MARGIN),
         n=found.n,
         margin=SD_RATIO_MARGIN,
-        power=found.power() if found.log_ratio > 0 else None,
+        power=found.power(SD_RATIO_MARGIN),
     )
 
 
