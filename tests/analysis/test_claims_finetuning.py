@@ -47,6 +47,19 @@ def test_l1_the_last_fourth_reaches_90_percent(tmp_path, kept, verdict):
     assert claim.effect == pytest.approx(0.8 * (kept - 0.9), abs=0.005)
 
 
+@pytest.mark.parametrize(("kept", "verdict"), [(0.906, "holds"), (0.894, "does not hold")])
+def test_l1_has_no_margin_on_top_of_90_percent(tmp_path, kept, verdict):
+    """0.5 points of the metric from 90%, and significant."""
+
+    def score(point):
+        return 0.8 * (1 if point.x == 0 else kept if point.x == 6 else 0.6) + noise(point)
+
+    claim = claims_of(tmp_path, freeze_points(), score)["L1"]
+    (test,) = claim.tests
+    assert (claim.verdict, test.margin, test.level) == (verdict, 0.0, 0.9)
+    assert test.p == pytest.approx(1 - test.p_against)
+
+
 def prune_points() -> list[Point]:
     points = []
     for seed in SEEDS:
@@ -67,6 +80,15 @@ def test_p1_dropped_layers(tmp_path):
     claims = claims_of(tmp_path, prune_points(), score)
     assert claims["P1"].verdict == "holds"
     assert claims["P1"].effect == pytest.approx(0.9 - 0.006 - 0.98 * 0.9, abs=0.005)
+
+
+@pytest.mark.parametrize(("loss", "verdict"), [(0.004, "holds"), (0.008, "does not hold")])
+def test_p1_has_no_margin_on_top_of_98_percent(tmp_path, loss, verdict):
+    """0.6 points of the metric from 98%, and significant."""
+    claims = claims_of(
+        tmp_path, prune_points(), lambda p: 0.9 - loss * p.x * (p.condition == "top") + noise(p)
+    )
+    assert claims["P1"].verdict == verdict
 
 
 def reinit_points() -> list[Point]:
@@ -101,6 +123,18 @@ def test_z1_to_z3(tmp_path, sign, verdict):
     for name, effect in (("Z1", 0.04), ("Z2", 0.05), ("Z3", 0.06)):
         assert claims[name].verdict == verdict, name
         assert claims[name].effect == pytest.approx(sign * effect, abs=0.005)
+
+
+def test_z1_averages_the_same_layers_in_every_trial(tmp_path):
+    """A trial without k = 2 would otherwise have the mean of k = 6 and 7, which score higher."""
+    folder = write_results(
+        tmp_path, reinit_points(), lambda p: 0.7 - 0.02 * (DEPTH - p.x) + noise(p), depth=DEPTH
+    )
+    points = load_points(folder)
+    points = finished(points.assign(reinit_pooler=~points["untouched"] | (points["x"] == DEPTH)))
+    points = points[(points["seed"] > 0) | (points["x"] != 2)]
+    (test,) = {claim.id: claim for claim in evaluate_claims(points)}["Z1"].tests
+    assert test.n == len(SEEDS) - 1
 
 
 def test_claims_without_data_are_not_listed(tmp_path):

@@ -6,7 +6,6 @@ study has no data for it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from whichlayers.analysis.claims.base import (
     group_label,
     increase_test,
     metric_margin,
+    no_decrease_test,
     with_subject,
 )
 from whichlayers.results.frame_utils import each_group
@@ -51,7 +51,11 @@ def z1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim | None:
         table = _by_seed(curve, "x")
         depth = int(curve["depth"].iloc[0])
         changed = [k for k in _columns(table) if 0 < depth - k <= MAX_REINITIALIZED]
-        return table[changed].mean(axis=1) - table[depth] if changed and depth in table else _no_values()
+        return (
+            table[changed].mean(axis=1, skipna=False) - table[depth]
+            if changed and depth in table
+            else _no_values()
+        )
 
     return _claim("Z1", Z1, rows, [*CURVE, "variant"], values, thresholds)
 
@@ -87,7 +91,7 @@ def l1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim | None:
         kept = depth - round(depth / 4)
         return table[kept] - KEPT_BY_FOURTH * table[0] if {0, kept} <= set(table) else _no_values()
 
-    return _claim("L1", L1, rows, [*CURVE, "variant"], values, thresholds)
+    return _claim("L1", L1, rows, [*CURVE, "variant"], values, thresholds, is_threshold=True)
 
 
 def p1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim | None:
@@ -100,7 +104,7 @@ def p1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim | None:
         dropped = [x for x in _columns(table) if x <= MAX_DROPPED * curve["depth"].iloc[0]]
         return table[max(dropped)] - KEPT_BY_PRUNING * whole if dropped else _no_values()
 
-    return _claim("P1", P1, rows, [*CURVE, "variant"], values, thresholds)
+    return _claim("P1", P1, rows, [*CURVE, "variant"], values, thresholds, is_threshold=True)
 
 
 def _two_settings(id: str, text: str, rows: pd.DataFrame, thresholds: ClaimThresholds) -> Claim | None:
@@ -121,15 +125,23 @@ def _claim(
     groups: Sequence[str],
     values: Callable[[pd.DataFrame], pd.Series],
     thresholds: ClaimThresholds,
+    is_threshold: bool = False,
 ) -> Claim | None:
-    """The claim that `values`, one number per seed for the rows of each group, are positive; None without values."""
+    """The claim that `values`, one number per seed for the rows of each group, are positive; None without values.
+
+    `is_threshold`: the values are distances from a fraction of the score that the paper names. They are tested to be
+    above or below zero, one-sided and without a margin, which would be added to the paper's own.
+    """
     tests = list[ClaimTest]()
     for _, curve in each_group(rows, list(groups)):
         found = values(curve).dropna().to_numpy(dtype=float)
         if found.size:
-            margin, label = metric_margin(curve, thresholds), group_label(curve, rows)
-            test = increase_test(np.asarray(found), label, str(curve["metric"].iloc[0]), margin)
-            tests += with_subject([dataclasses.replace(test, about=label)], curve)
+            label, unit = group_label(curve, rows), str(curve["metric"].iloc[0])
+            if is_threshold:
+                test = no_decrease_test(np.asarray(found), label, unit, 0.0, thresholds.alpha)
+            else:
+                test = increase_test(np.asarray(found), label, unit, metric_margin(curve, thresholds))
+            tests += with_subject([test], curve)
     return evaluate_claim(id, text, tests, thresholds) if tests else None
 
 
