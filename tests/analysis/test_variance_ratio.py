@@ -17,7 +17,7 @@ MARGIN = math.log(1.1)
 
 
 def curves(rng, n, sd, shared=0.0, failing=0.0, whole_seeds=False):
-    """(n, K) trials with noise correlated over k; `shared` (n, K) is common to two curves; failed ones lose 30 points."""
+    """(n, K) trials with noise correlated over k; `shared` (n, K) is common to two curves; failures lose 30 points."""
     failed = rng.random((n, 1) if whole_seeds else (n, K)) < failing
     return sd * (rng.normal(size=(n, K)) @ np.linalg.cholesky(CORRELATION).T + shared) - 0.3 * failed
 
