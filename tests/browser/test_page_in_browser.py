@@ -75,7 +75,7 @@ class opening:
 
 def wait_until(page, condition):
     """Wait until the condition holds; the page's policy does not allow playwright's `wait_for_function`."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         page.wait_for_timeout(100)
