@@ -23,11 +23,15 @@ def test_from_results_to_predictions(easy_results, tmp_path):
     assert "Use layer 1 of 3" in text
     assert "parameters instead of" in text
     assert f"Build it: whichlayers build {study}" in text.replace("\n", "")
-    assert "next-study.toml" in text
+    assert "whichlayers plan" in text
     assert "within the loss" in text
     built = call("build", study, "--out", model, "--loss", "0.9")
     assert f"wrote {model}" in built
     assert "accuracy" in built
+    assert "Do not load it with `AutoModelForSequenceClassification`" in built, "the head is the mean"
+    card = (model / "README.md").read_text()
+    assert 'pipeline_tag: "feature-extraction"' in card
+    assert "Do not load it with" in card
     out = tmp_path / "out.csv"
     file = write_csv(tmp_path / "new.csv", 30, seed=4)
     assert "30 rows" in call("predict", model, file, "--text", "text", "--keep", "id", "--out", out)
@@ -43,6 +47,28 @@ def test_json(easy_results):
     assert answer["layers"] == [1]
     assert answer["cost"]["parameters"] < answer["baseline_cost"]["parameters"]
     assert load_study(found["next_study"]).name == "easy-next"
+
+
+def test_an_edited_next_study_is_kept(easy_results):
+    first = easy_results.recommend(goal="features").next_study
+    assert easy_results.recommend(goal="features").next_study == first
+    edited = first.read_text() + "# my note\n"
+    first.write_text(edited)
+    second = easy_results.recommend(goal="features").next_study
+    assert second != first
+    assert first.read_text() == edited
+    assert second.read_text() + "# my note\n" == edited
+
+
+def test_a_loss_in_points_is_an_error(easy_results):
+    for loss in ("1", "2"):
+        text = call("recommend", easy_results.folder, "--loss", loss, code=2)
+        assert f"{loss}00 points" in text.replace("\n", " ")
+
+
+def test_build_without_recommended_features_is_an_error(easy_results, tmp_path):
+    text = call("build", easy_results.folder, "--out", tmp_path / "m", "--for", "features", code=2)
+    assert "--for features: nothing is recommended" in text
 
 
 def test_the_next_study_is_accepted_by_plan(easy_results):

@@ -217,7 +217,7 @@ def test_a_model_or_task_of_several_is_chosen_by_name(results):
         choose(folder, two, assets, Variant(full=True), task="more signs", model="model").trial.task
         == "more signs"
     )
-    with pytest.raises(WhichlayersError, match="--model mode: the study has "):
+    with pytest.raises(WhichlayersError, match="--model mode: the study has no such model"):
         choose(folder, two, assets, Variant(full=True), task="signs", model="mode")
 
 

@@ -90,6 +90,7 @@ def build(
     """Finetune the recommended variant, or the one described by options, and save it as a folder with a model card."""
     from whichlayers.deploy.build import BuildOptions
     from whichlayers.deploy.build import build as build_model
+    from whichlayers.deploy.card import NOT_A_CLASSIFIER
     from whichlayers.deploy.choose import Variant, parse_layers
 
     variant = Variant(
@@ -134,6 +135,8 @@ def build(
         print_line(f"wrote {one.folder} ({format_bytes(one.bytes)}){score}")
     if built[0].score is not None:
         print_line(f"predict with: whichlayers predict {built[0].folder} FILE --text COLUMN")
+        if built[0].layout != "sequence_classification":
+            print_line(NOT_A_CLASSIFIER)
 
 
 def _parse_seeds(text: str) -> int | None:

@@ -78,7 +78,8 @@ def recommend(
             out.print(Padding(_comparison_table(answer), (0, 0, 0, 4)))
         out.print()
     if not result.recommendation.answers:
-        print_line("This study asked no question that a recommendation answers.")
+        goal_text = "" if goal is None else f" for {goal.value}"
+        print_line(f"This study asked no question that a recommendation{goal_text} answers.")
     for line in result.next_steps():
         print_line(line)
 

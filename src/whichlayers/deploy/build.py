@@ -48,6 +48,7 @@ class BuiltModel:
     answer: Answer | None  # the recommendation that it follows
     reason: str
     bytes: int  # of all files
+    layout: str  # how it was saved, as in Metadata
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,9 @@ class _Builder:
         if self.license.file is not None:
             shutil.copyfile(self.license.file, out / self.license.file.name)
         return BuiltModel(
-            out, trial, score, held_out, self.choice.answer, self.choice.reason, folder_size(out)
+            *(out, trial, score, held_out, self.choice.answer, self.choice.reason),
+            bytes=folder_size(out),
+            layout=metadata.layout,
         )
 
 

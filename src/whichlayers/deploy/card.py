@@ -22,6 +22,11 @@ from whichlayers.text import counted, format_range, format_score
 from whichlayers.trial import Trial
 from whichlayers.version import __version__
 
+# for models with a head that transformers has no class for
+NOT_A_CLASSIFIER = (
+    "Do not load it with `AutoModelForSequenceClassification` or `pipeline`: they would replace the head by a random "
+    'one. For a model that they can load, use `head = "pooler"` in the study.'
+)
 LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
 
 
@@ -119,7 +124,7 @@ def _is_hub_id(name: str) -> bool:
 def _front_matter(facts: CardFacts) -> str:
     m = facts.metadata
     library = "transformers" if m.layout == "sequence_classification" else "sentence-transformers"
-    task = {"features": "feature-extraction"}.get(m.layout, "text-classification")
+    task = "text-classification" if m.layout == "sequence_classification" else "feature-extraction"
     values: dict[str, Any] = {"library_name": library, "pipeline_tag": task, "tags": ["whichlayers"]}
     if facts.license.name:
         values = {"license": facts.license.name} | values
@@ -235,7 +240,7 @@ def _usage(m: Metadata) -> str:
     return (
         f"{ours}\n\nor without whichlayers; the outputs are the logits of the labels:\n\n"
         "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
-        f'SentenceTransformer("FOLDER").encode({example})  # (2, number of labels)\n```'
+        f'SentenceTransformer("FOLDER").encode({example})  # (2, number of labels)\n```\n\n{NOT_A_CLASSIFIER}'
     )
 
 

@@ -131,6 +131,9 @@ def choose(
     answers = [a for a in answers if a.train_size == largest]
     asked = variant.question
     best = recommendation.best(answers) if asked is None else _answer_to(asked, answers)
+    if best is None and goal == "features":
+        why = next((a.text for a in answers), "The study has no probing experiment.")
+        raise WhichlayersError(f"--for features: nothing is recommended. {why}")
     if best is None:
         why = next((a.text for a in answers), "The study asked no question that a model answers.")
         return Choice(base, f"all layers, finetuned as usual, since nothing else is recommended. {why}")
@@ -167,7 +170,7 @@ def _select(
         return specs[0]
     found = [spec for spec in specs if spec.name == wanted] or [s for s in specs if wanted in names(s)]
     if len(found) != 1:
-        raise WhichlayersError(f"--{what} {wanted}: the study has {listed}")
+        raise WhichlayersError(f"--{what} {wanted}: the study has no such {what}; choose one of: {listed}")
     return found[0]
 
 

@@ -59,7 +59,9 @@ class StudyRecommendation:
             lines.append(f"Run more trials: {add}, then {run}")
         if self.next_study is not None:
             asked = join_list(q.topic for q in self.recommendation.unasked)
-            lines.append(f"Not asked by this study: {asked}. To ask: whichlayers run {self.next_study}")
+            lines.append(
+                f"Not asked by this study: {asked}. To ask: whichlayers plan {self.next_study}, then run"
+            )
         return lines
 
     def _build_command(self) -> str:

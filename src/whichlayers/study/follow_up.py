@@ -43,8 +43,16 @@ def follow_up_study(study: Study, experiments: Sequence[Mapping[str, Any]]) -> S
 
 
 def write_follow_up(folder: Path, study: Study) -> Path:
-    """Write the study file into a study folder, in place of an earlier one; returns its path."""
-    path = folder / FOLLOW_UP_FILE
+    """Write the study file into a study folder, and return its path.
+
+    A file with other contents, which may have been edited, is kept: the new one is then called next-study-2.toml.
+    """
+    text, path, number = study.to_toml(folder), folder / FOLLOW_UP_FILE, 1
+    while path.exists():
+        if path.read_bytes() == text.encode():
+            return path
+        number += 1
+        path = folder / f"{Path(FOLLOW_UP_FILE).stem}-{number}.toml"
     with atomic_write(path) as partial:
-        partial.write_text(study.to_toml(), encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", newline="\n")
     return path

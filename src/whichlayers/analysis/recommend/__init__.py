@@ -83,6 +83,11 @@ def recommend(points: pd.DataFrame, loss: float = LOSS, goal: Goal | None = None
     """
     if not (math.isfinite(loss) and loss > 0):
         raise WhichlayersError(f"loss = {loss}: must be above 0, in units of the metric (0.01 is one point)")
+    if loss >= 1:
+        raise WhichlayersError(
+            f"loss = {loss:g}: that is {100 * loss:g} points, more than any model can lose; give it in units of the"
+            f" metric, {loss / 100:g} for {loss:g} points"
+        )
     if goal is not None and goal not in GOALS:
         raise WhichlayersError(f"for = {goal!r}: choose one of {', '.join(GOALS)}")
     questions = [q for q in QUESTIONS.values() if goal is None or goal in q.goals]
