@@ -86,6 +86,22 @@ def test_the_kernel_leaves_capped_scores_to_the_reference():
     assert sequence_attention(packing, q, q, q, 0.2, dropout, None, 0, True, 2.0) is None
 
 
+@needs_kernel
+@pytest.mark.parametrize(("dtype", "length", "fits"), [(NARROW, 128, True), (torch.float32, 64, True)])
+@pytest.mark.parametrize("width", [64, 128])
+def test_the_kernel_leaves_blocks_that_are_too_large_to_the_reference(dtype, length, fits, width):
+    dropout = make_dropout(0.0, 1, DEVICE)
+    for more, expected in ((0, fits), (1, width == 64 or dtype != torch.float32)):
+        if length + more > 128:
+            continue
+        packing = TokenPacking(
+            torch.ones(1, length + more, dtype=torch.long, device=DEVICE), 1, length + more
+        )
+        q = torch.randn(1, 1, length + more, width, device=DEVICE).to(dtype)
+        found = sequence_attention(packing, q, q, q, 0.2, dropout, None, 0, True)
+        assert (found is not None) == expected
+
+
 def check_kernel(
     length: int,
     width: int,

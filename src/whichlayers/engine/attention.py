@@ -127,6 +127,7 @@ def sequence_attention(
         and (query.is_cuda or kernels.INTERPRETED)
         and packing.max_length <= kernels.MAX_LENGTH
         and query.shape[3] in kernels.HEAD_SIZES
+        and packing.max_length * query.shape[3] * query.element_size() <= kernels.MAX_BLOCK_BYTES
         and softcap is None
     )
     if not fits:
