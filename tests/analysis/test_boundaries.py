@@ -306,6 +306,7 @@ def test_cross_fit_by_hand_with_an_odd_number_of_seeds():
     fitted, naive = t_interval(gains), t_interval(candidates[:, 0] - baseline)
     assert (fit.gain.mean, fit.gain.low, fit.gain.sd, fit.gain.n) == (fitted.mean, fitted.low, fitted.sd, 5)
     assert fit.gain.high == naive.high > fitted.high  # the larger one of both
+    assert fit.ceiling == pytest.approx(max(naive.high, t_interval(candidates[:, 1] - baseline).high))
     assert fit.naive == pytest.approx((candidates[:, 0] - baseline).mean())
     alone = cross_fit(candidates[:4, :1], baseline[:4])
     assert alone.agree
@@ -314,15 +315,17 @@ def test_cross_fit_by_hand_with_an_odd_number_of_seeds():
 
 
 def test_gains_are_shown_or_excluded_strictly():
-    def fit(low, high, sd=0.1, n=5):
-        return CrossFit(0, (0, 0), Interval((low + high) / 2, low, high, sd, n), 0.0)
+    def fit(low, high, sd=0.1, n=5, halves=(0, 0)):
+        return CrossFit(0, halves, Interval((low + high) / 2, low, high, sd, n), 0.0, high)
 
     assert fit(0.01, 0.2).shown
+    assert not fit(0.01, 0.2, halves=(0, 1)).shown  # not the gain of one candidate
     assert not fit(0.0, 0.2).shown
     assert not fit(0.1, 0.1, sd=0.0).shown
     assert fit(-0.2, 0.01).excluded(0.02)
     assert not fit(-0.2, 0.02).excluded(0.02)
-    assert not fit(0.01, 0.01, sd=0.0).excluded(0.02)
+    still = np.ones((4, 1))
+    assert not cross_fit(still, still[:, 0]).excluded(0.02)  # without variance
     solved = TTestPower().solve_power(0.05 / 0.1, alpha=0.05, power=0.8)
     assert fit(-0.1, 0.1).trials_needed(0.05) == math.ceil(solved)
     assert fit(-0.1, 0.1, n=50).trials_needed(0.05) == 51

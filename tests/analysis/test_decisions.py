@@ -22,6 +22,13 @@ def noisy_scores(rng, means, n, correlation):
     return np.asarray(means) + SD * noise
 
 
+def simultaneous(differences):
+    """(m,) whether each column is significantly above zero, adjusted for the number of columns, as in `best_of`."""
+    n, m = differences.shape
+    p = stats.t.sf(differences.mean(0) / differences.std(0, ddof=1) * math.sqrt(n), n - 1)
+    return p < 0.025 / m
+
+
 def test_non_inferiority_is_the_one_sided_t_test_of_scipy():
     differences = np.random.default_rng(0).normal(-0.003, SD, 12)
     test = non_inferiority(differences, LOSS)
@@ -84,14 +91,16 @@ def test_needed_trials_reach_the_power():
 @pytest.mark.parametrize("n", [4, 7, 16])
 def test_cross_fitting_rarely_finds_a_gain_where_there_is_none(correlation, n):
     rng = np.random.default_rng(n)
-    cross, naive, errors = 0, 0, []
+    found, cross, naive, errors = 0, 0, 0, []
     for _ in range(1500):
         scores = noisy_scores(rng, [0.9] * 11, n, correlation)
         fit = cross_fit(scores[:, 1:], scores[:, 0])
+        adjusted = simultaneous(scores[:, 1:] - scores[:, :1])
         cross += fit.shown
+        found += fit.shown or adjusted.any()  # as in `recommend`
         naive += t_interval(scores[:, 1 + fit.chosen] - scores[:, 0]).low > 0
         errors.append((fit.gain.mean, fit.naive))
-    assert cross / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
+    assert found / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
     assert naive > 2 * cross  # what cross-fitting is for
     unbiased, inflated = np.mean(errors, axis=0)
     assert abs(unbiased) < 0.1 * inflated
@@ -107,6 +116,7 @@ def test_cross_fitting_finds_a_gain_and_does_not_overstate_it(correlation):
         fits.append(cross_fit(scores[:, 1:], scores[:, 0]))
     assert np.mean([fit.chosen == 2 for fit in fits]) > 0.95
     assert np.mean([fit.shown for fit in fits]) > 0.9
+    assert all(fit.halves == (fit.chosen, fit.chosen) for fit in fits if fit.shown)
     assert np.mean([fit.gain.low <= 0.03 <= fit.gain.high for fit in fits]) > 0.92
     assert np.mean([fit.gain.low > 0.03 for fit in fits]) < 0.05
 
@@ -130,6 +140,23 @@ def test_the_interval_of_the_best_covers_its_gain_where_the_choice_is_uncertain(
     assert covered / 1000 > 0.93
     assert missed / 1000 < 0.035
     assert too_low > 2 * missed  # what the upper bound of the naive interval is for
+
+
+@pytest.mark.parametrize("noise", [1.0, 4.0])
+@pytest.mark.parametrize("n", [4, 8, 20])
+def test_a_gain_that_one_of_eleven_has_is_rarely_excluded(n, noise):
+    """The good one gains exactly the margin, ten others half of it; it may be noisier than they are."""
+    rng, wrong, by_interval = np.random.default_rng(n), 0, 0
+    for _ in range(1500):
+        scores = noisy_scores(rng, [0.9, 0.9 + LOSS, *[0.9 + LOSS / 2] * 10], n, 0.0)
+        scores[:, 2:] += 0.75 * (scores[:, :1] - scores[:, 2:] + LOSS / 2)  # paired with the baseline
+        scores[:, 1] += (noise - 1) * SD * rng.normal(size=n)
+        fit = cross_fit(scores[:, 1:], scores[:, 0])
+        wrong += fit.excluded(LOSS)
+        by_interval += fit.gain.high < LOSS  # of the one with the highest mean, which may be another
+    assert wrong / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
+    if n == 20 and noise == 4.0:
+        assert by_interval / 1500 > 0.15
 
 
 def test_cross_fitting_needs_four_seeds_and_uses_the_other_half():

@@ -112,19 +112,45 @@ def test_a_gain_is_that_on_the_other_half_of_the_seeds():
     )
     assert [c.result for c in found.compared] == ["undecided", "better", "worse"]
     for c, differences in zip(found.compared, (same, better, worse), strict=True):
-        assert (c.difference, c.low, c.high) == pytest.approx(interval(differences))
-        assert (c.score, c.level, c.n) == pytest.approx(((SHARED + differences).mean(), 0.95, 6))
+        level = 1 - 0.05 / 3  # for three candidates together
+        assert (c.difference, c.low, c.high) == pytest.approx(interval(differences, level))
+        assert (c.score, c.level, c.n) == pytest.approx(((SHARED + differences).mean(), level, 6))
 
 
-def test_a_gain_that_is_excluded_and_one_candidate():
-    found = choose(NOISE)
+@pytest.mark.parametrize("others", [(), (NOISE - 0.03,)])
+def test_a_gain_that_is_excluded_for_every_candidate(others):
+    found = choose(NOISE, *others)
     assert found.verdict == "nothing to gain"
-    low, high = (f"{100 * end:+.1f}".replace("-", "−") for end in interval(NOISE)[1:])
     assert found.text == (
-        "Nothing to gain: keep it. A gain of 1.0 points of accuracy is excluded: 0.0 points of accuracy (95% interval "
-        f"{low} to {high}, 6 trials). The gain is estimated on other seeds than those that made the choice. Compared: "
-        "these, each with base."
+        "Nothing to gain: keep it. A gain of 1.0 points of accuracy is excluded for each of them: the highest upper "
+        f"bound of their 95% intervals is +{100 * interval(NOISE)[2]:.1f} (6 trials). Compared: these, each with base."
     )
+    assert choose(NOISE, 9 * NOISE[::-1] - 0.002).verdict == "not enough trials"  # the second may gain more
+
+
+def test_the_recommended_candidate_is_the_one_whose_gain_is_given():
+    """Each half of the seeds chooses another candidate; a third one is best over all seeds."""
+    odd = np.arange(6) % 2
+    first, second, third = (NOISE + 0.04 + 0.02 * (1 - odd), NOISE + 0.04 + 0.02 * odd, 0.5 * NOISE + 0.055)
+    found = choose(first, second, third)
+    assert (found.verdict, found.choice) == ("recommended", "c")
+    assert (found.difference, found.low, found.high) == pytest.approx(interval(third, 1 - 0.05 / 3))
+    low, high = (f"+{100 * end:.1f}" for end in (found.low, found.high))
+    assert found.text == (
+        f"Use c: +5.5 points of accuracy (98.33% interval {low} to {high}, 6 trials). "
+        "The interval is adjusted for the choice among 3. The halves of the seeds chose a and b, so which one is best "
+        "is not certain. Compared: these, each with base."
+    )
+
+
+def test_no_candidate_is_called_better_unless_one_is_recommended():
+    """One of three is significantly better without adjustment, and not with it."""
+    one = 4 * NOISE + 0.0172
+    assert interval(one)[1] > 0 > interval(one, 1 - 0.05 / 3)[1]
+    assert choose(one).verdict == "recommended"
+    found = choose(one, 5 * NOISE[::-1] + 0.016, NOISE - 0.1)
+    assert found.verdict == "not enough trials"
+    assert [c.result for c in found.compared] == ["undecided", "undecided", "worse"]
 
 
 def test_trials_that_show_a_gain_of_the_margin():
@@ -135,7 +161,7 @@ def test_trials_that_show_a_gain_of_the_margin():
     more = math.ceil(TTestPower().solve_power(effect, alpha=0.05, power=0.8)) - 6
     assert (found.verdict, found.more_trials) == ("not enough trials", more)
     assert found.minutes == pytest.approx(more * 3 * 1.5)  # three points of 90 s
-    assert "the halves of the seeds chose a and b, so which one is best is not certain" in found.text
+    assert "The halves of the seeds chose a and b, so which one is best is not certain" in found.text
     hours = f"{int(found.minutes // 60)} h {int(found.minutes % 60):02d} min"
     assert found.text.endswith(
         f"To detect a gain of 1.0 points of accuracy: {more} more trials of every point, about {hours} of one worker."
@@ -379,7 +405,7 @@ def test_only_the_model_task_and_size_that_did_not_learn_gets_no_answer():
         ("smallest", "m", "SST-2", 5000): "recommended",
         ("features", "m", "SST-2", 500): "nothing to gain",
     }
-    blank = found.answers[0]
+    blank = found.of("smallest")[0]
     assert (blank.choice, blank.layers, blank.trial_id, blank.n, blank.outlook) == ("", None, None, 0, "")
     assert blank.text.startswith(
         "No answer: the model did not learn this task, so no layer can matter. It scores 79.9 "

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
-from whichlayers.analysis.intervals import Interval, mean_p_above, mean_p_below, t_interval
+from whichlayers.analysis.intervals import LEVEL, ROUNDING, Interval, mean_p_above, mean_p_below, t_interval
 from whichlayers.analysis.power import mean_power, trials_for
 
 ALPHA = 0.05
@@ -111,6 +112,7 @@ class CrossFit:
     halves: tuple[int, int]  # the candidates chosen on each half of the seeds
     gain: Interval  # what a choice by one half of the seeds gains on the other half, with a 95% interval for `chosen`
     naive: float  # mean gain of `chosen` over the seeds it was chosen on, which is too high
+    ceiling: float  # the highest upper bound of the 95% intervals of all candidates; infinite if one has no variance
 
     @property
     def agree(self) -> bool:
@@ -119,12 +121,16 @@ class CrossFit:
 
     @property
     def shown(self) -> bool:
-        """Whether a gain is shown: the interval is above zero."""
-        return self.gain.sd > 0 and self.gain.low > 0
+        """Whether a gain of `chosen` is shown: both halves chose it, and the interval is above zero."""
+        return self.agree and self.gain.sd > 0 and self.gain.low > 0
 
     def excluded(self, margin: float) -> bool:
-        """Whether a gain of `margin` or more is excluded: the interval is below it."""
-        return self.gain.sd > 0 and self.gain.high < margin
+        """Whether a gain of `margin` or more is excluded for every candidate.
+
+        A candidate that gains as much has an upper bound below `margin` in at most 2.5% of studies, so no adjustment
+        for the number of candidates is needed. The interval of `gain` would not do: it is of one candidate.
+        """
+        return self.ceiling < margin
 
     def trials_needed(self, margin: float) -> int | None:
         """Trials in total to detect a gain of `margin` with 80% power; None if that cannot be estimated."""
@@ -152,12 +158,33 @@ def cross_fit(candidates: np.ndarray, baseline: np.ndarray) -> CrossFit | None:
     n, m = candidates.shape
     if n < MIN_SEEDS or m == 0:
         return None
-    halves = (np.arange(0, n, 2), np.arange(1, n, 2))
-    picks = [int(candidates[half].mean(0).argmax()) for half in halves]
-    gains = np.empty(n)
-    for pick, other in zip(picks, reversed(halves), strict=True):
-        gains[other] = candidates[other, pick] - baseline[other]
+    picks, scores = cross_fitted(candidates)
     chosen = int(candidates.mean(0).argmax())
-    naive, fitted = t_interval(candidates[:, chosen] - baseline), t_interval(gains)
+    naive, fitted = t_interval(candidates[:, chosen] - baseline), t_interval(scores - baseline)
     gain = dataclasses.replace(fitted, high=max(fitted.high, naive.high))
-    return CrossFit(chosen, (picks[0], picks[1]), gain, naive.mean)
+    return CrossFit(chosen, picks, gain, naive.mean, _highest_bound(candidates - baseline[:, None]))
+
+
+def _highest_bound(differences: np.ndarray) -> float:
+    """The highest upper bound of the t intervals of the columns of `differences` (n, m); infinite without variance."""
+    n, sd = len(differences), differences.std(0, ddof=1)
+    high = differences.mean(0) + float(special.stdtrit(n - 1, (1 + LEVEL) / 2)) * sd / math.sqrt(n)
+    return float(np.where(np.ptp(differences, axis=0) > ROUNDING, high, math.inf).max())
+
+
+def cross_fitted(candidates: np.ndarray) -> tuple[tuple[int, int], np.ndarray]:
+    """The candidates that each half of the seeds chooses, and their scores with the seeds of the other half.
+
+    Args:
+        candidates: (n, m) scores of m candidates with n >= 2 seeds.
+
+    Returns:
+        The two candidates, and (n,) scores.
+    """
+    n = len(candidates)
+    halves = (np.arange(0, n, 2), np.arange(1, n, 2))
+    picks = (int(candidates[halves[0]].mean(0).argmax()), int(candidates[halves[1]].mean(0).argmax()))
+    scores = np.empty(n)
+    for pick, other in zip(picks, reversed(halves), strict=True):
+        scores[other] = candidates[other, pick]
+    return picks, scores

@@ -86,7 +86,8 @@ def recommend(
 
 def _comparison_table(answer: Answer) -> Table:
     """One row per comparison of an answer."""
-    numbers = ("score", "difference", "interval", "trials")
+    level = f"{100 * answer.compared[0].level:.4g}% interval" if answer.compared else "interval"
+    numbers = ("score", "difference", level, "trials")
     table = make_table("compared", *numbers, "result", right=numbers)
     for c in answer.compared:
         table.add_row(

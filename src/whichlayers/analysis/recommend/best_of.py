@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
 
 from whichlayers.analysis.decisions import MIN_SEEDS, CrossFit, cross_fit
-from whichlayers.analysis.intervals import LEVEL, paired_difference
+from whichlayers.analysis.intervals import LEVEL, Interval, paired_difference
 from whichlayers.analysis.recommend.base import (
     Answer,
     Candidate,
@@ -20,7 +21,7 @@ from whichlayers.analysis.recommend.base import (
     score_matrix,
     subject,
 )
-from whichlayers.text import format_score, join_list
+from whichlayers.text import counted, format_score, join_list
 
 
 def best_of(
@@ -35,6 +36,10 @@ def best_of(
     verb: str = "Use",
 ) -> Answer | None:
     """Choose the best candidate and compare it with the baseline.
+
+    A gain is shown for the candidate that both halves of the seeds choose, by `cross_fit`. If they do not agree, or
+    show no gain, it is shown for a candidate whose interval, adjusted for the number of candidates, is above zero: of
+    several with about the same gain, each half chooses another one.
 
     Args:
         question: Key of the question.
@@ -52,7 +57,8 @@ def best_of(
     if not candidates:
         return None
     about = subject(rows) | {"question": question, "baseline": baseline.name}
-    about |= {"baseline_trial_id": baseline.trial_id, "compared": _compared(candidates, baseline)}
+    each = _compared(candidates, baseline)
+    about |= {"baseline_trial_id": baseline.trial_id, "compared": tuple(each.values())}
     scores, reference = score_matrix(candidates, baseline)
     fit, metric = cross_fit(scores, reference), about["metric"]
     listed = f"Compared: {compared}, each with {baseline.name}."
@@ -70,9 +76,23 @@ def best_of(
     if fit.shown:
         text = f"{verb} {chosen.name}: {estimate}. {how} {listed}"
         return recommended(about, chosen, baseline, g, LEVEL, text)
+    if better := [i for i, one in each.items() if one.result == "better"]:
+        best = max(better, key=lambda i: each[i].difference)
+        one, chosen = each[best], candidates[best]
+        own = Interval(one.difference, one.low, one.high, math.nan, one.n)
+        estimate = describe_interval(own.mean, own.low, own.high, 100 * one.level, own.n, metric)
+        text = (
+            f"{verb} {chosen.name}: {estimate}. The interval is adjusted for the choice among {len(candidates)}. "
+            f"{_describe_halves(fit, candidates)} {listed}"
+        )
+        return recommended(about, chosen, baseline, own, one.level, text)
     matters = f"{format_score(margin, metric)} {points_of(metric)}"
     if fit.excluded(margin):
-        text = f"Nothing to gain: {keep}. A gain of {matters} is excluded: {estimate}. {how} {listed}"
+        highest = format_score(fit.ceiling, metric, signed=True)
+        text = (
+            f"Nothing to gain: {keep}. A gain of {matters} is excluded for each of them: the highest upper bound of "
+            f"their {100 * LEVEL:g}% intervals is {highest} ({counted(g.n, 'trial')}). {listed}"
+        )
         return Answer(**about, verdict="nothing to gain", text=text)
     needed = fit.trials_needed(margin) if g.sd > 0 else None
     more = None if needed is None else needed - g.n
@@ -91,16 +111,24 @@ def _describe_choice(fit: CrossFit, candidates: Sequence[Candidate]) -> str:
         return f"{how}."
     if fit.agree:
         return f"{how}; both halves of the seeds chose the same."
+    return f"{how}. {_describe_halves(fit, candidates)}"
+
+
+def _describe_halves(fit: CrossFit, candidates: Sequence[Candidate]) -> str:
+    """What each half of the seeds chose."""
     names = list(dict.fromkeys(candidates[i].name for i in fit.halves))
-    return f"{how}; the halves of the seeds chose {join_list(names)}, so which one is best is not certain."
+    if len(names) == 1:
+        return f"Both halves of the seeds chose {names[0]}."
+    return f"The halves of the seeds chose {join_list(names)}, so which one is best is not certain."
 
 
-def _compared(candidates: Sequence[Candidate], baseline: Candidate) -> tuple[Comparison, ...]:
-    found = []
-    for candidate in candidates:
-        d = paired_difference(candidate.scores, baseline.scores)
+def _compared(candidates: Sequence[Candidate], baseline: Candidate) -> dict[int, Comparison]:
+    """The difference of each candidate by its index, with intervals that hold for all of them together (Bonferroni)."""
+    found, level = {}, 1 - (1 - LEVEL) / len(candidates)
+    for i, candidate in enumerate(candidates):
+        d = paired_difference(candidate.scores, baseline.scores, level)
         if d is not None:
-            mean = float(candidate.scores.mean())
-            result = "better" if d.significant and d.mean > 0 else "worse" if d.significant else "undecided"
-            found.append(Comparison(candidate.name, mean, d.mean, d.low, d.high, LEVEL, d.n, result))
-    return tuple(found)
+            mean, clear = float(candidate.scores.mean()), d.significant and d.n >= MIN_SEEDS
+            result = "better" if clear and d.mean > 0 else "worse" if clear else "undecided"
+            found[i] = Comparison(candidate.name, mean, d.mean, d.low, d.high, level, d.n, result)
+    return found
