@@ -8,15 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from statsmodels.stats.power import TTestPower
 from synthetic_results import baselines, incremental, lifelike, localized, prune, trial, write_results
 
 from whichlayers.analysis.claims import HOLDS, NOT_TESTED, evaluate_claims
+from whichlayers.analysis.decisions import cross_fitted
 from whichlayers.analysis.guessing import (
     SETTING,
+    GuessComparison,
     compare_with_guessing,
     describe_exclusions,
     judged_points,
-    no_better_than_guessing,
+    not_shown_better,
 )
 from whichlayers.analysis.intervals import t_interval
 from whichlayers.results.frames import finished, load_points
@@ -70,12 +73,12 @@ def test_better_means_that_the_interval_is_above_guessing(tmp_path, guess, bette
     values = [0.62, 0.58, 0.66]  # t(0.975, 2) = 4.302653, sd = 0.04: low = 0.62 - 0.0993655 = 0.5206345
     points = read(tmp_path, incremental(), by_seed(values), {"SST-2": guess})
     assert [one.better for one in compare_with_guessing(points)] == [better]
-    assert bool(no_better_than_guessing(points)) != better
+    assert bool(not_shown_better(points)) != better
 
 
 def test_trials_that_all_predict_one_class_are_no_better(tmp_path):
     points = read(tmp_path, incremental(), lambda point: 0.509, {"SST-2": 0.509})
-    assert len(no_better_than_guessing(points)) == 1
+    assert len(not_shown_better(points)) == 1
 
 
 def test_nothing_is_said_without_an_interval_or_a_known_score(tmp_path):
@@ -125,9 +128,9 @@ def test_probes_are_compared_at_their_best_layer(tmp_path):
 
     (found,) = compare_with_guessing(read(tmp_path / "1", points, score, {"SST-2": 0.65}))
     assert (found.layer, found.better, found.interval.mean) == (2, True, pytest.approx(0.71))
-    failed = no_better_than_guessing(read(tmp_path / "2", points, score, {"SST-2": 0.71}))
+    failed = not_shown_better(read(tmp_path / "2", points, score, {"SST-2": 0.71}))
     assert describe_exclusions(failed) == "linear probes on SST-2 (500 examples)"
-    assert failed[0].text.startswith("71.0 at the best layer, 2 (95% interval ")
+    assert failed[0].text.startswith("71.0 at the layer that is best on other seeds (95% interval ")
     assert failed[0].text.endswith(", 3 trials), guessing 71.0")
 
 
@@ -148,9 +151,67 @@ def test_under_the_null_2_5_percent_are_called_better(tmp_path):
     assert np.mean([better(values) for values in null]) == pytest.approx(0.025, abs=0.007)
     assert np.mean([better(values) for values in gain]) > 0.99
     close = rng.normal(0.52, 0.02, (20, 5))
-    from_rows = [not no_better_than_guessing(rows.assign(value=values)) for values in close]
+    from_rows = [not not_shown_better(rows.assign(value=values)) for values in close]
     assert from_rows == [better(values) for values in close]
     assert 0 < sum(from_rows) < 20
+
+
+def comparison(values, guess=0.0):
+    interval = t_interval(values)
+    return GuessComparison(
+        ("finetune", "m", "f", "CoLA", 500, "mean", "{}"), "mcc", guess, interval, interval.high
+    )
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_few_trials_of_a_model_that_learned_rarely_say_that_it_did_not(n):
+    """A Matthews correlation of 0.25: at n = 2, most intervals include zero."""
+    rng = np.random.default_rng(n)
+    found = [comparison(values) for values in rng.normal(0.25, 0.06, (2000, n))]
+    assert np.mean([one.failed for one in found]) <= 0.005
+    if n == 2:
+        assert np.mean([not one.better for one in found]) > 0.5
+    limit = [comparison(values).failed for values in rng.normal(0.1, 0.01, (2000, n))]  # learned just enough
+    assert np.mean(limit) <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / 2000)
+
+
+def test_a_model_that_did_not_learn_is_found_with_enough_trials():
+    rng = np.random.default_rng(0)
+    found = [comparison(values) for values in rng.normal(0.0, 0.03, (500, 5))]
+    assert np.mean([one.failed for one in found]) > 0.9
+    assert comparison([0.0, 0.0]).failed  # one class in all trials
+    undecided = comparison([0.3, 0.1, 0.4])
+    assert (undecided.better, undecided.failed) == (False, False)
+    assert undecided.result == "not shown to be better than guessing: too few trials"
+    gain, sd = np.mean([0.3, 0.1, 0.4]), np.std([0.3, 0.1, 0.4], ddof=1)
+    solved = TTestPower().solve_power(gain / sd, alpha=0.05, power=0.8)
+    assert undecided.trials_needed == np.ceil(solved)
+    assert comparison([-0.3, 0.4, -0.2]).trials_needed > 3  # to exclude a gain of 0.1
+    assert comparison([0.0, 0.0]).trials_needed is None
+    assert comparison([0.95, 0.95, 0.96], guess=0.95).margin == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("n", [3, 6])
+def test_the_best_of_many_probes_is_rarely_called_better_by_chance(tmp_path, n):
+    """Twelve layers, none of which is better than guessing: the interval of the best one is too high."""
+    points = [
+        Point("probing", "", layer, dataclasses.replace(trial(seed=seed), probe=Probe(layer=layer)))
+        for layer in range(12)
+        for seed in range(n)
+    ]
+    rows = read(tmp_path, points, lambda p: 0.5, {"SST-2": 0.5}).sort_values(["seed", "x"])
+    rng, better, naive = np.random.default_rng(n), 0, 0
+    for i in range(1500):
+        values = rng.normal(0.5, 0.02, (n, 12))
+        interval, best = t_interval(cross_fitted(values)[1]), values.mean(0).argmax()
+        better += interval.low > 0.5
+        naive += t_interval(values[:, best]).low > 0.5
+        if i < 5:
+            (found,) = compare_with_guessing(rows.assign(value=values.ravel()))
+            assert (found.interval, found.layer) == (interval, best)
+            assert found.ceiling == pytest.approx(max(t_interval(column).high for column in values.T))
+    assert better / 1500 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 1500)
+    assert naive > 2 * better
 
 
 # --- claims ---
@@ -185,6 +246,31 @@ def test_claims_are_judged_without_data_no_better_than_guessing(tmp_path):
         if id not in changed:
             assert claim.details == alone[id].details
     assert "D4" not in changed  # the study has no data for it
+
+
+def test_the_reason_says_whether_trials_are_missing(tmp_path):
+    noisy = scores(())
+
+    def score(p):
+        if p.trial.task == "QNLI":
+            return 0.6 + 0.1 * (p.trial.seed - 2)  # 0.6, with an interval from 0.4 to 0.8
+        return 0.5 + 0.002 * p.trial.seed if p.trial.task == "RTE" else noisy(p)
+
+    points = read(
+        tmp_path,
+        incremental(tasks=("SST-2", "QNLI", "RTE"), sizes=(500, 50_000), trials=5),
+        score,
+        {"SST-2": 0.5, "QNLI": 0.5, "RTE": 0.52},
+    )
+    found = [c.details for c in evaluate_claims(points) if "not judged" in c.details]
+    assert found
+    assert all(
+        details.endswith(
+            "not judged on RTE (500 examples) and RTE (50,000 examples): no better than guessing; not judged on QNLI "
+            "(500 examples) and QNLI (50,000 examples): not shown to be better than guessing: too few trials"
+        )
+        for details in found
+    )
 
 
 def test_a_claim_without_other_data_is_not_tested(tmp_path):

@@ -106,3 +106,43 @@ def test_savings_of_time_memory_and_parameters():
         cost_text(answer, [])
         == "50% less training time; 90% fewer trained parameters; 10% more training memory."
     )
+
+
+def test_a_learning_rate_that_failed_does_not_concern_the_others(tmp_path):
+    """Finetuning learns nothing at the learning rate of `adapt`, whose adapters learn; `freeze` has another one."""
+    high = {"lr": 5e-3}
+    experiments = [
+        {"kind": "freeze", "train": ["top"]},
+        {"kind": "adapt", "where": ["everywhere", "last"], "training": high},
+        {"kind": "adapt", "where": ["single"], "training": high},
+    ]
+
+    def score(p):
+        return 0.5 if p.trial.training.lr == 5e-3 and p.condition == "all pretrained" else 0.9
+
+    points = points_of(tmp_path, experiments, score, sd=0.002)
+    verdicts = {a.question: a.verdict for a in recommend(points).answers}
+    assert verdicts == {
+        "freeze": "recommended",
+        "adapters": "not learned",
+        "adapter_place": "nothing to gain",
+    }
+    flat = points.assign(value=points["value"] - 0.4 * (points["condition"] == "single"))
+    (place,) = recommend(flat).of("adapter_place")
+    assert place.verdict == "not learned"
+    assert "with adapters at the place that is best on other seeds" in place.text
+
+
+def test_too_few_trials_to_say_whether_the_model_learned(tmp_path):
+    """Two trials of 0.75, guessing 0.5: the interval includes guessing, and a perfect score."""
+    points = points_of(tmp_path, [{"kind": "freeze", "train": ["top"]}], lambda p: 0.75, trials=2)
+    points["value"] = 0.7 + 0.1 * points["seed"] + 0.0001 * points["x"] * points["seed"]
+    answer = only(recommend(points, loss=0.1))
+    assert answer.verdict == "not enough trials"
+    assert answer.text.startswith(
+        "No answer: not shown to be better than guessing: too few trials. The model scores 75.0 with all layers "
+        "pretrained (95% interval "
+    )
+    assert (answer.choice, answer.trial_id, answer.savings) == ("", None, {})
+    assert answer.more_trials > 0
+    assert answer.minutes == pytest.approx(answer.more_trials * points["trial_id"].nunique() / 2)

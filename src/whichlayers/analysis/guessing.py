@@ -1,20 +1,23 @@
 """Whether results are better than guessing: always predicting the most frequent class of the training data.
 
-Layers cannot matter for a task that the model did not learn. Claims are not judged on such data (see `judged_points`
-and `with_exclusions`), and the report says so.
+Layers cannot matter for a task that the model did not learn. Claims are judged where results are shown to be better
+than guessing (see `judged_points` and `with_exclusions`), and the report says where they are not. A result that is not
+significantly better may still be good if there are few trials: `GuessComparison.failed` says whether learning is
+excluded.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from whichlayers.analysis.decisions import cross_fitted
 from whichlayers.analysis.intervals import Interval, t_interval
+from whichlayers.analysis.power import mean_power, trials_for
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import counted, format_range, format_score, join_list
 from whichlayers.trial import ALL_PRETRAINED
@@ -29,19 +32,28 @@ SETTING = ["kind", "model", "model_fingerprint", "task", "train_size", "head", "
 PARTLY_TRAINED = ("freeze", "lr_decay", "adapt", "adapt_layers")
 
 
+# Below this fraction of the way from guessing to a perfect score (1 in all metrics), a model has learned nothing.
+LEARNED = 0.1
+
+NO_BETTER = "no better than guessing"
+NOT_SHOWN = "not shown to be better than guessing: too few trials"
+
+
 @dataclass(frozen=True)
 class GuessComparison:
     """The score of the pretrained model compared with that of guessing.
 
-    The score is that of the model finetuned with all layers pretrained; for linear probes that of the layer with the
-    highest mean.
+    The score is that of the model finetuned with all layers pretrained. For linear probes it is that of the best layer:
+    each half of the seeds chooses a layer, whose scores are taken from the other half (see `decisions.cross_fitted`).
     """
 
     setting: tuple  # values of the columns in SETTING
     metric: str
     guess: float
     interval: Interval  # of the mean over at least two trials
-    layer: int | None = None  # of a linear probe
+    ceiling: float  # upper bound of the interval; the highest one of all layers for linear probes
+    where: str = "with all layers pretrained"
+    layer: int | None = None  # of a linear probe: that with the highest mean
 
     @property
     def task(self) -> str:
@@ -52,17 +64,42 @@ class GuessComparison:
         return int(self.setting[SETTING.index("train_size")])
 
     @property
+    def margin(self) -> float:
+        """The smallest gain over guessing that counts as having learned the task."""
+        return LEARNED * (1 - self.guess)
+
+    @property
     def better(self) -> bool:
         """Whether the 95% interval of the score is above guessing."""
         return self.interval.low > self.guess
 
     @property
+    def failed(self) -> bool:
+        """Whether the model is shown not to have learned: a score above guessing by `margin` or more is excluded."""
+        return not self.better and self.ceiling < self.guess + self.margin
+
+    @property
+    def result(self) -> str:
+        """Why a comparison that is not `better` does not count."""
+        return NO_BETTER if self.failed else NOT_SHOWN
+
+    @property
+    def trials_needed(self) -> int | None:
+        """Trials in total to show that the score is better than guessing, or that the model has not learned.
+
+        With 80% power if mean and sd are as estimated, for the one that needs fewer; None if that cannot be estimated.
+        """
+        gain, sd = self.interval.mean - self.guess, self.interval.sd
+        found = [trials_for(mean_power(effect, sd)) for effect in (gain, self.margin - gain) if effect > 0]
+        needed = min((n for n in found if n is not None), default=None)
+        return None if needed is None else max(needed, self.interval.n + 1)
+
+    @property
     def text(self) -> str:
         """Both scores: "52.1 with all layers pretrained (95% interval 49.0 to 55.2, 5 trials), guessing 52.7"."""
         i, metric = self.interval, self.metric
-        where = "with all layers pretrained" if self.layer is None else f"at the best layer, {self.layer}"
         interval = f"95% interval {format_range(i.low, i.high, metric)}, {counted(i.n, 'trial')}"
-        return f"{format_score(i.mean, metric)} {where} ({interval}), guessing {format_score(self.guess, metric)}"
+        return f"{format_score(i.mean, metric)} {self.where} ({interval}), guessing {format_score(self.guess, metric)}"
 
 
 def compare_with_guessing(points: pd.DataFrame) -> list[GuessComparison]:
@@ -79,21 +116,60 @@ def compare_with_guessing(points: pd.DataFrame) -> list[GuessComparison]:
     candidates = points[unchanged & points["guess"].notna() & points["kind"].isin(["finetune", "probe"])]
     found = []
     for setting, rows in each_group(candidates, SETTING):
-        layers = {
-            layer: t_interval(trials.drop_duplicates("trial_id")["value"].to_numpy())
-            for layer, trials in rows.groupby(rows["x"].where(rows["kind"] == "probe", -1.0))
-        }
-        layer, interval = max(layers.items(), key=lambda item: item[1].mean)
-        if math.isfinite(interval.low):
-            at = int(layer) if setting[0] == "probe" else None
-            metric, guess = str(rows["metric"].iloc[0]), float(rows["guess"].iloc[0])
-            found.append(GuessComparison(tuple(setting), metric, guess, interval, at))
+        if setting[0] == "probe":
+            one = compare_best(rows, "at the layer that is best on other seeds")
+            one = one and dataclasses.replace(one, layer=_best_layer(rows))
+        else:
+            trials = rows.drop_duplicates("trial_id")["value"].to_numpy(float)
+            interval = t_interval(trials)
+            one = _comparison(rows, interval, interval.high) if interval.n > 1 else None
+        if one is not None:
+            found.append(one)
     return found
 
 
-def no_better_than_guessing(points: pd.DataFrame) -> list[GuessComparison]:
-    """The settings whose 95% interval includes the score of guessing or lies below it."""
+def compare_best(rows: pd.DataFrame, where: str) -> GuessComparison | None:
+    """Compare the best of several variants with guessing, without overstating its score by the choice.
+
+    Args:
+        rows: Finished points of the variants, each of which is a condition and x.
+        where: What the best variant is, in words.
+
+    Returns:
+        None if the score of guessing is not known, or with fewer than two seeds that all variants have.
+    """
+    table = rows.pivot_table(index="seed", columns=["condition", "x"], values="value").dropna()
+    if len(table) < 2 or rows["guess"].isna().any():
+        return None
+    values = table.to_numpy(float)
+    ceiling = max(t_interval(column).high for column in values.T)
+    return dataclasses.replace(
+        _comparison(rows, t_interval(cross_fitted(values)[1]), ceiling),
+        where=where,
+    )
+
+
+def _comparison(rows: pd.DataFrame, interval: Interval, ceiling: float) -> GuessComparison:
+    first = rows.iloc[0]
+    setting = tuple(first[column] for column in SETTING)
+    return GuessComparison(setting, str(first["metric"]), float(first["guess"]), interval, ceiling)
+
+
+def _best_layer(rows: pd.DataFrame) -> int:
+    means = rows.groupby("x")["value"].mean()
+    return int(means.index.to_numpy()[means.argmax()])
+
+
+def not_shown_better(points: pd.DataFrame) -> list[GuessComparison]:
+    """The settings whose 95% interval includes the score of guessing or lies below it; `failed` says which of the two
+    reasons of `result` applies."""
     return [one for one in compare_with_guessing(points) if not one.better]
+
+
+def by_result(excluded: Sequence[GuessComparison]) -> dict[str, list[GuessComparison]]:
+    """The comparisons by `result`: first those that are no better than guessing."""
+    groups = {result: [one for one in excluded if one.result == result] for result in (NO_BETTER, NOT_SHOWN)}
+    return {result: group for result, group in groups.items() if group}
 
 
 def describe_exclusions(excluded: Sequence[GuessComparison], names: Mapping[str, str] | None = None) -> str:
@@ -111,8 +187,9 @@ def describe_exclusions(excluded: Sequence[GuessComparison], names: Mapping[str,
 
 
 def judged_points(points: pd.DataFrame) -> tuple[pd.DataFrame, list[GuessComparison]]:
-    """The points that claims are judged on, and the settings that are left out: those no better than guessing."""
-    excluded = no_better_than_guessing(points)
+    """The points that claims are judged on, and the settings that are left out: those not shown to be better than
+    guessing."""
+    excluded = not_shown_better(points)
     if not excluded:
         return points, []
     settings = pd.MultiIndex.from_frame(points[SETTING])
@@ -129,7 +206,10 @@ def with_exclusions(
         everywhere: The same claims, evaluated on all points; a claim that is the same on both is not changed.
         excluded: The settings that were left out.
     """
-    reason = f"not judged on {describe_exclusions(excluded)}: no better than guessing"
+    reason = "; ".join(
+        f"not judged on {describe_exclusions(group)}: {result}"
+        for result, group in by_result(excluded).items()
+    )
     found = []
     for claim, full in zip(judged, everywhere, strict=True):
         if repr(claim) != repr(full):  # NaN is not equal to itself, but has one representation

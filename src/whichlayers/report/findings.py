@@ -10,7 +10,7 @@ import pandas as pd
 
 from whichlayers.analysis.baseline_differences import differences_from_baseline
 from whichlayers.analysis.claims import BELOW_MARGIN, FAILS, HOLDS, UNDECIDED, Claim
-from whichlayers.analysis.guessing import describe_exclusions, no_better_than_guessing
+from whichlayers.analysis.guessing import by_result, describe_exclusions, not_shown_better
 from whichlayers.analysis.incremental_curves import Curve, curves, incremental_steps
 from whichlayers.analysis.intervals import SIGNIFICANT, PairedDifference, paired_difference, t_interval
 from whichlayers.analysis.permutations import permutation_effect
@@ -81,9 +81,10 @@ def headlines(points: pd.DataFrame, claims: Sequence[Claim]) -> list[str]:
     found = incremental_findings(points) if (points["experiment"] == "incremental").any() else []
     if found and (found[0].heading == "Overall" or len(found) == 1):
         sentences.append(" ".join(found[0].sentences[:1]))
-    if failed := no_better_than_guessing(points):
-        where = describe_exclusions(failed, short_names(points["task"]))
-        sentences.append(f"No better than guessing: {where}. Claims are not judged on these data.")
+    for result, excluded in by_result(not_shown_better(points)).items():
+        what = f"{result[0].upper()}{result[1:]}".replace(": ", ", ")
+        where = describe_exclusions(excluded, short_names(points["task"]))
+        sentences.append(f"{what}: {where}. Claims are not judged on these data.")
     steps = incremental_steps(points)
     tested = steps[steps["p"].notna()] if len(steps) else steps
     if len(tested):
@@ -207,10 +208,10 @@ def _overview(better: int, total: int, curves: int) -> str:
 
 
 def _guessing(rows: pd.DataFrame) -> list[str]:
-    """A sentence on each model of a curve that is no better than guessing."""
+    """A sentence on each model of a curve that is not shown to be better than guessing."""
     return [
-        f"{size_name(one.train_size)} examples: no better than guessing: {one.text}."
-        for one in no_better_than_guessing(rows)
+        f"{size_name(one.train_size)} examples: {one.result.replace(': ', ', ')}: {one.text}."
+        for one in not_shown_better(rows)
     ]
 
 

@@ -60,7 +60,7 @@ TEST_COLUMNS = [field.name for field in dataclasses.fields(ClaimTest) if field.n
 def evaluate_claims(
     points: pd.DataFrame, weights: pd.DataFrame | None = None, thresholds: ClaimThresholds | None = None
 ) -> list[Claim]:
-    """Evaluate all claims. They are not judged on data where results are no better than guessing.
+    """Evaluate all claims. They are judged where results are shown to be better than guessing.
 
     Args:
         points: Finished points, as from `finished(load_points(folder))`.

@@ -11,16 +11,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.guessing import GuessComparison, no_better_than_guessing
+from whichlayers.analysis.guessing import SETTING, GuessComparison, compare_best, compare_with_guessing
 from whichlayers.analysis.recommend import adapters, features, freeze, lr_decay, reinit, smallest
-from whichlayers.analysis.recommend.base import GOALS, Answer, Comparison, Goal, Question
+from whichlayers.analysis.recommend.base import (
+    GOALS,
+    Answer,
+    Comparison,
+    Goal,
+    Question,
+    minutes_for,
+    more_trials_text,
+)
 from whichlayers.errors import WhichlayersError
+from whichlayers.trial import ALL_PRETRAINED
 
 __all__ = ["GOALS", "QUESTIONS", "Answer", "Comparison", "Goal", "Question", "Recommendation", "recommend"]
 
@@ -91,29 +100,48 @@ def recommend(points: pd.DataFrame, loss: float = LOSS, goal: Goal | None = None
     if goal is not None and goal not in GOALS:
         raise WhichlayersError(f"for = {goal!r}: choose one of {', '.join(GOALS)}")
     questions = [q for q in QUESTIONS.values() if goal is None or goal in q.goals]
-    not_learned = no_better_than_guessing(points)
+    compared = {one.setting: one for one in compare_with_guessing(points)}
     answers = tuple(
-        _if_learned(a, not_learned) for question in questions for a in question.answers(points, loss)
+        _if_learned(answer, rows, compared)
+        for question in questions
+        for answer, rows in question.answers(points, loss)
     )
     answered = {a.question for a in answers}
     return Recommendation(loss, goal, answers, tuple(q for q in questions if q.key not in answered))
 
 
-def _if_learned(answer: Answer, not_learned: Sequence[GuessComparison]) -> Answer:
-    """The answer, or that there is none: a model that learned nothing loses nothing without its layers."""
-    is_probe = answer.question == features.QUESTION.key
-    for one in not_learned:
-        same = (one.task, one.train_size) == (answer.task, answer.train_size)
-        if same and (one.layer is not None) == is_probe and one.setting[1] == answer.model:
-            text = (
-                f"No answer: the model did not learn this task, so no layer can matter. It scores {one.text}. Use more "
-                "examples, more epochs or another learning rate."
-            )
-            blank: dict[str, Any] = {
-                f.name: f.default for f in dataclasses.fields(Answer) if f.name in _RESULT_FIELDS
-            }
-            return dataclasses.replace(answer, verdict="not learned", text=text, savings={}, **blank)
-    return answer
+def _if_learned(answer: Answer, rows: pd.DataFrame, compared: Mapping[tuple, GuessComparison]) -> Answer:
+    """The answer, or that there is none: a model that learned nothing loses nothing without its layers.
+
+    Args:
+        answer: The answer of one curve.
+        rows: The points of the curve.
+        compared: The comparisons with guessing of the study, by setting.
+    """
+    if answer.question == adapters.PLACE.key:  # places are compared with each other, not with finetuning
+        places = rows[rows["condition"] != ALL_PRETRAINED]
+        one = compare_best(places, "with adapters at the place that is best on other seeds")
+    else:
+        baseline = rows[rows["trial_id"] == answer.baseline_trial_id]
+        one = compared.get(tuple(baseline.iloc[0][SETTING]))
+    if one is None or one.better:
+        return answer
+    blank: dict[str, Any] = {
+        f.name: f.default for f in dataclasses.fields(Answer) if f.name in _RESULT_FIELDS
+    }
+    if one.failed:
+        text = (
+            f"No answer: the model did not learn this task, so no layer can matter. It scores {one.text}. Use more "
+            "examples, more epochs or another learning rate."
+        )
+        return dataclasses.replace(answer, verdict="not learned", text=text, savings={}, **blank)
+    more = None if one.trials_needed is None else one.trials_needed - one.interval.n
+    blank |= {"more_trials": more, "minutes": None if more is None else minutes_for(rows, more)}
+    text = (
+        f"No answer: {one.result}. The model scores {one.text}. To decide whether it learned this task: "
+        f"{more_trials_text(more, blank['minutes'])}."
+    )
+    return dataclasses.replace(answer, verdict="not enough trials", text=text, savings={}, **blank)
 
 
 _RESULT_FIELDS = (

@@ -133,12 +133,13 @@ class Question:
         """The title within a sentence: "layers with LoRA"."""
         return self.title[:1].lower() + self.title[1:]
 
-    def answers(self, points: pd.DataFrame, loss: float) -> Iterator[Answer]:
-        """Answers from the finished points of a study: one per model, task, training size and variant."""
+    def answers(self, points: pd.DataFrame, loss: float) -> Iterator[tuple[Answer, pd.DataFrame]]:
+        """Answers from the finished points of a study, each with the points of its curve: one per model, task, training
+        size and variant."""
         for _, rows in each_group(points[points["experiment"].isin(self.experiments)], CURVE):
             found = self.answer(rows, loss)
             if found is not None:
-                yield found
+                yield found, rows
 
 
 def subject(rows: pd.DataFrame) -> dict[str, Any]:
