@@ -1,7 +1,8 @@
 """Claims of the papers as statistical tests, and how the tests of a claim become one verdict.
 
 A claim is a family of tests, one per task (and per model, training size ... if a study has several). Each test has a p
-value for the claim (the effect is there) and one against it (the effect is opposite, or smaller than the margin).
+value for the claim (the effect is there) and one against it (the effect is opposite, or smaller than the margin). The
+first is two-sided for an effect and one-sided for a bound ("does not help"), the second is one-sided.
 
 The verdict of a single test, with both p values Holm-adjusted within the family:
 
@@ -99,17 +100,21 @@ class ClaimTest:
     p: float  # for the claim, unadjusted
     p_against: float  # against the claim, unadjusted
     n: int  # trials or permutations
-    # trials or permutations in total with 80% power to decide it after Holm's adjustment; set by `evaluate_claim`
+    # trials or permutations in total with which it holds in 80% of studies (after Holm's adjustment, with its margin
+    # reached), if the effect is as estimated; None if the estimate is below the margin. Set by `evaluate_claim`
     needed: int | None = None
     note: str = ""
     level: float = LEVEL  # of the interval; 0.9 for equivalence tests at 5%
     needs: str = "trials"  # what `needed` counts: trials or permutations
     p_adjusted: float = math.nan  # `p`, Holm-adjusted within the claim
     verdict: Verdict = UNDECIDED
-    margin: float = math.nan  # smaller effects do not matter; in the units of the effect
+    # in the units of the effect: the smallest one that matters; for a bound, what the effect must stay below; for the
+    # correlation of T2, the distance from 1
+    margin: float = math.nan
     model: str = ""  # that the test is about; empty if it compares several
     task: str = ""  # likewise; of word probes the task that the model was finetuned on
-    # power of the test for the claim if the effect is as estimated; None if it is not in favor. Not a column
+    # probability that it is significant and reaches its margin if the effect is as estimated (the misfit of T2: that it
+    # is significant); None if the effect is not in favor. Not a column
     power: PowerFunction | None = field(default=None, repr=False, compare=False)
 
 
@@ -128,7 +133,7 @@ class Claim:
     high: float
     p: float  # of the decisive test, for the claim; not adjusted
     verdict: Verdict
-    needed: int | None  # trials or permutations with 80% power for all its tests to hold, if undecided
+    needed: int | None  # trials or permutations with which all its tests hold in 80% of studies, if undecided
     details: str
     unit: str = ""
     level: float = LEVEL
@@ -231,7 +236,7 @@ def decisive_test(tests: Sequence[ClaimTest], verdict: Verdict, alpha: float) ->
 
 
 def _trials_for_all(tests: Sequence[ClaimTest], alpha: float) -> int | None:
-    """Trials with 80% power for all tests to hold, and more than the undecided ones have."""
+    """Trials with which all tests hold in 80% of studies, and more than the undecided ones have."""
     needed = trials_for(joint_power([_power_to_hold(test) for test in tests]), alpha)
     return needed and max(needed, *(test.n + 1 for test in tests if not test.p < alpha))
 
@@ -305,10 +310,11 @@ def no_decrease_test(values: np.ndarray, about: str, unit: str, margin: float, a
 
 
 def metric_margin(rows: pd.DataFrame, thresholds: ClaimThresholds) -> float:
-    """Difference of the metric that is too small to matter, for the points of one model and task.
+    """Difference of the metric that is too small to matter, for a test on `rows`, points of one model and task.
 
     `thresholds.margin` if it is set. Otherwise one point (0.01), or half of the standard deviation between seeds
-    (pooled over all points in `rows`) if that is more: a difference that is small next to what another seed changes.
+    (pooled over the points in `rows`) if that is more: a difference that is small next to what another seed changes.
+    Tests on other points of the same model and task may have another margin.
     On CoLA with 500 examples seeds differ by 2.5 to 6 points, and no feasible number of trials would show that a
     difference is within one.
     """
