@@ -1,14 +1,17 @@
 """The figures of the metric against time and memory."""
 
 import dataclasses
+import re
+from importlib import resources
 
 import pandas as pd
 from synthetic_results import trial, write_results
 
-from whichlayers.plots.costs import costs, draw_costs
+from whichlayers.plots.chart_data import chart_of
+from whichlayers.plots.costs import _setting_labels, costs, draw_costs
 from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.figures import draw
-from whichlayers.plots.style import LIGHT
+from whichlayers.plots.style import LIGHT, MARKERS
 from whichlayers.results.frames import finished, load_points
 from whichlayers.trial import Adapter, Point, Training
 
@@ -60,6 +63,34 @@ def test_a_marker_for_each_setting(tmp_path):
     for key in ("color", "marker"):
         assert marks["layers above k trained"].style[key] == main.style[key]
     assert panel.axes.get_xlabel() == "GB of memory per trial"
+
+
+def test_the_chart_of_the_page_has_the_labels_and_positions_of_the_file(tmp_path):
+    rows = with_costs(tmp_path).query("experiment == 'freeze'")
+    with LIGHT.applied():
+        figure = draw_costs(rows, "freeze", "memory", LIGHT)
+    chart = chart_of(figure, "freeze_memory", "", "")
+    low, high = chart["panels"][0]["xlim"]
+    for mark in chart["marks"]:
+        at = {row[0] for row in mark["rows"]}
+        assert len(mark["trials"]) == 3 * len(at)
+        assert {x + mark["offsets"][seed] for x, seed, _ in mark["trials"]} == at
+        assert all(low < x < high for x in at)
+    assert [(mark["marker"], mark["labels"]) for mark in chart["marks"]] == [
+        ("*", []),
+        ("o", ["2", "1", "0"]),
+    ]
+    same = costs(rows.assign(memory=2e9 - 1e8 * rows["x"].clip(upper=1)), "memory").query(
+        "condition == 'top'"
+    )
+    assert sorted(_setting_labels(same).values()) == ["0", "1, 2"]
+
+
+def test_the_page_can_draw_every_marker():
+    script = (resources.files("whichlayers.report") / "web" / "drawing.js").read_text(encoding="utf-8")
+    shapes = script.partition("const shapes = {")[2].partition("};")[0]
+    drawn = set(re.findall(r'^ +"?(\S)"?: \(\) =>', shapes, re.MULTILINE))
+    assert drawn >= {*MARKERS, "*"}
 
 
 def test_figures_exist_where_settings_have_different_costs(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -48,6 +48,8 @@ def draw_line(
     single_trials: bool = True,
     name: str = "",
     bars: bool = True,
+    labels: Mapping[float, str] | None = None,
+    jitter: bool = True,
 ) -> bool:
     """Draw the mean of `rows` over x with 95% t intervals, and record it as a mark of the panel.
 
@@ -60,12 +62,15 @@ def draw_line(
         single_trials: Whether to draw trials as faint points where a point has at most `MAX_SINGLE_TRIALS`.
         name: Name of the curve in the legend of the page, if its attributes do not determine it.
         bars: Whether to draw the intervals.
+        labels: x -> text next to the point there.
+        jitter: Whether single trials are moved sideways; the size is that of an axis of whole numbers.
 
     Returns:
         Whether any single trials were drawn.
     """
     shift, room = dodge(*place, panel)
-    offsets = trial_offsets(rows["seed"], shift + 0.6 * room, 0.7 * room)
+    center, width = (shift + 0.6 * room, 0.7 * room) if jitter else (shift, 0.0)
+    offsets = trial_offsets(rows["seed"], center, width)
     summary = summarize(rows, ["x"])
     half = (summary["high"] - summary["low"]).to_numpy() / 2
     color = style["color"]
@@ -94,12 +99,27 @@ def draw_line(
         zorder=3,
     )
     panel.axes.plot(x, mean, zorder=4, **style)
+    texts = [(labels or {}).get(at, "") for at in summary["x"]]
+    for text, at_x, at_y in zip(texts, x, mean, strict=True):
+        if text:
+            panel.axes.annotate(text, (at_x, at_y), xytext=(4, 3), textcoords="offset points", fontsize=6.5)
     ends = (summary["low"], summary["high"]) if bars else (mean, mean)
     drawn_values[panel.task] += list(zip(mean, *ends, strict=True))
     drawn_values[panel.task] += [(value, value, value) for value in faint["value"]]
     trials = rows[["x", "seed", "value"]]
     panel.marks.append(
-        Mark("line", style, shared_attributes(rows), summary, trials, name, bars, shift, offsets)
+        Mark(
+            "line",
+            style,
+            shared_attributes(rows),
+            summary,
+            trials,
+            name,
+            bars,
+            shift,
+            offsets,
+            labels=texts if any(texts) else (),
+        )
     )
     return not faint.empty
 

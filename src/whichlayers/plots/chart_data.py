@@ -223,6 +223,7 @@ def _mark(
         if trials is not None
         else {},
         "span": None if mark.span is None else list(map(_round, mark.span)),
+        "labels": list(mark.labels),
         "outline": [[_round(x), _round(y)] for x, y in mark.outline],
     }
 

@@ -12,6 +12,7 @@ from whichlayers.experiments import display_of
 from whichlayers.plots.artists import DrawnValues, add_guess_legend, draw_guessing, draw_line, line_style
 from whichlayers.plots.facets import add_legend_below, label_x_axis, make_panels, set_y_limits
 from whichlayers.plots.style import MARKERS, Theme
+from whichlayers.results.frame_utils import each_group
 from whichlayers.trial import BASELINES
 
 # Columns of the results and the axis label of each; values are shown as `value * scale`.
@@ -59,13 +60,17 @@ def draw_costs(rows: pd.DataFrame, experiment: str, column: str, theme: Theme) -
             if cells.empty:
                 continue
             name = display.baselines.get(condition) or display.condition_name(condition)
-            draw_line(panel, cells, (0, 1), styles[condition], drawn_values, single_trials=False, name=name)
-            if cells["setting_x"].nunique() > 1:  # name the settings of a curve
-                for (x, setting), cell in cells.groupby(["x", "setting_x"]):
-                    at = (float(x), float(cell["value"].mean()))
-                    panel.axes.annotate(
-                        f"{setting:g}", at, xytext=(4, 3), textcoords="offset points", fontsize=6.5
-                    )
+            draw_line(
+                panel,
+                cells,
+                (0, 1),
+                styles[condition],
+                drawn_values,
+                single_trials=False,
+                name=name,
+                labels=_setting_labels(cells),
+                jitter=False,
+            )
     has_guess = draw_guessing(panels, theme, drawn_values)
     set_y_limits(panels, drawn_values)
     label_x_axis(panels, COSTS[column][0])
@@ -81,3 +86,13 @@ def _marker_style(theme: Theme, index: int | None) -> dict[str, Any]:
     color = theme.ink if index is None else theme.conditions[index % len(theme.conditions)]
     marker = "*" if index is None else MARKERS[index % len(MARKERS)]
     return line_style(theme, color, 0, marker) | {"linestyle": ""}
+
+
+def _setting_labels(cells: pd.DataFrame) -> dict[float, str]:
+    """Cost -> the settings of a curve that have it; empty if the curve has a single setting."""
+    if cells["setting_x"].nunique() < 2:
+        return {}
+    return {
+        x: ", ".join(f"{setting:g}" for setting in sorted(set(same["setting_x"])))
+        for (x,), same in each_group(cells, ["x"])
+    }

@@ -40,6 +40,7 @@ class Mark:
     bounds: str = "95% interval"  # what `low` and `high` of the table are
     outline: Sequence[tuple[float, float]] = ()  # polygon of a density: (x, y)
     band: bool = False  # whether files show the interval as a band instead of a bar
+    labels: Sequence[str] = ()  # text next to each row of the table; empty: none has one
 
 
 @dataclass(frozen=True)

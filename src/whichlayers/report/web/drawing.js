@@ -71,6 +71,8 @@ class Drawing {
     }
     at.forEach(([x, y], i) => {
       symbol(this.node, mark, x, y, 3.4, color, this.theme.background);
+      const label = mark.labels[mark.rows.indexOf(rows[i])];
+      if (label) svg("text", { x: x + 6, y: y - 5, "font-size": 10.5, fill: this.theme.ink, class: "label" }, this.node, label);
       this.hits.push({ x, y, mark, row: rows[i] });
     });
   }
@@ -186,6 +188,7 @@ function symbol(parent, mark, x, y, r, color, background) {
     D: () => `M${x} ${y - 1.3 * r}L${x + 1.3 * r} ${y}L${x} ${y + 1.3 * r}L${x - 1.3 * r} ${y}Z`,
     P: () => `M${x - r} ${y}h${2 * r}M${x} ${y - r}v${2 * r}`,
     "+": () => `M${x - r} ${y}h${2 * r}M${x} ${y - r}v${2 * r}`,
+    "*": () => `${polyline([...Array(10).keys()].map((i) => [x + (i % 2 ? 0.7 : 1.8) * r * Math.sin((i * Math.PI) / 5), y - (i % 2 ? 0.7 : 1.8) * r * Math.cos((i * Math.PI) / 5)]))}Z`,
     x: () => `M${x - r} ${y - r}l${2 * r} ${2 * r}M${x - r} ${y + r}l${2 * r} ${-2 * r}`,
   };
   if (!shapes[mark.marker]) return;
