@@ -318,8 +318,8 @@ def test_powers_that_do_not_exist():
     assert joint_power([]) is None
     assert joint_power([None, lambda n, alpha: 0.9]) is None
     assert welch_power(0.0, (1.0, 1.0)) is None
-    assert _correlation_power(0.0) is None
-    assert _correlation_power(-0.3) is None
+    assert _correlation_power(0.29, 0.3) is None
+    assert _correlation_power(-0.3, 0.3) is None
 
 
 def test_power_of_an_interaction_is_that_of_the_noncentral_f():
@@ -341,7 +341,7 @@ def test_power_of_welchs_test_by_simulation():
 
 
 def test_power_of_a_correlation_by_fishers_z():
-    power = _correlation_power(0.6)
+    power = _correlation_power(0.6, 0.3)
     for n in (10, 20):
         expected = stats.norm.sf(stats.norm.isf(0.025) - math.atanh(0.6) * math.sqrt(n - 3))
         assert power(n, 0.05) == pytest.approx(expected)
