@@ -153,6 +153,23 @@ def test_no_candidate_is_called_better_unless_one_is_recommended():
     assert [c.result for c in found.compared] == ["undecided", "undecided", "worse"]
 
 
+def test_what_is_recommended_has_a_gain_of_its_own():
+    """On random studies: "better" stands beside a recommendation only, whose gain is that of its candidate."""
+    rng, verdicts = np.random.default_rng(0), set()
+    for _ in range(60):
+        differences = [rng.normal(gain, 0.012, 6) for gain in (0.015, 0.015, 0.0)]
+        found = choose(*differences)
+        verdicts.add(found.verdict)
+        if found.verdict == "recommended":
+            gains = differences["abc".index(found.choice)]
+            assert found.difference == pytest.approx(gains.mean())
+            assert found.low == pytest.approx(interval(gains, found.level)[1])
+            assert found.low > 0
+        else:
+            assert "better" not in {c.result for c in found.compared}
+    assert {"recommended", "not enough trials"} <= verdicts
+
+
 def test_trials_that_show_a_gain_of_the_margin():
     one, other = 4 * NOISE, 4 * NOISE[::-1]
     found = choose(one, other)

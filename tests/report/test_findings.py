@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from synthetic_results import prune, write_results
+from synthetic_results import incremental, prune, write_results
 from synthetic_words import forgetting, word_points
 
 from whichlayers.report.findings import findings, headlines
@@ -101,3 +101,20 @@ def test_a_single_comparison_per_condition_is_not_called_several(tmp_path):
         assert " of 1 " not in sentence
         assert "after correction for" in sentence
         assert "at 2 layers dropped" in sentence
+
+
+def test_too_few_trials_are_told_from_a_model_that_did_not_learn(tmp_path):
+    def score(point):
+        return 0.5 + 0.002 * point.trial.seed if point.trial.task == "RTE" else 0.7 + 0.1 * point.trial.seed
+
+    study_points = incremental(tasks=("RTE", "MRPC"))
+    folder = write_results(tmp_path, study_points, score, depth=DEPTH, guess={"RTE": 0.527, "MRPC": 0.7})
+    points = finished(load_points(folder))
+    sentences, unjudged = headlines(points, []), "(500 examples). Claims are not judged on these data."
+    assert f"No better than guessing: RTE {unjudged}" in sentences
+    assert f"Not shown to be better than guessing, too few trials: MRPC {unjudged}" in sentences
+    told = [s for found in findings(points, "incremental") for s in found.sentences if "guessing" in s]
+    assert [s.partition(": ")[2].partition(":")[0] for s in told] == [
+        "no better than guessing",
+        "not shown to be better than guessing, too few trials",
+    ]
