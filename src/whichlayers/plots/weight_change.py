@@ -29,11 +29,11 @@ def draw_weight_change(
     """Draw how much finetuning changed each layer, one curve per training size; with `overlay`, published curves too.
 
     Args:
-        changes: Columns model, task, train_size, layer, seed, value, depth and train_rows.
+        changes: Columns model, task, train_size, variant, layer, seed, value, depth and train_rows.
         metric: What the values are; decides the y label and which published curves are comparable.
     """
-    points = changes.rename(columns={"layer": "x"}).assign(metric=metric, variant="")
-    figure, panels = make_panels(points, ["model"])
+    points = changes.rename(columns={"layer": "x"}).assign(metric=metric)
+    figure, panels = make_panels(points, ["model", "variant"])
     sizes = sorted(set(points["train_size"]))
     colors = dict(zip(sizes, theme.sizes(len(sizes)), strict=True))
     drawn_values: DrawnValues = {panel.task: [] for panel in panels}
@@ -60,8 +60,9 @@ def draw_weight_change(
 
 def scaled_ranges(moved: pd.DataFrame) -> str:
     """What 0 and 1 of the scaled weight change stand for: the smallest and largest mean change of a layer."""
-    by_trial = moved.groupby(["model", "task", "train_size", "seed"], sort=False)["value"].agg(["min", "max"])
-    means = by_trial.groupby(["model", "task", "train_size"], sort=False).mean()
+    curve = ["model", "task", "train_size", "variant"]
+    by_trial = moved.groupby([*curve, "seed"], sort=False)["value"].agg(["min", "max"])
+    means = by_trial.groupby(curve, sort=False).mean()
     ends = list(zip(means["min"], means["max"], strict=True))
     if len(ends) > MAX_RANGES:
         low, high = ([end[i] for end in ends] for i in (0, 1))
