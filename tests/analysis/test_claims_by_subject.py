@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from synthetic_results import incremental, lifelike, permutation, single_layer, write_results
 from synthetic_words import forgetting, word_points
 from typer.testing import CliRunner
@@ -83,6 +86,43 @@ def test_tests_are_combined_by_model_and_task_as_those_of_a_claim():
     assert claim.verdict == FAILS  # as one of its parts does
     assert found["a", "SST-2"].test.effect == 2.0  # the larger p value
     assert (found["a", "SST-2"].tests, found["a", "SST-2"].tests_hold) == (2, 2)
+
+
+def test_verdicts_by_task_are_adjusted_over_the_tasks_of_a_claim():
+    """Each task is a conclusion of its own: the largest p value of each is Holm-adjusted."""
+    large = {"SST-2": 0.012, "QNLI": 0.02, "RTE": 0.045, "MRPC": 0.3}
+    tests = [made(p, 0.99, "a", task) for task, largest in large.items() for p in (1e-6, largest)]
+
+    def verdicts(tests):
+        claim = evaluate_claim("T1", CLAIMS["T1"], tests, Thresholds())
+        return claim.verdict, {
+            one.task: (one.verdict, one.test.p) for one in claims_by_subject([StudyClaims("s", (claim,))])
+        }
+
+    whole, found = verdicts(tests)
+    assert whole == UNDECIDED
+    # 4 · 0.012 < 0.05, but 3 · 0.02 is not, nor is any that comes after it
+    assert found == {t: (HOLDS if t == "SST-2" else UNDECIDED, p) for t, p in large.items()}
+    # a claim that holds as a whole, one conclusion at 5%, holds on every task
+    whole, found = verdicts(tests[:-2])
+    assert (whole, {verdict for verdict, _ in found.values()}) == (HOLDS, {HOLDS})
+    # a test without a p value is undecided and no member of the family
+    whole, found = verdicts([*tests[:2], *tests[4:], made(math.nan, math.nan, "a", "QNLI")])
+    assert [found[task][0] for task in ("SST-2", "QNLI")] == [HOLDS, UNDECIDED]
+
+
+def test_holding_on_some_task_by_chance_is_as_rare_as_alpha():
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(300, 1))  # seeds that the tasks share
+    p = 2 * stats.norm.sf(np.abs(np.sqrt(0.3) * shared + np.sqrt(0.7) * rng.normal(size=(300, 6))))
+    some = 0
+    for row in p:
+        claim = evaluate_claim(
+            "T1", CLAIMS["T1"], [made(x, 0.99, "a", str(t)) for t, x in enumerate(row)], Thresholds()
+        )
+        some += any(one.verdict == HOLDS for one in claims_by_subject([StudyClaims("s", (claim,))]))
+    assert (p.min(axis=1) < 0.05).mean() > 0.15
+    assert some / len(p) <= 0.07  # 0.05 and two standard errors
 
 
 def test_every_test_names_its_model_and_its_task(tested):

@@ -3,12 +3,15 @@
     studies = load_studies([Path("bert"), Path("mpnet")])
     table = subject_table(claims_by_subject(studies))
 
-The tests of a claim are those of its study, with p values adjusted within the claim and study; the tests of one model
-and task are combined as those of a whole claim are. Nothing is adjusted over studies.
+The tests of a claim are those of its study. The tests of one model and task are combined as those of a whole claim are:
+the claim holds there if the largest of their p values is significant, after Holm's adjustment over the models and tasks
+of the claim and study, since each of them is a conclusion of its own. If the whole claim holds, it holds on every model
+and task. Nothing is adjusted over studies.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +20,10 @@ import pandas as pd
 
 from whichlayers.analysis.claims import CLAIMS, from_table, study_claims
 from whichlayers.analysis.claims.base import (
+    BELOW_MARGIN,
     HOLDS,
     NOT_TESTED,
+    UNDECIDED,
     VERDICT_LABELS,
     Claim,
     ClaimTest,
@@ -27,6 +32,7 @@ from whichlayers.analysis.claims.base import (
     combined_verdict,
     decisive_test,
 )
+from whichlayers.analysis.intervals import holm
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import find_folder
 
@@ -125,11 +131,17 @@ def _of_study(study: str, claim: Claim, alpha: float) -> list[SubjectClaim]:
     groups: dict[tuple[str, str], list[ClaimTest]] = {}
     for test in claim.tests:
         groups.setdefault((test.model, test.task), []).append(test)
+    largest = [max((test.p for test in tests), key=lambda p: (math.isnan(p), p)) for tests in groups.values()]
+    # a claim that holds as a whole has every p value below alpha, and is a single conclusion
+    adjusted = largest if claim.verdict in (HOLDS, BELOW_MARGIN) else holm(largest)
     found = []
-    for (model, task), tests in groups.items():
+    for ((model, task), tests), p in zip(groups.items(), adjusted, strict=True):
         verdict = combined_verdict(tests, alpha)
+        if verdict in (HOLDS, BELOW_MARGIN) and not p < alpha:
+            verdict, one = UNDECIDED, max(tests, key=lambda test: test.p)
+        else:
+            one = decisive_test(tests, verdict, alpha)
         holding = sum(test.verdict == HOLDS for test in tests)
-        one = decisive_test(tests, verdict, alpha)
         found.append(SubjectClaim(claim.id, study, model, task, verdict, one, len(tests), holding))
     return found
 
