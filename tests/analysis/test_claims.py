@@ -77,7 +77,7 @@ def fraction_with_verdict(verdict, claim, points, level, sd, studies=8):
 
 
 def two_sizes(trials):
-    return incremental(("SST-2", "CoLA"), (500, 5000), trials, DEPTH)
+    return incremental(("QNLI", "MRPC"), (500, 5000), trials, DEPTH)
 
 
 def early_with_more_data(row):

@@ -53,7 +53,9 @@ def fraction_values(table, small):
 def test_t1_at_the_largest_and_the_smallest_of_three_sizes():
     rng = np.random.default_rng(0)
     tables = {2000: noisy(rng, FEW, 5), 500: noisy(rng, FEW, 4), 5000: noisy(rng, MANY, 6)}
-    points = pd.concat([claim_points(t, K, "incremental", train_size=n) for n, t in tables.items()])
+    points = pd.concat(
+        [claim_points(t, K, "incremental", train_size=n, task="QNLI") for n, t in tables.items()]
+    )
     interaction, early = t1(points, THRESHOLDS).tests
     found = interaction_test(points, "train_size")
     pooled = sum(((t - t.mean(axis=0)) ** 2).sum() for t in tables.values()) / (7 * (3 + 4 + 5))
@@ -61,7 +63,7 @@ def test_t1_at_the_largest_and_the_smallest_of_three_sizes():
     assert numbers(interaction) == pytest.approx(
         (found.effect, found.low, found.high, found.p, found.p_smaller_than(margin), 4)
     )
-    assert (interaction.about, interaction.unit) == ("SST-2: interaction of k and size", "rms, accuracy")
+    assert (interaction.about, interaction.unit) == ("QNLI: interaction of k and size", "rms, accuracy")
     assert interaction.margin == pytest.approx(margin)
     of_margin = margin**2 / found.scale
     expected = interaction_power(found.noncentrality, found.df, found.n, found.df_denom, of_margin)
@@ -72,10 +74,26 @@ def test_t1_at_the_largest_and_the_smallest_of_three_sizes():
     assert numbers(early) == pytest.approx(
         (many.mean() - few.mean(), *welch.confidence_interval(), welch.pvalue, against, 4)
     )
-    assert early.about == "SST-2: fraction of the gain at small k, 5,000 against 500"
+    assert early.about == "QNLI: fraction of the gain at small k, 5,000 against 500"
     variances = (many.var(ddof=1), few.var(ddof=1))
     power = welch_power(many.mean() - few.mean(), variances, margin=0.05)
     assert early.power(9, 0.05) == pytest.approx(power(9, 0.05))
+
+
+def test_t1_leaves_out_what_the_paper_excepts():
+    rng = np.random.default_rng(3)
+    tables = {500: noisy(rng, MANY, 4), 5000: noisy(rng, FEW, 5), 50_000: noisy(rng, MANY, 6)}
+    points = pd.concat([claim_points(t, K, "incremental", train_size=n) for n, t in tables.items()])
+    (alone,) = t1(points[points["train_size"] <= 5000], THRESHOLDS).tests
+    assert alone.about == "SST-2: interaction of k and size"
+    interaction, early = t1(points, THRESHOLDS).tests
+    assert interaction.n == 4  # of all sizes
+    few, many = (fraction_values(tables[n], [1, 2]) for n in (5000, 50_000))
+    assert early.about == "SST-2: fraction of the gain at small k, 50,000 against 5,000"
+    assert early.effect == pytest.approx(many.mean() - few.mean())
+    own = t1(points[points["train_size"] <= 5000].assign(task="mine"), THRESHOLDS)
+    assert [test.about for test in own.tests][1] == "mine: fraction of the gain at small k, 5,000 against 500"
+    assert own.tests[1].effect < 0
 
 
 def test_t1_without_a_gain_a_single_trial_and_equal_trials():
@@ -84,7 +102,7 @@ def test_t1_without_a_gain_a_single_trial_and_equal_trials():
     for few, many in ((flat, rising), (rising, flat)):
         parts = [noisy(rng, few, 3), noisy(rng, many, 5)]
         points = pd.concat(
-            [claim_points(t, K, "incremental", train_size=n) for n, t in zip((500, 5000), parts, strict=True)]
+            [claim_points(t, K, "incremental", train_size=n) for n, t in zip((600, 5000), parts, strict=True)]
         )
         early = t1(points, THRESHOLDS).tests[1]
         assert (math.isnan(early.p), early.n) == (True, 3)
@@ -96,7 +114,7 @@ def test_t1_without_a_gain_a_single_trial_and_equal_trials():
     falling = pd.concat(
         [
             claim_points(noisy(rng, s, 5), K, "incremental", train_size=n)
-            for n, s in ((500, MANY), (5000, FEW))
+            for n, s in ((600, MANY), (5000, FEW))
         ]
     )
     early = t1(falling, THRESHOLDS).tests[1]

@@ -103,12 +103,34 @@ def test_t4_without_a_loss_a_gain_or_enough_permutations():
     *_, points = permuted_study(rng)
     swap = {"all pretrained": "none pretrained", "none pretrained": "all pretrained"}
     backwards = t4(points.assign(condition=points["condition"].replace(swap)), THRESHOLDS).tests[1]
-    assert (backwards.note, backwards.n) == ("SST-2: no gain from pretraining", 6)
+    assert (backwards.note, backwards.n) == ("SST-2: no significant gain from pretraining", 6)
     same = points.assign(value=np.where(points["condition"] == "permuted", points["value"], 0.5))
-    assert t4(same, THRESHOLDS).tests[1].note == "SST-2: no gain from pretraining"
+    assert t4(same, THRESHOLDS).tests[1].note == "SST-2: no significant gain from pretraining"
     (one,) = t4(points[points["x"] <= 1], THRESHOLDS).tests
     assert (one.n, one.note) == (1, "needs 2 permutations or more, and 2 seeds of the baseline")
     assert t4(points[points["condition"] == "permuted"], THRESHOLDS).verdict == "not asked for"
+
+
+def test_t4_keeps_a_fraction_of_the_gain_of_its_own_seeds():
+    """Permuted trials of one seed, whose gain is half of the other seeds': the fraction and its p value agree."""
+    rng = np.random.default_rng(12)
+    every, none = np.array([0.7, 0.9, 0.91, 0.89]), np.array([0.5, 0.5, 0.51, 0.5])
+    permuted = 0.62 + rng.normal(0, 0.002, 8)
+    parts = [claim_points(permuted[None], range(1, 9), "permutation", condition="permuted")]
+    for values, name in ((every, "all pretrained"), (none, "none pretrained")):
+        parts.append(claim_points(values[:, None], [0], "permutation", condition=name))
+    points = pd.concat(parts)
+    kept = t4(points, THRESHOLDS).tests[1]
+    fraction = (permuted.mean() - 0.5) / 0.2  # 0.6; of the mean gain of all seeds it would be 0.35
+    assert kept.effect == pytest.approx(fraction)
+    assert kept.p > 0.5 > kept.p_against  # more than half
+    reference = none + fraction * (every - none)
+    parts = permuted.var(ddof=1) / 8, reference.var(ddof=1)
+    df = sum(parts) ** 2 / (parts[0] ** 2 / 7 + parts[1] ** 2 / 3)
+    half = stats.t.ppf(0.975, df) * math.sqrt(sum(parts)) / 0.2
+    assert (kept.low, kept.high) == pytest.approx((fraction - half, fraction + half))
+    unsure = points.assign(value=np.where(points["value"] > 0.88, [0.3, 0.9] * 8, points["value"]))
+    assert t4(unsure, THRESHOLDS).tests[1].note == "SST-2: no significant gain from pretraining"
 
 
 def test_t4_correlates_tasks():
@@ -117,7 +139,8 @@ def test_t4_correlates_tasks():
     b, *_, second = permuted_study(rng, task="CoLA", metric="mcc")
     *_, test = t4(pd.concat([first, second]), THRESHOLDS).tests
     rho = stats.spearmanr(a.mean(axis=1), b.mean(axis=1)).statistic
-    against = stats.norm.cdf((math.atanh(rho) - math.atanh(0.3)) * math.sqrt(3))
+    error = math.sqrt(1.06 / 3)  # of Spearman's rho over 6 permutations
+    against = stats.norm.cdf((math.atanh(rho) - math.atanh(0.3)) / error)
     assert (test.effect, test.p_against, test.n) == pytest.approx((rho, against, 6))
     assert (test.about, test.margin) == ("SST-2 and CoLA: Spearman over permutations", 0.3)
     assert test.p == 1.0 if rho < 0 else test.p < 1.0
@@ -127,14 +150,12 @@ def test_t4_correlates_tasks():
     *_, same = t4(pd.concat([first, agreeing]), THRESHOLDS).tests
     assert same.effect == pytest.approx(1.0)
     assert same.p == pytest.approx(2 / math.factorial(6))
-    assert same.p_against == pytest.approx(
-        stats.norm.cdf((math.atanh(0.999) - math.atanh(0.3)) * math.sqrt(3))
-    )
+    assert same.p_against == pytest.approx(stats.norm.cdf((math.atanh(0.999) - math.atanh(0.3)) / error))
     opposite = agreeing.assign(value=-agreeing["value"])
     *_, opposed = t4(pd.concat([first, opposite]), THRESHOLDS).tests
     assert opposed.p == 1.0
     assert opposed.p_against == pytest.approx(
-        stats.norm.cdf((-math.atanh(0.999) - math.atanh(0.3)) * math.sqrt(3)), rel=1e-6, abs=0
+        stats.norm.cdf((-math.atanh(0.999) - math.atanh(0.3)) / error), rel=1e-6, abs=0
     )
     both = pd.concat([first, second])
     sizes = pd.concat([both, both.assign(train_size=5000, variant="v")])
@@ -209,6 +230,25 @@ def test_t5_on_cola_tests_the_first_layer_apart():
     undecided = t5(fewer, THRESHOLDS).tests[0]
     assert (undecided.n, undecided.about) == (1, "CoLA: every layer")
     assert t5(points[points["condition"] == ""], THRESHOLDS).verdict == "not asked for"
+    without_first = t5(points[points["x"] != 1], ClaimThresholds(margin=0.01))
+    assert without_first.verdict == "not enough data"  # although the other layer is equivalent
+    assert without_first.tests[0].verdict == "holds"
+    assert without_first.details.endswith("CoLA: layer 1 was not re-initialized")
+
+
+def test_t5_says_why_layers_were_not_tested():
+    _, points = layers_study(np.random.default_rng(14), [0.001, 0.002, -0.001])
+    constant = points["x"] == 2
+    base = points["seed"].map(points[points["x"] == 0].set_index("seed")["value"].round(2))
+    points = points.assign(
+        value=np.where(constant, base + 0.25, np.where(points["x"] == 0, base, points["value"]))
+    )
+    (test,) = t5(points, THRESHOLDS).tests
+    assert test.note == "SST-2: all trials of layer 2 differ equally, so that there is no variance"
+    (fewer,) = t5(points[(points["x"] != 1) | (points["seed"] == 0)], THRESHOLDS).tests
+    assert fewer.note == "SST-2: only 2 of 3 layers have enough trials; " + test.note
+    (alone,) = t5(points[constant | (points["x"] == 0)], THRESHOLDS).tests
+    assert alone.note == "SST-2: only 1 of 3 layers have enough trials; " + test.note
 
 
 # --- T6, T7, T9 and T10 ---

@@ -128,6 +128,8 @@ def test_s3_at_exactly_ten_times_the_data():
     for test, size in zip(tests, (5000, 50_000), strict=True):
         assert numbers(test) == below(tables[size][:, 0], tables[500][:, 2])
     assert s3(points[(points["x"] == 0) | (points["train_size"] > 500)], THRESHOLDS).verdict == NOT_TESTED
+    beyond = points.assign(train_size=points["train_size"].replace({5000: 50_100, 50_000: 60_000}))
+    assert s3(beyond, THRESHOLDS).verdict == NOT_TESTED  # the claim is about 10 to 100 times as many
 
 
 def test_s4_by_seed():
@@ -215,6 +217,16 @@ def test_d1_tasks_that_preserve_lose_less_than_the_mean_of_those_that_forget():
         == NOT_TESTED
     )
     assert d1(points[points["finetuned_on"] != ""], THRESHOLDS).verdict == NOT_TESTED
+    # a seed that lacks a task or a layer has no mean over them, and is left out
+    lacking = points[(points["finetuned_on"] != "QNLI") | (points["seed"] != 0)]
+    lacking = lacking[(lacking["finetuned_on"] != "RTE") | (lacking["seed"] != 1) | (lacking["x"] != 8)]
+    tests = {test.about: test for test in d1(lacking, THRESHOLDS).tests}
+    assert numbers(tests[about]) == decrease(((upper[0] + upper[1]) / 2 - upper[2])[2:])
+    without_first = lacking[
+        (lacking["finetuned_on"] != "SST-2") | (lacking["seed"] != 2) | (lacking["x"] != 0)
+    ]
+    tests = {test.about: test for test in d1(without_first, THRESHOLDS).tests}
+    assert tests["UD-EWT:xpos after SST-2: lower half of the layers"].n == 4
 
 
 def test_d1_compares_families_with_bert():
@@ -263,6 +275,8 @@ def test_d2_is_the_shift_of_the_mean_layer():
     partial = first[~((first["seed"] == 0) & (first["x"] == 3))]
     assert d2(partial, THRESHOLDS).tests[0].n == 4  # a seed without all layers has no mean layer
     assert d2(first.assign(family="gpt2"), THRESHOLDS).verdict == NOT_TESTED
+    for other in ("CoLA", "mine"):  # the paper did not finetune on them
+        assert d2(first.replace({"finetuned_on": {"SST-2": other}}), THRESHOLDS).verdict == NOT_TESTED
 
 
 def neurons(rng, family, losses, n=5):
@@ -299,6 +313,8 @@ def test_d3_is_the_loss_of_bottom_minus_top_neurons():
         "UD-EWT:xpos after SST-2: bottom neurons, roberta against BERT"
     ]
     assert d3(first[first["neurons"] == "top"], THRESHOLDS).verdict == NOT_TESTED
+    for other in ("CoLA", "mine"):  # the paper did not finetune on them
+        assert d3(first.replace({"finetuned_on": {"SST-2": other}}), THRESHOLDS).verdict == NOT_TESTED
 
 
 def pruned(rng, family, losses, tasks=("SST-2", "QNLI"), n=5):

@@ -343,10 +343,15 @@ def test_power_of_welchs_test_by_simulation():
 def test_power_of_a_correlation_by_fishers_z():
     power = _correlation_power(0.6, 0.3)
     for n in (10, 20):
-        expected = stats.norm.sf(stats.norm.isf(0.025) - math.atanh(0.6) * math.sqrt(n - 3))
+        expected = stats.norm.sf(stats.norm.isf(0.025) - math.atanh(0.6) / math.sqrt(1.06 / (n - 3)))
         assert power(n, 0.05) == pytest.approx(expected)
-    assert power(4, 0.05) == pytest.approx(stats.norm.sf(stats.norm.isf(0.025) - math.atanh(0.6)))
+    assert power(4, 0.05) == pytest.approx(
+        stats.norm.sf(stats.norm.isf(0.025) - math.atanh(0.6) / math.sqrt(1.06))
+    )
     assert power(3, 0.05) == pytest.approx(0.025)
+    # with many pairs, reaching the margin is harder than being significant
+    reaches = stats.norm.sf((math.atanh(0.3) - math.atanh(0.6)) / math.sqrt(1.06 / 97))
+    assert power(100, 0.05) == pytest.approx(reaches)
 
 
 def test_joint_power_and_the_level_of_yekutieli():

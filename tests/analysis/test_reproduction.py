@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import io
 import sys
@@ -47,6 +48,40 @@ def test_a_different_verdict_is_found(tmp_path):
     assert [found.partition(":")[0] for found in recompute.differences(folder)] == [
         f"{folder.name}/claims.csv"
     ]
+
+
+def test_weight_changes_of_frozen_models_are_not_taken_from_the_stored_table(tmp_path):
+    source = recompute.RESULTS / "carryover-bert-tiny-freeze"
+    stored = pd.read_csv(source / "claims.csv")
+    row = {"claim_verdict": "holds", "about": "SST-2, 300 examples", "effect": 0.4, "low": 0.34, "high": 0.46}
+    row |= {"n": 4, "level": 0.95, "model": "carryover-bert-tiny", "task": "SST-2", "verdict": "holds"}
+    stored.loc[stored["claim"] == "S1", list(row)] = list(row.values())
+    stored.to_csv(tmp_path / "claims.csv", index=False)
+    (tmp_path / "results.csv.gz").write_bytes((source / "results.csv.gz").read_bytes())
+    assert "S1" in set(stored.loc[stored["effect"].notna(), "claim"])
+    found = {claim.id: claim.verdict for claim in recompute.recompute_claims(tmp_path)}
+    assert found["S1"] == "not asked for"
+
+
+def test_a_claim_that_is_below_the_margin_is_not_listed_as_holding(monkeypatch):
+    reasons = sys.modules["reproduction_reasons"]
+    one = recompute.subjects()[0]
+    verdicts = {
+        "T1": ["holds", "not enough data"],
+        "T2": ["holds", "below the margin"],
+        "T3": ["below the margin"],
+        "T4": ["does not hold"],
+        "T5": ["does not hold", "below the margin"],
+        "T6": ["not enough data"],
+    }
+    subjects = [dataclasses.replace(one, claim=c, verdict=v) for c, each in verdicts.items() for v in each]
+    monkeypatch.setattr(reasons, "subjects", lambda: subjects)
+    assert reasons.by_agreement() == {
+        "holding": ["T1 (1 of 1)"],
+        "small": ["T2 (1 of 2, 1 below the margin)", "T3 (0 of 1, 1 below the margin)"],
+        "failing": ["T4 (0 of 1)"],
+        "mixed": ["T5 (0 of 2, 1 below the margin)"],
+    }
 
 
 def test_the_table_of_all_claims_follows_from_the_results():

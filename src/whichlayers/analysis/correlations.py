@@ -30,7 +30,7 @@ class Correlation:
     """A correlation coefficient over pairs of values."""
 
     r: float
-    low: float  # 95% interval by Fisher's z transform; approximate for ranks
+    low: float  # 95% interval by Fisher's z transform
     high: float
     p: float  # two-sided, of the permutation test
     n: int  # pairs
@@ -79,7 +79,15 @@ def correlate(a: pd.Series, b: pd.Series, ranks: bool = False) -> Correlation | 
     found = stats.pearsonr(x, y, method=stats.PermutationMethod(N_RESAMPLES, rng=np.random.default_rng(0)))
     with np.errstate(all="ignore"):
         low, high = found.confidence_interval()
+        if ranks:
+            z, half = np.arctanh(found.statistic), stats.norm.isf((1 - LEVEL) / 2) * rank_error(len(both))
+            low, high = np.tanh(z - half), np.tanh(z + half)
     return Correlation(float(found.statistic), float(low), float(high), float(found.pvalue), len(both))
+
+
+def rank_error(n: int) -> float:
+    """Standard error of Fisher's z of Spearman's rho over n > 3 pairs (Fieller, Hartley and Pearson 1957)."""
+    return math.sqrt(1.06 / (n - 3))
 
 
 def task_correlations(points: pd.DataFrame) -> pd.DataFrame:

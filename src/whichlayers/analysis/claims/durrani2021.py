@@ -42,7 +42,10 @@ D3 = (
 )
 D4 = "Dropping the bottom layers hurts more than dropping as many from the top, and RoBERTa and XLNet more than BERT"
 FINETUNED = ["model", "task", "finetuned_on", "train_size", "variant"]
-FORGETTING, PRESERVING = ("SST-2", "QNLI", "MNLI"), ("STS-B", "RTE", "MRPC")  # finetuning tasks
+FORGETTING, PRESERVING = (
+    ("SST-2", "QNLI", "MNLI"),
+    ("STS-B", "RTE", "MRPC"),
+)  # finetuning tasks: all of the paper
 REDISTRIBUTING, STABLE = ("roberta", "xlnet"), ("bert",)  # model families: information moves, or stays
 FAMILY_NAMES = {"roberta": "RoBERTa", "xlnet": "XLNet"}
 UPPER = (
@@ -120,7 +123,7 @@ def _forgetting_tests(change: Change, thresholds: ClaimThresholds) -> list[Claim
     if upper.size:
         about = f"{change.name}: upper quarter of the layers"
         tests.append(decrease_test(upper.to_numpy(), about, "accuracy", change.margin))
-    kept = lower.mean(axis=1).dropna().to_numpy()
+    kept = lower.mean(axis=1, skipna=False).dropna().to_numpy()  # (seeds,) of the same layers
     if kept.size:
         about = f"{change.name}: lower {'third' if early else 'half'} of the layers"
         tests.append(no_decrease_test(kept, about, "accuracy", lower_margin, thresholds.alpha))
@@ -137,7 +140,7 @@ def _preserving_test(change: Change, changes: list[Change]) -> list[ClaimTest]:
     ]
     if not others:
         return []
-    forgotten = pd.concat([_upper_mean(other) for other in others], axis=1).mean(axis=1)
+    forgotten = pd.concat([_upper_mean(other) for other in others], axis=1).mean(axis=1, skipna=False)
     difference = (forgotten - _upper_mean(change)).dropna().to_numpy()
     tasks = join_list(other.task for other in others)
     about = f"{change.name} against the mean after {tasks}: upper quarter of the layers"
@@ -147,7 +150,7 @@ def _preserving_test(change: Change, changes: list[Change]) -> list[ClaimTest]:
 def _upper_mean(change: Change) -> pd.Series:
     """Mean change of the upper layers, one value per seed."""
     layers = change.values.columns.to_numpy(dtype=float)
-    return change.values.loc[:, layers > UPPER * change.depth].mean(axis=1).dropna()
+    return change.values.loc[:, layers > UPPER * change.depth].mean(axis=1, skipna=False).dropna()
 
 
 def d2(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
@@ -156,7 +159,7 @@ def d2(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     rows = points[(points["experiment"] == "neuron_spread") & (points["ranking"] == "lca")]
     tests: list[ClaimTest] = []
     samples, what = [], "mean layer of the top neurons"
-    for change in _changes(_smallest_sets(rows), ["x"], thresholds):
+    for change in _of_the_paper(_changes(_smallest_sets(rows), ["x"], thresholds)):
         layers = change.values.columns.to_numpy(dtype=float)
         shift = (change.values * layers).sum(axis=1, min_count=len(layers)).dropna()
         margin = SHIFT_MARGIN * change.depth
@@ -174,7 +177,7 @@ def d3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Change of the bottom neurons' accuracy minus that of the top neurons, and that of other families minus BERT's."""
     rows = points[(points["experiment"] == "neurons") & points["neurons"].isin(["top", "bottom"])]
     rows = _smallest_sets(rows[rows["ranking"] == "lca"])
-    changes = _changes(rows, ["neurons"], thresholds)
+    changes = _of_the_paper(_changes(rows, ["neurons"], thresholds))
     tests: list[ClaimTest] = []
     for change in changes:
         if {"top", "bottom"} <= set(change.values.columns):
@@ -190,6 +193,11 @@ def d3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
         how = _families_only('run kind = "neurons" with sets = ["top", "bottom"]')
         return _about_other_models(not_tested("D3", D3, how), rows)
     return _about_other_models(evaluate_claim("D3", D3, tests, thresholds), rows)
+
+
+def _of_the_paper(changes: Sequence[Change]) -> list[Change]:
+    """The changes by finetuning on a task that the paper finetuned on; it makes no claim about others."""
+    return [change for change in changes if is_task(change.task, *FORGETTING, *PRESERVING)]
 
 
 def _of_change(tests: Sequence[ClaimTest], change: Change) -> list[ClaimTest]:
@@ -217,8 +225,8 @@ def _by_family(
 
 def _families_only(run: str) -> str:
     return (
-        f"{run}, pretrained = true and a task, 3 trials or more, on RoBERTa, XLNet or BERT; the paper makes no claim "
-        "about other models"
+        f"{run}, pretrained = true and finetuned on {join_list([*FORGETTING, *PRESERVING], 'or')}, 3 trials or more, "
+        "on RoBERTa, XLNet or BERT; the paper makes no claim about other models and tasks"
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
@@ -29,13 +30,21 @@ from whichlayers.analysis.claims.base import (
     undecided_test,
     with_subject,
 )
-from whichlayers.analysis.correlations import task_correlations
+from whichlayers.analysis.correlations import rank_error, task_correlations
 from whichlayers.analysis.incremental_curves import fractions_of_gain
 from whichlayers.analysis.interaction import interaction_test
-from whichlayers.analysis.intervals import EquivalenceResult, equivalence_test, holm, p_below, two_sided
+from whichlayers.analysis.intervals import (
+    EquivalenceResult,
+    equivalence_test,
+    holm,
+    p_below,
+    t_interval,
+    two_sided,
+)
 from whichlayers.analysis.permutations import permutation_difference
 from whichlayers.analysis.power import PowerFunction, interaction_power, joint_power, tost_power
 from whichlayers.results.frame_utils import each_group, each_row
+from whichlayers.text import counted, join_list
 from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
 T3 = "Which block of layers matters differs from task to task"
@@ -224,17 +233,20 @@ def _kept_gain_test(
 ) -> ClaimTest:
     """For: permuted - (none + `max_kept_gain` · gain) is below zero. Against: it is above. Both one-sided.
 
-    The interval of the fraction includes the error of the estimated gain, by the delta method: it is that of
-    permuted - (none + fraction · gain), divided by the gain.
+    The fraction is of the gain in the seeds of the permuted trials, as are the differences that are tested. Its
+    interval includes the error of the estimated gain, by the delta method: it is that of
+    permuted - (none + fraction · gain), divided by the gain. Undecided unless the gain is significant over all seeds
+    of the baselines.
     """
     about, limit = f"{name}: fraction of the gain that permuted layers keep", thresholds.max_kept_gain
     distance = permutation_difference(curve, none + limit * (every - none))
     kept = permutation_difference(curve, none)
     assert distance is not None  # the difference from `every` exists
     assert kept is not None
-    gain = float((every - none).mean())
-    if gain <= 0:
-        return undecided_test(about, OF_GAIN, kept.n, f"{name}: no gain from pretraining")
+    permuted_seeds = curve.loc[~curve["condition"].isin(BASELINES), "seed"]
+    gain, of_all = float((every - none)[every.index.isin(permuted_seeds)].mean()), t_interval(every - none)
+    if gain <= 0 or not (of_all.significant and of_all.mean > 0):
+        return undecided_test(about, OF_GAIN, kept.n, f"{name}: no significant gain from pretraining")
     fraction = kept.mean / gain
     error = permutation_difference(curve, none + fraction * (every - none))
     assert error is not None
@@ -253,7 +265,7 @@ def _kept_gain_test(
 
 def _task_correlation_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> list[ClaimTest]:
     """One test per pair of tasks. For: Spearman's rho over permutations is positive (two-sided permutation p). Against:
-    it is below `task_correlation`, by Fisher's z with standard error 1 / √(n - 3)."""
+    it is below `task_correlation`, by Fisher's z with standard error √(1.06 / (n - 3))."""
     tests = []
     for pair in each_row(task_correlations(rows)):
         names = [f"{pair.task} and {pair.other}"]
@@ -262,7 +274,7 @@ def _task_correlation_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> 
         about = ", ".join(names) + ": Spearman over permutations"
         rho = pair.spearman
         distance = np.arctanh(np.clip(rho, -0.999, 0.999)) - np.arctanh(thresholds.task_correlation)
-        p_against = float(stats.norm.cdf(distance * math.sqrt(pair.n - 3)))
+        p_against = float(stats.norm.cdf(distance / rank_error(pair.n)))
         p = pair.spearman_p if rho > 0 else 1.0
         test = ClaimTest(
             *(about, "rho", rho, pair.spearman_low, pair.spearman_high, p, p_against, pair.n),
@@ -282,7 +294,7 @@ def _correlation_power(rho: float, margin: float) -> PowerFunction | None:
         return None
 
     def power(n: int, alpha: float) -> float:
-        distance, least = (np.arctanh(r) * math.sqrt(n - 3) if n > 3 else 0.0 for r in (rho, margin))
+        distance, least = (np.arctanh(r) / rank_error(n) if n > 3 else 0.0 for r in (rho, margin))
         return float(stats.norm.sf(max(stats.norm.isf(alpha / 2), least) - distance))
 
     return power
@@ -306,7 +318,7 @@ def t5(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
 
 
 def _single_layer_tests(curve: pd.DataFrame, name: str, thresholds: ClaimThresholds) -> list[ClaimTest]:
-    """All layers that should not matter, and the first layer on CoLA, which should."""
+    """All layers that should not matter, and the first layer on CoLA, which should; undecided if it was not run."""
     baseline = curve[curve["condition"] == ALL_PRETRAINED].set_index("seed")["value"]
     differences: dict[int, np.ndarray] = {}
     for (x,), cell in each_group(curve[~curve["condition"].isin(BASELINES)], ["x"]):
@@ -318,8 +330,10 @@ def _single_layer_tests(curve: pd.DataFrame, name: str, thresholds: ClaimThresho
     first = differences.pop(1, None) if is_cola else None
     layers = depth - 1 if is_cola else depth
     tests = [_equivalent_layers_test(differences, layers, name, unit, margin, thresholds.alpha)]
-    if first is not None:
-        tests.append(decrease_test(first, f"{name}: layer 1", unit, margin))
+    if is_cola:
+        about = f"{name}: layer 1"
+        not_run = undecided_test(about, unit, 0, f"{about} was not re-initialized")
+        tests.append(not_run if first is None else decrease_test(first, about, unit, margin))
     return tests
 
 
@@ -337,7 +351,9 @@ def _equivalent_layers_test(
             found[layer] = result
     if not found:
         n = min((len(values) for values in differences.values()), default=0)
-        return undecided_test(f"{name}: every layer", unit, n, TOO_FEW_TRIALS)
+        return undecided_test(
+            f"{name}: every layer", unit, n, _untested_layers(differences, found, layers, name)
+        )
     beyond = dict(zip(found, holm([w.p_beyond for w in found.values()]), strict=True))
     decisive = max(found, key=lambda layer: found[layer].p_within)
     if min(beyond.values()) < alpha:
@@ -348,7 +364,7 @@ def _equivalent_layers_test(
     power = joint_power([tost_power(v.mean, v.sd, margin) for v in found.values()])
     note = ""
     if len(found) < layers:
-        p, power, note = math.nan, None, f"{name}: only {len(found)} of {layers} layers have enough trials"
+        p, power, note = math.nan, None, _untested_layers(differences, found, layers, name)
     return ClaimTest(
         *(about, unit, w.mean, w.low, w.high, p, p_against, w.n),
         note=note,
@@ -356,3 +372,19 @@ def _equivalent_layers_test(
         margin=margin,
         power=power,
     )
+
+
+def _untested_layers(
+    differences: dict[int, np.ndarray], tested: Collection[int], layers: int, name: str
+) -> str:
+    """Why not all of the `layers` could be tested: too few trials, or differences without variance."""
+    constant = [layer for layer, values in differences.items() if layer not in tested and len(values) > 1]
+    if not tested and not constant:
+        return TOO_FEW_TRIALS
+    enough, reasons = len(tested) + len(constant), []
+    if enough < layers:
+        reasons.append(f"{name}: only {enough} of {counted(layers, 'layer')} have enough trials")
+    if constant:
+        which = f"{'layer' if len(constant) == 1 else 'layers'} {join_list(constant)}"
+        reasons.append(f"{name}: all trials of {which} differ equally, so that there is no variance")
+    return "; ".join(reasons)
