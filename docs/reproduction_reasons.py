@@ -42,11 +42,12 @@ SIZES_OF_TASKS = {
 
 
 def by_agreement() -> dict[str, list[str]]:
-    """Claims by whether their verdicts agree over studies, models and tasks: holding, failing or mixed.
+    """Claims by whether their verdicts agree over studies, models and tasks: holding, small, failing or mixed.
 
-    An effect that is present but below the margin is mentioned; where trials do not suffice, a claim is not decided.
+    Small are those that fail nowhere, and whose effect is below the margin somewhere. Where trials do not suffice, a
+    claim is not decided.
     """
-    found: dict[str, list[str]] = {"holding": [], "failing": [], "mixed": []}
+    found: dict[str, list[str]] = {"holding": [], "small": [], "failing": [], "mixed": []}
     for claim in dict.fromkeys(one.claim for one in subjects()):
         verdicts = [one.verdict for one in subjects() if one.claim == claim]
         holds, small, fails = (verdicts.count(v) for v in (HOLDS, BELOW_MARGIN, FAILS))
@@ -54,7 +55,10 @@ def by_agreement() -> dict[str, list[str]]:
         if decided == 0:
             continue
         text = f"{claim} ({holds} of {decided}{f', {small} below the margin' if small else ''})"
-        found["holding" if not fails else "mixed" if holds + small else "failing"].append(text)
+        if fails:
+            found["mixed" if holds + small else "failing"].append(text)
+        else:
+            found["small" if small else "holding"].append(text)
     return found
 
 

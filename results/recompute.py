@@ -5,7 +5,8 @@
 
 results.csv.gz has all scores, weight_change.csv.gz the weight changes that the claims S1 and S2 are about. Studies
 whose weight changes were not kept have their tests recomputed from the mean log ratio, its interval and the number of
-trials in claims.csv, which determine a t test. claims.md is the table of all claims over models and tasks.
+trials in claims.csv, which determine a t test; where a study froze layers or trained adapters, such tests may include
+these trials, and are left out. claims.md is the table of all claims over models and tasks.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from scipy import stats
 
 from whichlayers.analysis.claims import Claim, ClaimThresholds, as_table, evaluate_claims
 from whichlayers.analysis.claims.base import evaluate_claim
-from whichlayers.analysis.claims.singh2020 import REMARK, S1, S2, ratio_test
+from whichlayers.analysis.claims.singh2020 import REMARK, S1, S2, is_s1_task, ratio_test
 from whichlayers.analysis.claims.subjects import StudyClaims, SubjectClaim, claims_by_subject
+from whichlayers.analysis.guessing import PARTLY_TRAINED
 from whichlayers.report.subject_claims import subjects_markdown
 from whichlayers.report.tables import summary
 from whichlayers.results.frames import SEED_COLUMNS, finished
@@ -95,7 +97,10 @@ def recompute_claims(folder: Path) -> list[Claim]:
     kept = folder / "weight_change.csv.gz"
     if kept.is_file() or not (folder / "claims.csv").is_file():
         return evaluate_claims(read_points(folder), pd.read_csv(kept) if kept.is_file() else None)
-    found = evaluate_claims(read_points(folder))
+    points = read_points(folder)
+    found = evaluate_claims(points)
+    if points["experiment"].isin(PARTLY_TRAINED).any():
+        return found
     stored = pd.read_csv(folder / "claims.csv")
     of_weights = {text[0]: _weight_claim(stored, *text) for text in (("S1", S1), ("S2", S2))}
     return [of_weights.get(claim.id) or claim for claim in found]
@@ -104,7 +109,10 @@ def recompute_claims(folder: Path) -> list[Claim]:
 def _weight_claim(stored: pd.DataFrame, claim: str, text: str) -> Claim | None:
     """S1 or S2 from the effects, intervals and numbers of trials of its tests; None if it was not tested."""
     tests = []
-    for row in stored[(stored["claim"] == claim) & stored["effect"].notna()].itertuples(index=False):
+    stored = stored[(stored["claim"] == claim) & stored["effect"].notna()]
+    for row in stored.itertuples(index=False):
+        if claim == "S1" and not is_s1_task(row.task):
+            continue
         n = int(row.n)
         sd = (row.high - row.low) / 2 * math.sqrt(n) / stats.t.ppf((1 + row.level) / 2, n - 1)
         sample = np.arange(n) - (n - 1) / 2
