@@ -63,7 +63,7 @@ def blocks() -> dict[str, str]:
     found = by_agreement()
     lines = {
         "What holds wherever it could be decided": found["holding"],
-        "What holds or is below the margin": found["small"],
+        "What fails nowhere, but is below the margin somewhere": found["small"],
         "What fails wherever it could be decided": found["failing"],
         "What depends on model, task or size": found["mixed"],
     }

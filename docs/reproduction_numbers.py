@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
 from recompute import RESULTS, WORD_EXPERIMENTS, read_points, recompute_claims
 
 from whichlayers.analysis.claims import VERDICT_LABELS, Claim, ClaimTest
-from whichlayers.analysis.incremental_curves import gains, incremental_steps
+from whichlayers.analysis.incremental_curves import early_gain_fractions, gains, incremental_steps
+from whichlayers.analysis.intervals import WelchDifference, welch_difference
 from whichlayers.analysis.published import published_curves
 
 MPNET, SMALL, RECIPES = "all-mpnet-base-v2", "carryover-bert-small", "all-mpnet-base-v2-recipes"
@@ -38,6 +39,26 @@ def test_of(study: str, claim: str, about: str) -> ClaimTest:
     """The only test of a claim whose description has this text."""
     (found,) = (test for test in claims(study)[claim].tests if about in test.about)
     return found
+
+
+def early_gain(study: str, task: str) -> WelchDifference:
+    """Fraction of the gain that small k reach with 5,000 examples minus that with 500."""
+    rows = points(study).query("experiment == 'incremental' and task == @task")
+    few, many = (early_gain_fractions(rows[rows["train_size"] == size]) for size in (500, 5000))
+    found = welch_difference(many.to_numpy(), few.to_numpy())
+    assert found is not None
+    return found
+
+
+def permutation_baselines(study: str, task: str) -> tuple[str, str]:
+    """Scores without and with all pretrained layers, over the seeds of the permuted trials."""
+    rows = points(study).query("experiment == 'permutation' and task == @task")
+    seeds = set(rows.loc[rows["condition"] == "permuted", "seed"])
+    rows = rows[rows["seed"].isin(seeds)]
+    none, every = (
+        rows.loc[rows["condition"] == c, "value"].mean() for c in ("none pretrained", "all pretrained")
+    )
+    return pts(none), pts(every)
 
 
 def verdict(study: str, claim: str) -> str:

@@ -73,7 +73,8 @@ def scaled_ranges(moved: pd.DataFrame) -> str:
     models, tasks = short_names(moved["model"]), short_names(moved["task"])
     named = [
         f"{low:.3g} to {high:.3g} ({tasks[task]}, {size_name(size)} examples"
-        + (f", {models[model]})" if len(models) > 1 else ")")
-        for (model, task, size), (low, high) in zip(means.index, ends, strict=True)
+        + (f", {models[model]}" if len(models) > 1 else "")
+        + (f", {variant})" if variant else ")")
+        for (model, task, size, variant), (low, high) in zip(means.index, ends, strict=True)
     ]
     return f"Before scaling, 0 to 1 is {join_list(named)}; means over trials."
