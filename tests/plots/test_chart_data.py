@@ -60,6 +60,13 @@ def test_published_results_share_one_neutral_legend_entry(points):
     assert chart["legend"][-1]["color"] not in [entry["color"] for entry in chart["legend"][:-1]]
 
 
+def test_a_single_curve_is_named_by_its_size_as_in_the_files(points):
+    one = draw(points[points["train_size"] == 500], "incremental")
+    labels = [entry["label"] for entry in chart_of(one, "incremental", "", "")["legend"]]
+    assert labels[0] == "500 examples"
+    assert "mean" not in labels
+
+
 def test_single_trials_are_shown_if_they_are_few(points):
     figure = draw(points, "incremental")
     assert chart_of(figure, "incremental", "", "")["trials"] is True

@@ -247,7 +247,12 @@ def _default_label(mark: Mark) -> str:
     """Legend entry of a curve that is the only one of its panel."""
     display = display_of(str(mark.attributes.get("experiment", "")))
     condition = str(mark.attributes.get("condition", ""))
-    return display.condition_name(condition) if condition or condition in display.conditions else "mean"
+    if condition or condition in display.conditions:
+        return display.condition_name(condition)
+    size = mark.attributes.get(
+        "train_size"
+    )  # as in the legend of the files; "mean" is also the name of a head
+    return _legend_text("train_size", size_name(size)) if size else "mean"
 
 
 def _legend_text(name: str, text: str) -> str:
