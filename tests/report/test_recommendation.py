@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-from synthetic_results import incremental, write_results
+from synthetic_results import incremental, lifelike, prune, write_results
 
+from whichlayers.report.build import page
 from whichlayers.report.recommendation import recommendation_section
 from whichlayers.results.frames import finished, load_points
 
@@ -21,3 +22,12 @@ def test_an_answer_has_one_sentence_for_the_main_findings(tmp_path: Path) -> Non
     assert item.summary.endswith(" trials).")
     assert item.text.startswith(item.summary)
     assert "Compared: the top 1 to 6 layers re-initialized" in item.text
+
+
+def test_only_questions_that_choose_the_best_have_its_note(tmp_path: Path) -> None:
+    for name, points, expected in (("prune", prune(), False), ("incremental", incremental(), True)):
+        folder = write_results(tmp_path / name, points, lifelike(6))
+        section = recommendation_section(folder, finished(load_points(folder)))
+        assert section is not None
+        assert section.chooses_best is expected
+        assert ("Where the best of several is chosen" in page(folder)) is expected

@@ -47,6 +47,7 @@ class RecommendationSection:
     questions: list[AnsweredQuestion]
     unasked: list[str]  # topics of questions that the study did not ask
     loss: str  # in points
+    chooses_best: bool  # whether the answer to some question is the best of several settings
 
 
 def recommendation_section(folder: Path, points: pd.DataFrame) -> RecommendationSection | None:
@@ -67,7 +68,10 @@ def recommendation_section(folder: Path, points: pd.DataFrame) -> Recommendation
             ]
             omitted = len(answers) - len(items)
             questions.append(AnsweredQuestion(question.title, question.text, items, omitted))
-    return RecommendationSection(questions, [q.topic for q in result.unasked], format_score(LOSS))
+    chooses_best = any(QUESTIONS[answer.question].chooses_best for answer in result.answers)
+    return RecommendationSection(
+        questions, [q.topic for q in result.unasked], format_score(LOSS), chooses_best
+    )
 
 
 def _item(answer: Answer, costs: Sequence[ModelCost], heading: str) -> AnswerItem:

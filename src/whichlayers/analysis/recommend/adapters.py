@@ -117,4 +117,5 @@ PLACE = Question(
     experiments=("adapt_layers",),
     answer=answer_place,
     ask=ask_place,
+    chooses_best=True,
 )

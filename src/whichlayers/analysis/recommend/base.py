@@ -118,6 +118,8 @@ class Question:
         answer: From the finished points of one curve of such an experiment and the allowed loss; None if the curve
             says nothing about the question.
         ask: The experiment of a study file that asks the question, for a model of this depth.
+        chooses_best: Whether the answer is the best of several settings, so that its gain has to be corrected for the
+            choice.
     """
 
     key: str
@@ -127,6 +129,7 @@ class Question:
     experiments: tuple[str, ...]
     answer: Callable[[pd.DataFrame, float], Answer | None]
     ask: Callable[[int], Mapping[str, Any]]
+    chooses_best: bool = False
 
     @property
     def topic(self) -> str:

@@ -48,4 +48,5 @@ QUESTION = Question(
     experiments=("probing",),
     answer=answer,
     ask=ask,
+    chooses_best=True,
 )

@@ -53,4 +53,5 @@ QUESTION = Question(
     experiments=("lr_decay",),
     answer=answer,
     ask=ask,
+    chooses_best=True,
 )

@@ -51,4 +51,5 @@ QUESTION = Question(
     experiments=("incremental",),
     answer=answer,
     ask=ask,
+    chooses_best=True,
 )
