@@ -9,7 +9,7 @@ import sqlite3
 
 import pandas as pd
 import pytest
-from synthetic_results import incremental, lifelike, localized, write_results
+from synthetic_results import incremental, lifelike, localized, trial, write_results
 from synthetic_words import forgetting, word_points
 
 from whichlayers.analysis.variance_components import variance_table
@@ -17,6 +17,7 @@ from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.sections import TaskSpec
 from whichlayers.experiments import display_of
 from whichlayers.report.build import write_report
+from whichlayers.report.metadata import study_setup
 from whichlayers.report.study_tables import (
     corpus_table,
     penalty_table,
@@ -34,6 +35,7 @@ from whichlayers.results.frames import (
 )
 from whichlayers.results.records import DataStatistics
 from whichlayers.runs.assets import Assets
+from whichlayers.trial import Point, Probe
 
 SST2, COLA = DataStatistics(2, 67349, 872), DataStatistics(2, 8551, 1043)
 
@@ -117,7 +119,7 @@ def test_run_times_add_up_over_distinct_trials(tmp_path):
         chosen = points[(points["experiment"] == experiment) & (points["train_size"] == size)]
         row, count = rows[display_of(experiment).title, f"{size:,}"], chosen["trial_id"].nunique()
         assert (row["trials"], row["per trial"]) == (str(count), "1 min 00 s")
-        assert (row["in all"], row["published per trial"]) == (f"{count} min 00 s", published)
+        assert (row["sum of trials"], row["published per trial"]) == (f"{count} min 00 s", published)
     assert "On cpu." in table.note
     assert "Tamkin et al. 2020 (0.3 min / epoch, 5 epochs; Titan XP)" in table.note
 
@@ -179,3 +181,18 @@ def test_no_variance_components_in_other_studies(tmp_path):
     assert variance_component_table(variance_table(finished(load_points(folder)))) is None
     assert "Variance components" not in write_report(folder).read_text(encoding="utf-8")
     assert not (folder / "variance_components.csv").exists()
+
+
+def test_epochs_of_finetuning_and_of_probes_are_told_apart(tmp_path):
+    probes = [Point("probing", "", k, trial(size=9000, probe=Probe(k))) for k in range(3)]
+    folder = write_results(tmp_path, incremental(trials=1) + probes, lifelike(6))
+    points = finished(load_points(folder))
+    is_probe = points["kind"] == "probe"
+    assert 0 < is_probe.sum() < len(points)
+    points["epochs"] = points["epochs"].mask(is_probe, 1 + points["x"]).mask(~is_probe, 3)
+    for chosen, expected in (
+        (points, "3 (finetuning), 1 to 3 (probes)"),
+        (points[~is_probe], "3"),
+        (points[is_probe], "1 to 3 (probes)"),
+    ):
+        assert dict(study_setup(chosen, chosen))["Epochs"] == expected

@@ -90,7 +90,7 @@ def _print_summary(summary: RunSummary, quiet: bool) -> None:
         console().print(summary_table(summary.folder))
     text = "nothing to run"
     if summary.ran:
-        text = f"ran {counted(summary.ran, 'trial')} in {format_duration(summary.seconds)}"
+        text = f"ran {counted(summary.ran, 'trial')} in {format_duration(summary.seconds)}, including loading"
     total, verb = counted(summary.trials, "trial"), "is" if summary.trials == 1 else "are"
     print_line(f"{text}; {summary.done:,} of {total} of the study {verb} done")
     if summary.failed:

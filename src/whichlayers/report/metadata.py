@@ -63,11 +63,22 @@ def study_setup(points: pd.DataFrame, done: pd.DataFrame) -> list[tuple[str, str
         ),
         ("Head", _heads(points, named)),
         ("Trials per point", count_range(trials)),
-        ("Epochs", count_range(done.loc[~done["experiment"].isin(word_level), "epochs"].dropna())),
+        ("Epochs", _epochs(done[~done["experiment"].isin(word_level)])),
     ]
     variants = [variant for variant in dict.fromkeys(done.get("variant", ())) if variant]
     found += [("Variants compared", "; ".join(variants))] if variants else []
     return [(name, text) for name, text in found if text]
+
+
+def _epochs(done: pd.DataFrame) -> str:
+    """Epochs of finetuning and of linear probes; a study without probes does not name what was finetuned."""
+    is_probe = done["kind"] == "probe"
+    finetuning, probes = (
+        count_range(done.loc[chosen, "epochs"].dropna()) for chosen in (~is_probe, is_probe)
+    )
+    if not probes:
+        return finetuning
+    return f"{finetuning} (finetuning), {probes} (probes)" if finetuning else f"{probes} (probes)"
 
 
 def _heads(points: pd.DataFrame, names: Mapping[str, str]) -> str:
@@ -134,10 +145,10 @@ def total_run_time(runs: pd.DataFrame) -> str:
     unfinished = runs[runs["finished"].isna()]
     count = counted(len(runs), "run")
     if unfinished.empty:
-        return f"{count}, {format_duration(seconds)} in total"
+        return f"{count}, {format_duration(seconds)} in total (wall-clock time of training)"
     known = (unfinished["last_trial"] - unfinished["started"]).dt.total_seconds().clip(lower=0).fillna(0)
     note = f"{counted(len(unfinished), 'unfinished run')} counted up to the last finished trial"
-    return f"{count}, about {format_duration(seconds + known.sum())} in total ({note})"
+    return f"{count}, about {format_duration(seconds + known.sum())} in total (wall-clock time of training; {note})"
 
 
 def run_details(runs: pd.DataFrame) -> list[dict[str, str]]:

@@ -98,8 +98,9 @@ def run_time_table(points: pd.DataFrame, runs: pd.DataFrame) -> TextTable | None
     rows = list(_run_times(points[points["seconds"].notna()]))
     devices = join_list(list(dict.fromkeys(runs["device"])))
     note = (
-        f"On {devices}. Time per trial: the time of a stack divided by its trials. Trials that several experiments "
-        "share are counted in each."
+        f"On {devices}. Time per trial: the time of a stack divided by its trials. The sum of trials can exceed the "
+        "wall-clock time of the runs if workers train in parallel. Trials that several experiments share are counted "
+        "in each."
     )
     sources = dict.fromkeys(source for row in rows for source in row.pop("sources").split("; ") if source)
     if sources:
@@ -147,7 +148,7 @@ def _run_times(points: pd.DataFrame) -> Iterator[dict[str, str]]:
         row |= {"examples": size_name(size) if size else "", "trials": f"{count:,}"}
         row |= {
             "per trial": format_duration(total / count, fine=True),
-            "in all": format_duration(total, fine=True),
+            "sum of trials": format_duration(total, fine=True),
         }
         train_rows = group["train_rows"].iloc[0]
         times = published_times(
