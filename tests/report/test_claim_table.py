@@ -40,7 +40,7 @@ def test_the_row_has_the_numbers_of_the_decisive_test(folder):
     assert row.effect == f"{100 * claim.effect:+.1f}% of the gain"
     assert f"{100 * abs(claim.low):.1f}" in row.interval
     assert row.verdict == claim.verdict
-    assert len(row.tests) == 4
+    assert len(row.tests) == 3
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,6 @@ def test_the_command_prints_all_three_forms(folder):
     records = json.loads(output("--format", "json"))
     assert [record["id"] for record in records] == [claim.id for claim in study_claims(folder)]
     assert {"T1", "T2", "T3", "T4", "T5", "T6", "T7", "S1", "S2"} <= {record["id"] for record in records}
-    assert len(records[0]["tests"]) == 4
+    assert len(records[0]["tests"]) == 3
     table = pd.read_csv(io.StringIO(output("--format", "csv", "--margin", "0.02")))
-    assert (table.claim == "T1").sum() == 4
+    assert (table.claim == "T1").sum() == 3
