@@ -88,7 +88,7 @@ CONFIGS = [
     ('hidden_size', 1000000000, 'model/config.json has hidden_size = 1,000,000,000, more than the weights (25.8 kB) ca', 2),
     ('intermediate_size', 0, 'encoder.layer.0.intermediate.dense.bias is 32 and should be 0', 2),
     ('dtype', 'float99', "model/config.json cannot be used: module 'torch' has no attribute 'float99'", 2),
-    ('auto_map', {'AutoModel': 'evil.Model'}, 'disk  results 20.4 kB; temporarily checkpoints up to 927.1 kB', 0),
+    ('auto_map', {'AutoModel': 'evil.Model'}, 'disk  results 20.4 kB; temporarily checkpoints up to 785.7 kB', 0),
 ]
 # fmt: on
 

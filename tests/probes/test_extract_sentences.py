@@ -34,7 +34,7 @@ def test_one_pass_gives_what_single_examples_give(family, pooling):
     encoder.train()  # dropout must be off during extraction and on again afterwards
     found = extract_sentences(encoder, split, 0, pooling=pooling, tokens_per_batch=50)
     assert encoder.training
-    assert found.shape == (17, 4, 32)
+    assert found.shape == (17, 4, encoder.config.hidden_size)
     np.testing.assert_allclose(found, one_at_a_time(encoder.eval(), split, pooling), atol=3e-5, rtol=1e-4)
 
 
