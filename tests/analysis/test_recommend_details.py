@@ -60,10 +60,14 @@ def test_what_it_takes_to_decide_in_words():
     assert more_trials_text(None, None) == (
         "the number of trials it would take cannot be estimated, or is more than 1,000"
     )
-    assert more_trials_text(1, None) == "1 more trial of every point, less than a minute of one worker"
-    assert more_trials_text(3, 0.99) == "3 more trials of every point, less than a minute of one worker"
-    assert more_trials_text(3, 1.0) == "3 more trials of every point, about 1 min 00 s of one worker"
-    assert more_trials_text(3, 2.5) == "3 more trials of every point, about 2 min 30 s of one worker"
+    assert (
+        more_trials_text(1, None) == "1 more trial of the compared points, less than a minute of one worker"
+    )
+    assert (
+        more_trials_text(3, 0.99) == "3 more trials of the compared points, less than a minute of one worker"
+    )
+    assert more_trials_text(3, 1.0) == "3 more trials of the compared points, about 1 min 00 s of one worker"
+    assert more_trials_text(3, 2.5) == "3 more trials of the compared points, about 2 min 30 s of one worker"
 
 
 def test_savings_that_are_not_known_or_too_small_are_left_out():

@@ -181,7 +181,8 @@ def test_trials_that_show_a_gain_of_the_margin():
     assert "The halves of the seeds chose a and b, so which one is best is not certain" in found.text
     hours = f"{int(found.minutes // 60)} h {int(found.minutes % 60):02d} min"
     assert found.text.endswith(
-        f"To detect a gain of 1.0 points of accuracy: {more} more trials of every point, about {hours} of one worker."
+        f"To detect a gain of 1.0 points of accuracy: {more} more trials of the compared points, "
+        f"about {hours} of one worker."
     )
     assert choose(one, other, margin=1e-5).more_trials is None
     equal = choose(np.full(6, 0.5))  # without variance nothing is shown, and nothing can be estimated
@@ -194,7 +195,7 @@ def test_two_seeds_are_too_few_to_choose():
     assert (found.verdict, found.more_trials, found.minutes) == ("not enough trials", 2, pytest.approx(9.0))
     assert found.text == (
         "Not enough trials: choosing the best of 2 and estimating its gain on other seeds takes at least 4 trials, "
-        "there are 2. Next: 2 more trials of every point, about 9 min 00 s of one worker."
+        "there are 2. Next: 2 more trials of the compared points, about 9 min 00 s of one worker."
     )
     assert best_of("q", pd.DataFrame(), [], None, 0.01, compared="", keep="") is None
 

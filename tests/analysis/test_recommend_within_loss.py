@@ -77,7 +77,7 @@ def test_a_recommendation_has_the_numbers_of_scipy():
         pytest.approx(more * 4 * 1.5),
     )  # four points, 90 s each
     assert found.outlook == (
-        f"To decide on the next one: {more} more trials of every point, {about(6 * more)} of one worker."
+        f"To decide on the next one: {more} more trials of the compared points, {about(6 * more)} of one worker."
     )
     assert found.text == (
         "Use a: −0.2 points of accuracy (90% interval −0.5 to +0.1, 6 trials) compared with all layers, within the "
@@ -135,7 +135,7 @@ def test_nothing_to_gain_only_if_every_series_loses_more():
     assert found.text == (
         "Not enough trials to show that a smaller model is within 1.0 points of accuracy of all layers (b: −0.6 points "
         f"of accuracy (95% interval −{-100 * low:.1f} to +{100 * high:.1f}, 6 trials)). Until then, keep all. To "
-        f"decide: {more} more trials of every point, {about(4.5 * more)} of one worker."
+        f"decide: {more} more trials of the compared points, {about(4.5 * more)} of one worker."
     )
 
 

@@ -55,8 +55,12 @@ class StudyRecommendation:
             lines.append(f"Build it: {self._build_command()}")
         more = [a.more_trials for a in self.answers if a.verdict == "not enough trials" and a.more_trials]
         if more:
-            add, run = f"whichlayers power {self.folder} --add {max(more)}", f"whichlayers run {self.folder}"
-            lines.append(f"Run more trials: {add}, then {run}")
+            add = f"whichlayers power {self.folder} --add {max(more)} (in every experiment)"
+            plan, run = (
+                f"whichlayers plan {self.folder} (how long that takes)",
+                f"whichlayers run {self.folder}",
+            )
+            lines.append(f"Run more trials: {add}, then {plan} and {run}")
         if self.next_study is not None:
             asked = join_list(q.topic for q in self.recommendation.unasked)
             lines.append(

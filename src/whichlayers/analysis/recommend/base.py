@@ -257,9 +257,9 @@ def describe_layers(layers: Sequence[int]) -> str:
 
 
 def more_trials_text(more: int | None, minutes: float | None) -> str:
-    """What it takes to decide: "12 more trials of every point, about 34 min 10 s of one worker"."""
+    """What it takes to decide: "12 more trials of the compared points, about 34 min 10 s of one worker"."""
     if more is None:
         return "the number of trials it would take cannot be estimated, or is more than 1,000"
     seconds = 60 * (minutes or 0)
     about = "less than a minute" if seconds < 60 else f"about {format_duration(seconds)}"
-    return f"{counted(more, 'more trial')} of every point, {about} of one worker"
+    return f"{counted(more, 'more trial')} of the compared points, {about} of one worker"
