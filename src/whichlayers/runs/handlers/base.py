@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 
 MAX_TIMING_ERROR = 0.4
+TRAINING_COST = 3  # of a training step, relative to its forward pass: the backward pass takes twice as long
 # bytes in results.db, indices included: a metric of an epoch
 VALUE_BYTES = 60
 VALUES_PER_EPOCH = 4  # two losses, seconds, a metric

@@ -19,6 +19,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
 from whichlayers.runs.handlers.base import (
+    TRAINING_COST,
     TrialHandler,
     WorkerContext,
     count_eval_tokens,
@@ -29,7 +30,6 @@ from whichlayers.trial import Trial
 
 MATRIX_BYTES = 130  # bytes of a weight matrix in results.db, indices included
 MATRICES_PER_LAYER = 6
-BACKWARD_COST = 2  # relative to the forward pass
 OPTIMIZER_TOKENS = 150  # tokens in the forward pass that take as long as AdamW, about, on a CPU and on a GPU
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class FinetuneHandler(TrialHandler):
         weights = count_weights(depth, model.hidden_size)
         tokens = trial.training.batch_size * mean_length(data.train)
         return TrialWork(
-            step=weights * ((1 + BACKWARD_COST) * tokens + OPTIMIZER_TOKENS),
+            step=weights * (TRAINING_COST * tokens + OPTIMIZER_TOKENS),
             evaluation=weights * count_eval_tokens(data),
             steps_per_evaluation=trial.steps // self.evaluations(trial),
         )

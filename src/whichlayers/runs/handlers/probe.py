@@ -12,6 +12,7 @@ from whichlayers.probes.steps import ENCODER_STEPS, probe_steps
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
 from whichlayers.runs.handlers.base import (
+    TRAINING_COST,
     TrialHandler,
     WorkerContext,
     count_eval_tokens,
@@ -77,7 +78,7 @@ class ProbeHandler(TrialHandler):
         rows = _count_rows(trials, data)
         tokens = rows * mean_length(data.train) + count_eval_tokens(data)
         return TrialWork(
-            step=3 * trial.train_size * model.hidden_size * data.n_outputs,
+            step=TRAINING_COST * trial.train_size * model.hidden_size * data.n_outputs,
             first_steps=ENCODER_STEPS,
             first_step=tokens * count_weights(model.depth, model.hidden_size) / ENCODER_STEPS / len(trials),
         )

@@ -24,7 +24,13 @@ from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import Assets, penalties_folder
 from whichlayers.runs.events import Reporter, error_text
-from whichlayers.runs.handlers.base import VALUE_BYTES, TrialHandler, WorkerContext, count_weights
+from whichlayers.runs.handlers.base import (
+    TRAINING_COST,
+    VALUE_BYTES,
+    TrialHandler,
+    WorkerContext,
+    count_weights,
+)
 from whichlayers.runs.handlers.finetune import FinetuneHandler
 from whichlayers.trial import Trial, get_word_probe
 
@@ -123,7 +129,7 @@ class WordProbeHandler(TrialHandler):
                 own = [probe for probe in probes if probe.fingerprint == corpus.fingerprint]
                 epochs = sum(equivalent_epochs(probe, model.depth + 1) for probe in own)
                 outputs = len(training_tags(corpus.train))
-                total += 3 * epochs * corpus.train.n_words * neurons * outputs
+                total += TRAINING_COST * epochs * corpus.train.n_words * neurons * outputs
         return TrialWork(step=total / steps)
 
     def memory_key(self, trial: Trial) -> Hashable:
