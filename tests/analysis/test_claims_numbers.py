@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from claim_points import claim_points
+from claim_points import FEW, K, claim_points, noisy, numbers
 from scipy import stats
 
 from whichlayers.analysis.claims import ClaimThresholds
@@ -27,17 +27,7 @@ from whichlayers.analysis.power import (
 )
 
 THRESHOLDS = ClaimThresholds()
-K = np.arange(7)
-FEW = 0.5 + 0.3 * (K / 6) ** 2
 MANY = 0.6 + 0.3 * (K / 6) ** 0.5
-
-
-def noisy(rng, shape, n, sd=0.01):
-    return np.asarray(shape) + rng.normal(0, 0.02, (n, 1)) + rng.normal(0, sd, (n, len(shape)))
-
-
-def numbers(test):
-    return test.effect, test.low, test.high, test.p, test.p_against, test.n
 
 
 # --- T1 ---

@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from claim_points import claim_points
+from claim_points import claim_points, numbers
+from claim_points import noisy as curves_around
 from scipy import stats
 
 from whichlayers.analysis.claims import ClaimThresholds
@@ -22,11 +23,7 @@ NOT_TESTED = "not asked for"
 
 
 def noisy(rng, shape, n=5, sd=0.005):
-    return np.asarray(shape) + rng.normal(0, 0.02, (n, 1)) + rng.normal(0, sd, (n, len(shape)))
-
-
-def numbers(test):
-    return test.effect, test.low, test.high, test.p, test.p_against, test.n
+    return curves_around(rng, shape, n, sd)
 
 
 def decrease(values, margin=0.01):

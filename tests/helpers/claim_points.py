@@ -8,6 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from whichlayers.analysis.claims.base import ClaimTest
+
+K = np.arange(7)
+FEW = 0.5 + 0.3 * (K / 6) ** 2  # score against k
+
 SETTINGS = {
     "model": "m",
     "family": "bert",
@@ -39,3 +44,15 @@ def claim_points(values: np.ndarray, x: Sequence[float], experiment: str, **colu
     rows = rows.assign(**{k: [v] * len(rows) if isinstance(v, tuple) else v for k, v in settings.items()})
     name = str(sorted(settings.items()))
     return rows.assign(trial_id=[f"{name}/{s}/{k}" for s, k in zip(rows.seed, rows.x, strict=True)]).dropna()
+
+
+def noisy(
+    rng: np.random.Generator, shape: np.ndarray | Sequence[float], n: int, sd: float = 0.01
+) -> np.ndarray:
+    """(n, len(shape)) curves around a shape: with one offset per seed, and noise of each point."""
+    return np.asarray(shape) + rng.normal(0, 0.02, (n, 1)) + rng.normal(0, sd, (n, len(shape)))
+
+
+def numbers(test: ClaimTest) -> tuple[float | int | None, ...]:
+    """The numbers of a test, to be compared with numbers that were worked out otherwise."""
+    return test.effect, test.low, test.high, test.p, test.p_against, test.n
