@@ -73,23 +73,24 @@ def claims(
 ) -> None:
     """Test the claims of the papers on one study or on several: effect, confidence interval, p value and verdict."""
     from whichlayers.analysis.claims import ClaimThresholds
-    from whichlayers.analysis.claims.subjects import claims_by_subject, load_claims, load_studies
+    from whichlayers.analysis.claims.subjects import StudyClaims, claims_by_subject, load_claims, load_studies
 
     thresholds = ClaimThresholds(margin=margin)
     output_format = ClaimsFormat.json if as_json else output_format
     if figure is not None:
         _check_figure(figure)
     if len(folders) == 1 and output_format is not ClaimsFormat.markdown:
-        _print_study(list(load_claims(folders[0], thresholds)), output_format, tests, all_claims)
-        studies = load_studies(folders, thresholds) if figure is not None else []
+        found = load_claims(folders[0], thresholds)
+        _print_study(list(found), output_format, tests, all_claims)
+        subjects = claims_by_subject([StudyClaims(folders[0].name, found)], thresholds)
     else:
-        studies = load_studies(folders, thresholds)
-        _print_studies(claims_by_subject(studies, thresholds), output_format)
+        subjects = claims_by_subject(load_studies(folders, thresholds), thresholds)
+        _print_studies(subjects, output_format)
     if figure is not None:
         from whichlayers.plots.claims_grid import draw_claims_grid
         from whichlayers.plots.figures import save_as
 
-        save_as(draw_claims_grid(claims_by_subject(studies, thresholds)), figure)
+        save_as(draw_claims_grid(subjects), figure)
         if output_format is ClaimsFormat.table:
             print_line(f"wrote {figure}")
 
