@@ -117,6 +117,12 @@ def test_a_gain_is_that_on_the_other_half_of_the_seeds():
         assert (c.score, c.level, c.n) == pytest.approx(((SHARED + differences).mean(), level, 6))
 
 
+@pytest.mark.parametrize(("seeds", "result"), [(3, "undecided"), (4, "better"), (5, "better")])
+def test_a_single_candidate_is_called_better_with_four_seeds(seeds, result):
+    found = choose(NOISE[:seeds] / 10 + 0.05)
+    assert [c.result for c in found.compared] == [result]
+
+
 @pytest.mark.parametrize("others", [(), (NOISE - 0.03,)])
 def test_a_gain_that_is_excluded_for_every_candidate(others):
     found = choose(NOISE, *others)
