@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from whichlayers.analysis.decisions import cross_fit, fixed_sequence, non_inferiority
+from whichlayers.analysis.decisions import cross_fit, cross_fitted, fixed_sequence, non_inferiority
 from whichlayers.analysis.intervals import t_interval
 
 LOSS = 0.01
@@ -106,6 +106,30 @@ def test_cross_fitting_rarely_finds_a_gain_where_there_is_none(correlation, n):
     assert abs(unbiased) < 0.1 * inflated
 
 
+def differences_without_gain(rng, dependence, n, m):
+    """(n, m) differences from a baseline whose noise is the least favorable for cross-fitting."""
+    noise = rng.normal(size=(n, m))
+    if dependence == "unequal noise":
+        return noise * np.linspace(0.3, 2, m)
+    if dependence == "baseline is the mean":  # as for the places of adapters
+        return noise - noise.mean(1, keepdims=True)
+    return noise  # of a baseline without noise
+
+
+@pytest.mark.parametrize("dependence", ["exact baseline", "unequal noise", "baseline is the mean"])
+@pytest.mark.parametrize(("n", "m"), [(8, 5), (20, 11)])
+def test_gains_are_rarely_found_where_there_are_none_whatever_the_dependence(dependence, n, m):
+    rng = np.random.default_rng(n)
+    found, at_95 = 0, 0
+    for _ in range(1500):
+        differences = differences_without_gain(rng, dependence, n, m)
+        fit = cross_fit(differences, np.zeros(n))
+        found += fit.shown or simultaneous(differences).any()
+        at_95 += fit.agree and t_interval(cross_fitted(differences)[1]).low > 0
+    assert found / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
+    assert at_95 / 1500 > 0.04  # why the level is higher than 95%: 2.5% is nominal
+
+
 @pytest.mark.parametrize("correlation", [0.0, 0.9])
 def test_cross_fitting_finds_a_gain_and_does_not_overstate_it(correlation):
     rng = np.random.default_rng(5)
@@ -118,7 +142,7 @@ def test_cross_fitting_finds_a_gain_and_does_not_overstate_it(correlation):
     assert np.mean([fit.shown for fit in fits]) > 0.9
     assert all(fit.halves == (fit.chosen, fit.chosen) for fit in fits if fit.shown)
     assert np.mean([fit.gain.low <= 0.03 <= fit.gain.high for fit in fits]) > 0.92
-    assert np.mean([fit.gain.low > 0.03 for fit in fits]) < 0.05
+    assert np.mean([fit.gain.low > 0.03 for fit in fits]) < 0.025
 
 
 @pytest.mark.parametrize("effect", [0.5, 1.0])
@@ -156,7 +180,7 @@ def test_a_gain_that_one_of_eleven_has_is_rarely_excluded(n, noise):
         by_interval += fit.gain.high < LOSS  # of the one with the highest mean, which may be another
     assert wrong / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
     if n == 20 and noise == 4.0:
-        assert by_interval / 1500 > 0.15
+        assert by_interval / 1500 > 0.1
 
 
 def test_cross_fitting_needs_four_seeds_and_uses_the_other_half():

@@ -150,7 +150,7 @@ def test_the_best_features(tmp_path):
     answer = only(recommend(points))
     assert (answer.verdict, answer.choice, answer.layers) == ("recommended", "layer 4", (1, 2, 3, 4))
     assert answer.difference == pytest.approx(0.1, abs=0.01)
-    noisy = points_of(tmp_path / "noisy", ["probing"], lambda p: 0.9, trials=4, sd=0.05)
+    noisy = points_of(tmp_path / "noisy", ["probing"], lambda p: 0.9, trials=4, sd=0.03)
     undecided = only(recommend(noisy))
     assert undecided.verdict == "not enough trials"
     assert undecided.more_trials > 0

@@ -26,6 +26,7 @@ from whichlayers.analysis.power import mean_power, trials_for
 
 ALPHA = 0.05
 MIN_SEEDS = 4  # for cross-fitting: two to choose on, two to estimate on
+CHOICE_LEVEL = 0.98  # of intervals by cross-fitting: the gains of the two halves are correlated, see `cross_fit`
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ class CrossFit:
 
     chosen: int  # the candidate with the highest mean over all seeds
     halves: tuple[int, int]  # the candidates chosen on each half of the seeds
-    gain: Interval  # what a choice by one half of the seeds gains on the other half, with a 95% interval for `chosen`
+    gain: Interval  # what a choice by one half of the seeds gains on the other half, with an interval for `chosen`
+    level: float  # of that interval
     naive: float  # mean gain of `chosen` over the seeds it was chosen on, which is too high
     ceiling: float  # the highest upper bound of the 95% intervals of all candidates; infinite if one has no variance
 
@@ -134,7 +136,7 @@ class CrossFit:
 
     def trials_needed(self, margin: float) -> int | None:
         """Trials in total to detect a gain of `margin` with 80% power; None if that cannot be estimated."""
-        needed = trials_for(mean_power(margin, self.gain.sd))
+        needed = trials_for(mean_power(margin, self.gain.sd), 1 - self.level)
         return needed if needed is None else max(needed, self.gain.n + 1)
 
 
@@ -143,10 +145,13 @@ def cross_fit(candidates: np.ndarray, baseline: np.ndarray) -> CrossFit | None:
 
     The seeds are split into two halves, alternately. Each half chooses the candidate with its highest mean; the gain
     of that candidate is taken from the seeds of the other half. The lower bound is that of the t interval of these n
-    gains. If no candidate is better than the baseline, it is above zero in at most 5% of studies (3% to 4% with ten
-    candidates and 4 to 16 seeds, see tests/analysis/test_decisions.py; the naive interval of the best one in 9% to
-    13%). Half of the seeds choose worse than all of them, so these gains are too low for `chosen`: the upper bound is
-    that of the naive interval, which errs upward. Each bound is the cautious one of the two intervals.
+    gains. Each gain has nothing to do with its own choice, but where both halves choose the same candidate, it is high
+    in both, so the gains of one half are correlated with those of the other. If no candidate is better than the
+    baseline, a 95% interval is above zero in up to 6% of studies instead of 2.5%; hence `CHOICE_LEVEL`, with which
+    `best_of`, which also looks at the interval of each candidate, finds a gain in at most 5% (simulated in
+    tests/analysis/test_decisions.py; the naive interval of the best of eleven in up to 25%). Half of the seeds choose
+    worse than all of them, so these gains are too low for `chosen`: the upper bound is that of the naive interval,
+    which errs upward. Each bound is the cautious one of the two intervals.
 
     Args:
         candidates: (n, m) scores of m candidates with n seeds.
@@ -160,9 +165,10 @@ def cross_fit(candidates: np.ndarray, baseline: np.ndarray) -> CrossFit | None:
         return None
     picks, scores = cross_fitted(candidates)
     chosen = int(candidates.mean(0).argmax())
-    naive, fitted = t_interval(candidates[:, chosen] - baseline), t_interval(scores - baseline)
+    level = CHOICE_LEVEL if m > 1 else LEVEL
+    naive, fitted = t_interval(candidates[:, chosen] - baseline, level), t_interval(scores - baseline, level)
     gain = dataclasses.replace(fitted, high=max(fitted.high, naive.high))
-    return CrossFit(chosen, picks, gain, naive.mean, _highest_bound(candidates - baseline[:, None]))
+    return CrossFit(chosen, picks, gain, level, naive.mean, _highest_bound(candidates - baseline[:, None]))
 
 
 def _highest_bound(differences: np.ndarray) -> float:

@@ -71,11 +71,11 @@ def best_of(
         )
         return Answer(**about, verdict="not enough trials", text=text, more_trials=missing, minutes=minutes)
     chosen, g = candidates[fit.chosen], fit.gain
-    estimate = describe_interval(g.mean, g.low, g.high, 100 * LEVEL, g.n, metric)
+    estimate = describe_interval(g.mean, g.low, g.high, 100 * fit.level, g.n, metric)
     how = _describe_choice(fit, candidates)
     if fit.shown:
         text = f"{verb} {chosen.name}: {estimate}. {how} {listed}"
-        return recommended(about, chosen, baseline, g, LEVEL, text)
+        return recommended(about, chosen, baseline, g, fit.level, text)
     if better := [i for i, one in each.items() if one.result == "better"]:
         best = max(better, key=lambda i: each[i].difference)
         one, chosen = each[best], candidates[best]
