@@ -26,7 +26,7 @@ from whichlayers.analysis.power import mean_power, trials_for
 
 ALPHA = 0.05
 MIN_SEEDS = 4  # for cross-fitting: two to choose on, two to estimate on
-CHOICE_LEVEL = 0.98  # of intervals by cross-fitting: the gains of the two halves are correlated, see `cross_fit`
+CHOICE_LEVEL = 0.98  # of intervals by cross-fitting; `cross_fit` says why
 
 
 @dataclass(frozen=True)
