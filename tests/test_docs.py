@@ -149,9 +149,9 @@ def test_the_shared_keys_are_those_that_experiments_share():
         own = [key for key in section.key_order() if key not in (*SHARED, *WORD_KEYS)]
         assert own[0] == "kind"
         others = [set(other.key_order()) for kind, other in KINDS.items() if kind != name]
-        # layers and block have several meanings, the others several defaults
+        # layers, block and peft_lr have several meanings, the others several defaults
         assert set(own) - {"kind"} & set.union(*others) <= {
-            *("layers", "keep", "block", "l1", "l2", "shares", "description_length"),
+            *("layers", "keep", "block", "peft_lr", "l1", "l2", "shares", "description_length"),
         }
     assert set(SHARED) & set(KINDS["probing"].key_order()) == {"tasks", "train_sizes", "trials", "lr"}
     assert set(SHARED) - set(KINDS["prune"].key_order()) == {

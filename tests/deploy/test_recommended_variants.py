@@ -28,12 +28,12 @@ from whichlayers.study.expand import expand
 from whichlayers.study.study_file import load_study
 
 EXPERIMENTS = [
-    {"kind": "adapt", "where": ["everywhere", "last"], "k": [1], "rank": 2, "training": {"lr": 0.02}},
+    {"kind": "adapt", "where": ["everywhere", "last"], "k": [1], "rank": 2, "peft_lr": 0.02},
     {"kind": "prune", "top": [1]},
     {"kind": "incremental", "keep": [2, 3]},
     {"kind": "lr_decay", "factors": [0.5]},
     {"kind": "freeze", "train": ["top"], "frozen": [1, 2]},
-    {"kind": "adapt", "where": ["single"], "rank": 2, "training": {"lr": 0.02}},
+    {"kind": "adapt", "where": ["single"], "rank": 2, "peft_lr": 0.02},
     {"kind": "probing", "layers": [1, 2, 3]},
 ]
 BETTER = {("incremental", 2), ("lr_decay", 0.5), ("adapt_layers", 2), ("probing", 2)}
@@ -42,8 +42,8 @@ CHOICES = {
     "reinit": "the top 1 layer re-initialized",
     "lr_decay": "a decay of 0.5",
     "freeze": "layers 1-2 and the embeddings frozen",
-    "adapters": "adapters in layer 3",
-    "adapter_place": "adapters in layer 2",
+    "adapters": "adapters in layer 3 (lr 0.02)",
+    "adapter_place": "adapters in layer 2 (lr 0.02)",
     "features": "layer 2",
 }
 TEXTS = [text for text, _ in texts_and_labels(20, seed=5)]
@@ -118,6 +118,13 @@ def test_the_recommended_variant_is_built(results, built, question):
     assert (answer.verdict, answer.choice) == ("recommended", CHOICES[question])
     assert built[question].answer == answer
     assert answer.text in (built[question].folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("question", [q for q in CHOICES if q != "features"])
+def test_only_adapters_are_built_with_the_learning_rate_of_adapters(built, question):
+    lr = 0.02 if question.startswith("adapter") else 5e-3
+    assert built[question].trial.training.lr == lr
+    assert f"learning rate {lr:g}" in (built[question].folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("question", [q for q in CHOICES if q != "features"])

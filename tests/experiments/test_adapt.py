@@ -60,9 +60,40 @@ def test_several_ranks_are_several_curves():
     assert Study.from_toml(study.to_toml(), Path.cwd()) == study
 
 
+def test_own_learning_rates_are_several_curves_with_one_baseline():
+    settings = {"kind": "adapt", "where": ["everywhere", "single"], "rank": [2, 8]}
+    study = a_study(experiments=[settings | {"peft_lr": [1e-3, 5e-3]}], training={"lr": 3e-5})
+    points = expand(study, FakeFacts(depth=1))
+    assert {(p.experiment, p.condition): p.trial.training.lr for p in points} == {
+        (name, condition): lr
+        for name, place in (("adapt", "everywhere"), ("adapt_layers", "single"))
+        for condition, lr in [
+            ("all pretrained", 3e-5),
+            *((f"{place}, rank {rank}, lr {lr}", lr) for rank in (2, 8) for lr in (0.001, 0.005)),
+        ]
+    }
+    assert Study.from_toml(study.to_toml(), Path.cwd()) == study
+    assert study.experiments[0].summary().endswith("each single layer with learning rate 0.001 or 0.005")
+
+
+def test_a_learning_rate_of_the_adapters_gives_the_same_trials_as_one_of_the_experiment():
+    """Ids depend on what is trained, not on how the study file says it; without peft_lr they are as before."""
+
+    def ids(**settings):
+        study = a_study(experiments=[{"kind": "adapt", "where": "last", **settings}])
+        return {p.trial.id for p in expand(study, FakeFacts(depth=3)) if p.trial.adapter}
+
+    assert ids(peft_lr=1e-3) == ids(lr=1e-3) == ids(training={"lr": 1e-3})
+    assert ids(lr=1e-4, peft_lr=1e-3) == ids(lr=1e-3)
+    assert ids() == ids(peft_lr=2e-5) != ids(lr=1e-3)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"peft_lr": 0.0}, r"peft_lr = 0.0: must be greater than 0"),
+        ({"peft_lr": []}, "at least one is required"),
+        ({"peft_lr": "high"}, r"peft_lr = .*must be a number"),
         (
             {"targets": ["q_proj"]},
             r'targets = "q_proj": some/model has no such linear module in its layers; it has: attention.query, '

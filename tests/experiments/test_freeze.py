@@ -47,6 +47,23 @@ def test_norms_biases_and_head():
     assert found["head"].parameters == "all"
 
 
+def test_own_learning_rate_of_norms_biases_and_head():
+    train = ["top", "norms", "biases", "head"]
+    study = a_study(experiments=[{"kind": "freeze", "train": train, "frozen": [0, 3], "peft_lr": 1e-3}])
+    points = {(p.condition, p.x): p.trial.training for p in expand(study, FakeFacts(depth=3))}
+    assert {key: training.lr for key, training in points.items()} == {
+        ("all pretrained", 0): 2e-5, ("top", 0): 2e-5, ("top", 3): 2e-5,
+        ("norms, lr 0.001", 0): 1e-3, ("biases, lr 0.001", 0): 1e-3, ("head, lr 0.001", 3): 1e-3,
+    }  # fmt: skip
+    assert points["norms, lr 0.001", 0].parameters == "norms"
+    assert points["head, lr 0.001", 3].frozen_layers == (0, 1, 2, 3)
+    assert study.experiments[0].summary().endswith("(norms, biases and head with learning rate 0.001)")
+    with pytest.raises(
+        StudyError, match=r"peft_lr = 0.001: only for norms, biases and head, none of which is in"
+    ):
+        a_study(experiments=[{"kind": "freeze", "train": ["top", "bottom"], "peft_lr": 1e-3}])
+
+
 def test_the_head_alone_and_all_layers_frozen_are_one_trial():
     study = a_study(experiments=[{"kind": "freeze", "train": ["top", "head"], "frozen": [0, "depth"]}])
     points = {(p.condition, p.x): p.trial.id for p in expand(study, FakeFacts(depth=6))}

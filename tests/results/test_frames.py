@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 import pytest
 from synthetic_results import incremental, keeping, localized, trial, write_results
 
+from whichlayers.analysis.baseline_differences import differences_from_baseline
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.frames import (
     finished,
@@ -16,7 +18,7 @@ from whichlayers.results.frames import (
     load_study_summary,
     load_trials,
 )
-from whichlayers.trial import Point, Training
+from whichlayers.trial import Adapter, Point, Training
 
 
 @pytest.fixture
@@ -45,6 +47,49 @@ def test_a_row_per_point_with_the_last_epoch_of_done_trials(folder):
     )
     expected += "reinit_lr_factor trial_id status error metric value dev_loss train_loss epochs seconds"
     assert set(expected.split()) <= set(points.columns)
+
+
+def peft_points(baseline_lrs=(2e-5,), epochs=3):
+    """A baseline for each learning rate, and adapters with one of their own, for two seeds."""
+    for seed in (0, 1):
+        for lr in baseline_lrs:
+            training = Training(lr=lr, epochs=epochs)
+            yield Point("adapt", "all pretrained", 0, trial(seed=seed, training=training))
+        adapted = trial(
+            seed=seed, training=Training(lr=1e-3, epochs=3), adapter=Adapter("lora", (1,), ("query",))
+        )
+        yield Point("adapt", "everywhere, lr 0.001", 2, adapted)
+        yield Point("adapt", "everywhere, lr 0.01", 2, replace(adapted, training=Training(lr=1e-2)))
+
+
+def score_of_lr(point):
+    return 0.5 + 100 * point.trial.training.lr * (1 + point.trial.seed / 10)
+
+
+def test_points_with_a_learning_rate_of_their_own_are_on_the_curve_of_their_baseline(tmp_path):
+    points = finished(load_points(write_results(tmp_path, peft_points(), score_of_lr, depth=2)))
+    assert set(points["variant"]) == {""}
+    assert points["training"].nunique() == 1
+    found = differences_from_baseline(points).set_index("condition")
+    # (lr - 2e-5) times 100 (1 + seed / 10), over two seeds
+    assert found.loc["everywhere, lr 0.001", "mean"] == pytest.approx(0.098 * 1.05)
+    assert found.loc["everywhere, lr 0.01", "mean"] == pytest.approx(0.998 * 1.05)
+    assert set(found["n"]) == {2}
+
+
+def test_points_with_a_learning_rate_of_their_own_are_repeated_for_each_baseline(tmp_path):
+    points = finished(load_points(write_results(tmp_path, peft_points((2e-5, 1e-4)), score_of_lr, depth=2)))
+    found = differences_from_baseline(points).set_index(["variant", "condition"])["mean"]
+    assert found.to_dict() == pytest.approx({
+        ("lr 2e-05", "everywhere, lr 0.001"): 0.098 * 1.05, ("lr 2e-05", "everywhere, lr 0.01"): 0.998 * 1.05,
+        ("lr 0.0001", "everywhere, lr 0.001"): 0.09 * 1.05, ("lr 0.0001", "everywhere, lr 0.01"): 0.99 * 1.05,
+    })  # fmt: skip
+    assert len(points) == 2 * 2 * 3
+
+
+def test_a_baseline_that_differs_in_more_than_the_learning_rate_is_another_curve(tmp_path):
+    points = finished(load_points(write_results(tmp_path, peft_points(epochs=5), score_of_lr, depth=2)))
+    assert differences_from_baseline(points).empty
 
 
 def test_an_unfinished_trial_has_no_value_even_where_it_has_epochs(folder):

@@ -30,6 +30,11 @@ def at_least_one(value: Any) -> tuple[Any, ...]:
     raise ValueError("at least one is required")
 
 
+def none_or_some(value: Any) -> tuple[Any, ...] | None:
+    """Validator: None, one value or a non-empty list; values as a tuple."""
+    return None if value is None else at_least_one(value)
+
+
 def at_most(limit: int) -> Callable[[int], int]:
     """Validator: an integer up to `limit`, which no sensible study reaches; it is not listed in the documentation."""
 

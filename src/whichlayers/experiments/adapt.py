@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from whichlayers.conditions import with_lr
 from whichlayers.config.errors import raise_problems
 from whichlayers.config.sections import Count, Number, Text
 from whichlayers.config.validators import as_tuple, at_least_one
@@ -14,9 +16,11 @@ from whichlayers.experiments.base import (
     ALL_PRETRAINED,
     DepthError,
     FinetuningExperiment,
+    PeftLr,
     Variant,
     all_or_numbers,
     layer_range,
+    peft_lr_text,
 )
 from whichlayers.experiments.display import ALL_TRAINED, Display
 from whichlayers.text import counted, join_list
@@ -88,6 +92,12 @@ class Adapt(FinetuningExperiment):
     dropout: Annotated[Number, Field(ge=0, lt=1)] = Field(
         default=DEFAULT.dropout, description="Dropout probability of the inputs of LoRA adapters."
     )
+    peft_lr: PeftLr = Field(
+        default=None,
+        description="Learning rate of the trials with adapters; with a list, each is run. The baseline, which trains "
+        "all parameters, has `lr`. Default: the same.",
+        examples=[1e-3],
+    )
 
     @model_validator(mode="after")
     def _check_keys(self) -> Adapt:
@@ -112,15 +122,15 @@ class Adapt(FinetuningExperiment):
         for name in names:
             yield Variant(ALL_PRETRAINED, 0, is_baseline=True, experiment=name)
         ranks = dict.fromkeys(self.rank)
-        for rank in ranks:
-            for place in self.where:
-                condition = place if len(ranks) == 1 else f"{place}, rank {rank}"
-                name = "adapt_layers" if place in BY_LAYER else "adapt"
-                for x, layers in self._layers(place, depth):
-                    adapter = Adapter(
-                        self.method, layers, as_tuple(self.targets), rank, self.alpha, self.dropout
-                    ).canonical()
-                    yield Variant(condition, x, adapter=adapter, experiment=name)
+        lrs = dict.fromkeys(self.peft_lr or (None,))
+        for rank, lr, place in product(ranks, lrs, self.where):
+            condition = with_lr(place if len(ranks) == 1 else f"{place}, rank {rank}", lr)
+            name = "adapt_layers" if place in BY_LAYER else "adapt"
+            for x, layers in self._layers(place, depth):
+                adapter = Adapter(
+                    self.method, layers, as_tuple(self.targets), rank, self.alpha, self.dropout
+                ).canonical()
+                yield Variant(condition, x, adapter=adapter, experiment=name, lr=lr)
 
     def _layers(self, place: Place, depth: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Pairs of x and the layers that have adapters."""
@@ -148,7 +158,7 @@ class Adapt(FinetuningExperiment):
         where = join_list([places[place] for place in self.where], "or")
         modules = "" if self.targets == ALL_TARGETS else f" on {join_list(self.targets)}"
         name = {"lora": "LoRA", "ia3": "IA3"}[self.method]
-        return f"train {name} adapters{ranks}{modules} in {where}"
+        return f"train {name} adapters{ranks}{modules} in {where}{peft_lr_text(self.peft_lr)}"
 
 
 def matching_modules(target: str, modules: tuple[str, ...]) -> list[str]:

@@ -19,7 +19,7 @@ from whichlayers.config.sections import (
     Text,
     TrainingSpec,
 )
-from whichlayers.config.validators import as_tuple, at_least_one
+from whichlayers.config.validators import as_tuple, at_least_one, none_or_some
 from whichlayers.experiments.display import Display
 from whichlayers.text import join_list
 from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED, Adapter, Parameters, Probe, Recipe
@@ -43,6 +43,7 @@ Names = Annotated[
 Recipes = Annotated[tuple[Recipe, ...], BeforeValidator(at_least_one)]
 Flags = Annotated[tuple[Annotated[bool, Field(strict=True)], ...], BeforeValidator(at_least_one)]
 Factors = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], BeforeValidator(at_least_one)]
+PeftLr = Annotated[tuple[Annotated[Number, Field(gt=0)], ...] | None, BeforeValidator(none_or_some)]
 CountList = Annotated[tuple[Count, ...], BeforeValidator(as_tuple)]
 
 
@@ -61,6 +62,7 @@ class Variant:
         parameters: Which parameters of the layers and the embeddings are trained.
         adapter: Adapters to train, with the targets of the study file, in place of the model's parameters.
         experiment: Name under which the point is stored; the kind of the experiment by default.
+        lr: Learning rate, in place of the experiment's; `condition` then names it (see `whichlayers.conditions`).
     """
 
     condition: str
@@ -73,6 +75,7 @@ class Variant:
     parameters: Parameters = "all"
     adapter: Adapter | None = None
     experiment: str | None = None
+    lr: float | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,11 @@ def all_or_numbers(lowest: int, *names: str) -> PlainValidator:
 def layer_range(first: int, last: int) -> tuple[int, ...]:
     """The layers from `first` to `last`, both included."""
     return tuple(range(first, last + 1))
+
+
+def peft_lr_text(lrs: tuple[float, ...] | None) -> str:
+    """The learning rates of `peft_lr` as the end of a clause; empty for None."""
+    return "" if lrs is None else f" with learning rate {join_list([f'{lr:g}' for lr in lrs], 'or')}"
 
 
 def format_layers(layers: Iterable[int]) -> str:

@@ -90,6 +90,9 @@ class Display:
     def condition_name(self, condition: str) -> str:
         """Display name of a condition as stored in the results."""
         plain = condition.replace("reinitialized", "re-initialized")
+        name, _, settings = condition.partition(", ")  # such as "rank 8, lr 0.001"
+        if settings and name in self.conditions:
+            plain = f"{self.conditions[name]}, {settings}"
         return self.conditions.get(condition, plain or self.title.lower())
 
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
+from whichlayers.conditions import with_lr
+from whichlayers.config.errors import raise_problems
 from whichlayers.config.validators import at_least_one
 from whichlayers.experiments.base import (
     ALL_PRETRAINED,
     DepthError,
     FinetuningExperiment,
     Keep,
+    PeftLr,
     Variant,
     layer_range,
+    peft_lr_text,
 )
 from whichlayers.experiments.display import ALL_TRAINED, Display
 from whichlayers.text import join_list
 
 Part = Literal["top", "bottom", "norms", "biases", "head"]
+ALONE: tuple[Part, ...] = ("norms", "biases", "head")  # a few parameters are trained, in place of layers
 SUMMARIES: dict[Part, str] = {
     "top": "freeze the lowest k layers and finetune those above",
     "bottom": "freeze the highest k layers and finetune those below",
@@ -69,6 +74,24 @@ class Freeze(FinetuningExperiment):
         description="Whether top and bottom freeze the embeddings. auto: top does if k > 0, bottom does not.",
     )
 
+    peft_lr: PeftLr = Field(
+        default=None,
+        description="Learning rate of the trials that train norms, biases or the head alone; with a list, each is run. "
+        "All others, which train whole layers, have `lr`. Default: the same.",
+        examples=[1e-3],
+    )
+
+    @model_validator(mode="after")
+    def _check_peft_lr(self) -> Freeze:
+        if self.peft_lr is not None and not set(ALONE) & set(self.train):
+            raise_problems(
+                (
+                    "peft_lr",
+                    "only for norms, biases and head, none of which is in `train`; use `lr` or remove it",
+                )
+            )
+        return self
+
     def depth_errors(self, depth: int) -> Iterator[DepthError]:
         for k in self._frozen(depth):
             if k > depth:
@@ -83,11 +106,13 @@ class Freeze(FinetuningExperiment):
 
     def variants(self, depth: int) -> Iterator[Variant]:
         yield Variant(ALL_PRETRAINED, 0, is_baseline=True)
+        lrs = dict.fromkeys(self.peft_lr or (None,))
         for part in self.train:
             if part == "norms" or part == "biases":
-                yield Variant(part, 0, parameters=part)
+                yield from (Variant(with_lr(part, lr), 0, parameters=part, lr=lr) for lr in lrs)
             elif part == "head":
-                yield Variant(part, depth, lr_factors=_frozen_factors(layer_range(0, depth)))
+                factors = _frozen_factors(layer_range(0, depth))
+                yield from (Variant(with_lr(part, lr), depth, lr_factors=factors, lr=lr) for lr in lrs)
             else:
                 for k in self._frozen(depth):
                     layers = layer_range(1, k) if part == "top" else layer_range(depth - k + 1, depth)
@@ -104,9 +129,10 @@ class Freeze(FinetuningExperiment):
 
     def summary(self) -> str:
         values = "every k" if self.frozen == "all" else f"k = {join_list(self.frozen)}"
-        parts = [SUMMARIES[part] for part in self.train]
         curves = f", for {values}" if {"top", "bottom"} & set(self.train) else ""
-        return join_list(parts, "or") + curves
+        alone = join_list([part for part in self.train if part in ALONE])
+        lr = f" ({alone}{peft_lr_text(self.peft_lr)})" if self.peft_lr else ""
+        return join_list([SUMMARIES[part] for part in self.train], "or") + curves + lr
 
 
 def _frozen_factors(layers: tuple[int, ...]) -> tuple[tuple[int, float], ...]:

@@ -118,7 +118,8 @@ def variance_component_table(components: pd.DataFrame) -> TextTable | None:
     keys = ["experiment", "task", "train_size", "variant", "condition", "x"]
     for (experiment, task, size, variant, condition, x), group in each_group(components, keys):
         display = display_of(str(experiment))
-        parts = [display.conditions.get(str(condition), str(condition)), display.position(x)]
+        named = condition or condition in display.conditions
+        parts = [display.condition_name(str(condition)) if named else "", display.position(x)]
         row = {"experiment": display.title, "task": short[task], "examples": size_name(size)}
         row |= {"point": ", ".join(part for part in parts if part), "variant": str(variant)}
         row["trials"] = f"{int(group['trials'].iloc[0])}"

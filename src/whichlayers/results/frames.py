@@ -16,12 +16,13 @@ from typing import Any
 
 import pandas as pd
 
+from whichlayers.conditions import own_lr
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.connection import DATABASE, read_snapshot
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.frame_utils import each_row
 from whichlayers.results.records import DataStatistics
-from whichlayers.trial import COMPONENTS
+from whichlayers.trial import ALL_PRETRAINED, COMPONENTS
 
 # One row per point, in the order of the study file. `epochs` is a setting, `last_epoch` the last one of a done trial.
 POINTS = """
@@ -281,7 +282,8 @@ def finished(points: pd.DataFrame) -> pd.DataFrame:
     """The points that have a value, with a column `variant` that says which settings differ between curves.
 
     A model without re-initialized layers does not depend on the recipe, so its trials run once. Here its points are
-    repeated for every recipe.
+    repeated for every recipe. Points with a learning rate of their own, which their condition names, have the
+    `training` of their baseline, so that they are on the same curve.
 
     Raises:
         WhichlayersError: No trial has finished.
@@ -293,10 +295,37 @@ def finished(points: pd.DataFrame) -> pd.DataFrame:
         raise WhichlayersError(
             f"no trial has finished in this study yet ({statuses}): run it with `whichlayers run` first"
         )
-    repeated = _repeat_untouched(points)
+    repeated = _repeat_untouched(_with_baseline_training(points))
     repeated["condition"] = _conditions(repeated)
     repeated["variant"] = variant_labels(repeated)
     return repeated[(repeated["status"] == "done") & repeated["value"].notna()].reset_index(drop=True)
+
+
+def _with_baseline_training(points: pd.DataFrame) -> pd.DataFrame:
+    """`points` in which those with a learning rate of their own have the `training` of their baseline.
+
+    If several baselines have training settings that differ in the learning rate alone, these points are repeated
+    for each.
+    """
+    own = points["condition"].isin([c for c in points["condition"].unique() if own_lr(c) is not None])
+    if not own.any():
+        return points
+    setting = ["experiment", "model_fingerprint", "task", "train_size", "head", "without_lr"]
+    keyed = points.assign(without_lr=_map_distinct(points["training"], _without_lr))
+    baselines = keyed.loc[keyed["condition"] == ALL_PRETRAINED, [*setting, "training"]].drop_duplicates()
+    shared = (
+        keyed[own]
+        .reset_index(names="row")
+        .merge(baselines, on=setting, how="left", suffixes=("_own", ""))
+        .set_index("row")
+    )
+    shared["training"] = shared["training"].fillna(shared["training_own"])
+    return pd.concat([points[~own], shared[points.columns]]).sort_index(kind="stable").reset_index(drop=True)
+
+
+def _without_lr(training: str) -> str:
+    """The JSON of training settings without the learning rate."""
+    return json.dumps({name: value for name, value in json.loads(training).items() if name != "lr"})
 
 
 def _repeat_untouched(points: pd.DataFrame) -> pd.DataFrame:

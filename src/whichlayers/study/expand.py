@@ -203,7 +203,8 @@ def _points(
         if isinstance(experiment, FinetuningExperiment):
             lr_factors = _lr_factors(variant, factor)
             settings = experiment.training_of(study.training)
-            training = settings.at(size, experiment.epochs, experiment.lr, lr_factors, variant.parameters)
+            lr = variant.lr or experiment.lr
+            training = settings.at(size, experiment.epochs, lr, lr_factors, variant.parameters)
             if experiment.evaluate_every_epoch:
                 training = dataclasses.replace(training, evaluate="every epoch")
         else:

@@ -1,0 +1,23 @@
+"""Conditions, which name the curve of a point, of models that are trained with a learning rate of their own.
+
+Parameter-efficient finetuning wants a higher learning rate than finetuning all parameters. With `peft_lr`, the
+condition names it ("everywhere, lr 0.001"), so that results are told apart and still compared with the baseline, which
+has the learning rate of the experiment.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OWN_LR = re.compile(r", lr ([\d.e+-]+)$")
+
+
+def with_lr(condition: str, lr: float | None) -> str:
+    """The condition of models trained with the learning rate `lr`; None: with that of the experiment."""
+    return condition if lr is None else f"{condition}, lr {float(lr)}"
+
+
+def own_lr(condition: str) -> float | None:
+    """The learning rate that a condition names; None if it names none."""
+    found = _OWN_LR.search(condition)
+    return None if found is None else float(found[1])
