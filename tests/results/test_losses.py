@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 import pytest
 from synthetic_results import incremental, lifelike, write_results
@@ -23,6 +24,15 @@ def test_values_are_written_and_read(tmp_path):
     assert found["b"] == LossCurve((10, 20, 30), (0.2, 0.1, 0.066667))
     assert set(read_losses(tmp_path, ["a"])) == {"a"}
     assert read_losses(tmp_path / "nowhere") == {}
+
+
+def test_a_relative_folder_is_read(tmp_path, monkeypatch):
+    log = LossLog(tmp_path / "study")
+    log.path.parent.mkdir()
+    log.record(1, {"a": 0.5})
+    log.flush()
+    monkeypatch.chdir(tmp_path)
+    assert read_losses(Path("study")) == {"a": LossCurve((1,), (0.5,))}
 
 
 def test_a_trial_that_starts_again_replaces_its_values(tmp_path):

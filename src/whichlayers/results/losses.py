@@ -91,7 +91,7 @@ class LossLog:
 
 def read_losses(folder: Path, trial_ids: Iterable[str] | None = None) -> dict[str, LossCurve]:
     """Loss curves by trial id: of these trials, or of all; without those that losses.db does not have."""
-    path = Path(folder) / LOSSES
+    path = Path(folder).resolve() / LOSSES  # a relative path has no URI
     if not path.is_file():
         return {}
     wanted = None if trial_ids is None else set(trial_ids)
