@@ -30,12 +30,13 @@ from whichlayers.cli.options import StudyFolderPath
 from whichlayers.cli.status import Status, read_status
 from whichlayers.cli.watch_data import TrialSearch, running_losses
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.folder import StudyFolder, find_folder
+from whichlayers.results.folder import StudyFolder, find_folder, locate_folder
 from whichlayers.text import counted, format_duration
 
 HOST = "127.0.0.1"
 PORT = 8421
 PORTS_TRIED = 20  # starting with PORT, without --port
+WAIT_SECONDS = 0.5  # between looks at a run that is starting
 STATUS_SECONDS = 1.0  # how long a status is reused
 MAX_CONNECTIONS = 32
 IDLE_SECONDS = 15.0
@@ -60,9 +61,24 @@ def watch(
     ] = None,
 ) -> None:
     """Serve the report of a study on a web page that updates itself while the study runs. Stop with Ctrl-C."""
-    study_folder = find_folder(folder)
-    read_status(study_folder)  # raises errors here instead of in the browser
-    with contextlib.suppress(KeyboardInterrupt), make_server(study_folder, port) as server:
+    with contextlib.suppress(KeyboardInterrupt):
+        _wait_for_start(locate_folder(folder))
+        study_folder = find_folder(folder)
+        read_status(study_folder)  # raises errors here instead of in the browser
+        _serve(study_folder, port)
+
+
+def _wait_for_start(folder: StudyFolder) -> None:
+    """Wait while a run reads models and data and measures memory, before its first trial."""
+    if folder.is_starting:
+        console().print(Text(f"waiting for the run in {folder.path} to start training ..."), soft_wrap=True)
+    while folder.is_starting:
+        time.sleep(WAIT_SECONDS)
+
+
+def _serve(study_folder: StudyFolder, port: int | None) -> None:
+    """Serve the page of a study until Ctrl-C."""
+    with make_server(study_folder, port) as server:
         start_rendering(server, _lower_priority)
         address = f"http://{HOST}:{server.server_address[1]}/"
         text = f"watching {study_folder.path} at {address} (stop with Ctrl-C; the study keeps running)"

@@ -50,13 +50,22 @@ class StudyFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether a run that has not written its trials into results.db yet holds the folder's lock."""
+        return lock_holder(self.path) is not None and not self._has_tables()
+
+    def _has_tables(self) -> bool:
+        """Whether results.db has been set up; a run that was killed may leave an empty one."""
+        if not self.has_results:
+            return False
+        with closing(connect(self.database, "mode=ro")) as connection:
+            return not is_empty(connection)
+
     def ended_trials(self, retry_failed: bool = False) -> dict[str, str]:
         """By id: the status, done or failed, of the trials that a run skips; `retry_failed` skips only done ones."""
-        if not self.has_results:
+        if not self._has_tables():
             return {}
-        with closing(connect(self.database, "mode=ro")) as connection:
-            if is_empty(connection):  # the run that created the file was killed
-                return {}
         statuses = ("done",) if retry_failed else ("done", "failed")
         with ResultsDB.open_readonly(self.database) as db:
             return {trial_id: status for status in statuses for trial_id in db.trial_ids(status)}
@@ -101,18 +110,27 @@ def folder_of(study_file: Path) -> Path:
     return study_file.with_suffix("")
 
 
+def locate_folder(path: Path) -> StudyFolder:
+    """The study folder of a path, which may not exist: the folder itself, that of a file in it, or of a study file."""
+    if _is_study_file(path):
+        return StudyFolder(folder_of(path))
+    return StudyFolder(path.parent if path.is_file() else path)
+
+
 def find_folder(path: Path) -> StudyFolder:
     """The study folder of a path: the folder itself, a file in it, or the study file beside it.
 
     Raises:
         WhichlayersError: There is no results.db.
     """
-    is_study_file = path.suffix == ".toml" and not path.is_dir()
-    folder_path = folder_of(path) if is_study_file else path.parent if path.is_file() else path
-    folder = StudyFolder(folder_path)
+    folder = locate_folder(path)
     if folder.database.is_file():
         return folder
     if not path.exists():
         raise WhichlayersError(f"there is no {path}: give the folder of a study that was run")
-    hint = f"run the study (whichlayers run {path}), or " if is_study_file else ""
+    hint = f"run the study (whichlayers run {path}), or " if _is_study_file(path) else ""
     raise missing_error(folder.database, hint)
+
+
+def _is_study_file(path: Path) -> bool:
+    return path.suffix == ".toml" and not path.is_dir()
