@@ -12,6 +12,7 @@ from whichlayers.plots.costs import _setting_labels, costs, draw_costs
 from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.figures import draw
 from whichlayers.plots.style import LIGHT, MARKERS
+from whichlayers.report.tables import summary_grid
 from whichlayers.results.frames import finished, load_points
 from whichlayers.trial import Adapter, Point, Training
 
@@ -47,6 +48,13 @@ def test_settings_are_placed_at_their_mean_cost(tmp_path):
         2: 1.8,
     }
     assert costs(rows.assign(memory=float("nan")), "memory").empty
+
+
+def test_the_page_and_its_table_name_the_baseline_like_the_files(tmp_path):
+    points = with_costs(tmp_path)
+    (panel,) = draw(points, "freeze").panels
+    assert [mark.name for mark in panel.marks if mark.kind == "level"] == ["all parameters trained"]
+    assert summary_grid(points, "freeze").columns[0] == "all parameters trained"
 
 
 def test_a_marker_for_each_setting(tmp_path):

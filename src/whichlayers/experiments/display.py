@@ -17,6 +17,7 @@ EMBEDDINGS_NOTE = (
 PRETRAINED_BASELINES = {ALL_PRETRAINED: ALL_PRETRAINED, NONE_PRETRAINED: NONE_PRETRAINED}
 # of experiments that freeze parameters: the same trials, of which it matters that nothing is frozen
 ALL_TRAINED = {ALL_PRETRAINED: "all parameters trained"}
+SAME_LR = {ALL_PRETRAINED: "one learning rate for all layers"}
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class Display:
         if settings and name in self.conditions:
             plain = f"{self.conditions[name]}, {settings}"
         return self.conditions.get(condition, plain or self.title.lower())
+
+    def baseline_header(self, condition: str) -> str:
+        """A baseline as a column head: "all" and "none" (of the layers pretrained), or its display name."""
+        name = self.baselines.get(condition, condition)
+        return condition.split()[0] if name == condition else name
 
 
 def generic_display(experiment: str) -> Display:

@@ -16,7 +16,7 @@ from whichlayers.experiments.base import (
     Variant,
     layer_range,
 )
-from whichlayers.experiments.display import Display
+from whichlayers.experiments.display import SAME_LR, Display
 from whichlayers.text import join_list
 
 Decay = Annotated[Number, Field(gt=0, le=1)]
@@ -37,6 +37,7 @@ class LrDecay(ReinitExperiment):
             "factor of 1 is the usual finetuning.",
             position="a factor of {:g}".format,
             conditions={"": "all layers pretrained"},
+            baselines=SAME_LR,
             layer_axis=False,
         ),
     )
@@ -66,6 +67,8 @@ class LrDecay(ReinitExperiment):
 
     def summary(self) -> str:
         factors = join_list([f"{factor:g}" for factor in self.factors], "or")
-        reinit = [n for n in self.reinit_top if n]
-        layers = f", with the highest {join_list(reinit, 'or')} layers re-initialized" if reinit else ""
+        reinit = [f"the highest {n}" if n else "none" for n in dict.fromkeys(self.reinit_top)]
+        layers = (
+            f", with {join_list(reinit, 'or')} of the layers re-initialized" if any(self.reinit_top) else ""
+        )
         return f"finetune each layer with {factors} times the learning rate of the layer above{layers}"

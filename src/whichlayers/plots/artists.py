@@ -166,9 +166,8 @@ def draw_baselines(
         table = pd.DataFrame([{"x": x, **vars(i)}])
         trials = baseline.assign(x=x)[["x", "seed", "value"]]
         attributes = shared_attributes(baseline)
-        panel.marks.append(
-            Mark("level", style, attributes, table, trials, condition, span=span, bounds=bounds)
-        )
+        name = display_of(baseline["experiment"].iloc[0]).baselines.get(condition, condition)
+        panel.marks.append(Mark("level", style, attributes, table, trials, name, span=span, bounds=bounds))
 
 
 def draw_guessing(panels: Sequence[Panel], theme: Theme, drawn_values: DrawnValues) -> bool:

@@ -113,7 +113,9 @@ def summary_grid(points: pd.DataFrame, experiment: str) -> SummaryGrid:
     is_baseline = chosen["condition"].isin(BASELINES)
     cells = chosen[~is_baseline]
     keys = [b for b in BASELINES if (chosen["condition"] == b).any()] + sorted(set(cells["x"]))
-    columns = tuple(key.split()[0] if isinstance(key, str) else display.x_name(key) for key in keys)
+    columns = tuple(
+        display.baseline_header(key) if isinstance(key, str) else display.x_name(key) for key in keys
+    )
     conditions = list(dict.fromkeys(cells["condition"])) or [""]
     included = {
         "model": chosen["model"].nunique() > 1,
