@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -28,7 +29,9 @@ from whichlayers.cli.watch import (
     make_server,
     start_rendering,
 )
+from whichlayers.cli.watch_data import TrialSearch
 from whichlayers.results.folder import StudyFolder
+from whichlayers.results.lock import study_lock
 from whichlayers.results.losses import LossLog
 
 
@@ -118,6 +121,25 @@ def test_the_table_of_trials_is_searched_and_sorted(server):
     assert scores == sorted(scores, reverse=True)
     assert json.loads(request(server, "/trials?q=%3Cscript%3E")[1])["total"] == 0
     assert request(server, "/trials", "evil.example")[0].status == 403
+
+
+def test_the_table_of_trials_has_the_short_names_of_models(tmp_path):
+    folder = write_results(tmp_path, incremental(models=("/models/of/mine/small-bert",)), lifelike(6))
+    answer = TrialSearch(StudyFolder(folder)).answer("q=/models/of", "1")
+    assert {row[answer["columns"].index("model")] for row in answer["rows"]} == {"small-bert"}
+
+
+def test_it_waits_for_a_run_that_has_not_started_training(study, tmp_path):
+    starting = tmp_path / "starting"
+    starting.mkdir()
+    command = [sys.executable, "-m", "whichlayers", "watch", str(starting), "--port", str(free_port())]
+    with study_lock(starting), subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        try:
+            assert "waiting for the run in" in watching.stdout.readline()
+            shutil.copyfile(study / "results.db", starting / "results.db")
+            assert "stop with Ctrl-C" in watching.stdout.readline()
+        finally:
+            watching.kill()
 
 
 def test_a_head_request_is_answered_without_the_page(server):

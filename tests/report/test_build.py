@@ -17,14 +17,15 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.plots import chart_data
 from whichlayers.report.build import page as page_alone
 from whichlayers.report.build import write_report
-from whichlayers.report.metadata import _threads
+from whichlayers.report.metadata import _threads, run_details
 from whichlayers.report.page import json_for_html
+from whichlayers.results.frames import load_runs
 
 
 class Page(HTMLParser):
     """Text, tags, data and addresses of a page; fails if tags are not properly nested."""
 
-    VOID = ("meta", "br", "img", "input")
+    VOID = ("meta", "link", "br", "img", "input")
 
     def __init__(self, text):
         super().__init__()
@@ -178,6 +179,14 @@ def test_an_unfinished_run_counts_up_to_its_last_finished_trial(tmp_path):
     text = Page(write_report(folder).read_text(encoding="utf-8")).text
     assert "2 runs, about 6 min 00 s in total" in text  # 300 s, and 60 s until its last trial
     assert "1 unfinished run counted up to the last finished trial" in text
+
+
+def test_a_run_without_an_outcome_is_running_or_was_killed(full):
+    last = load_runs(full[0])
+    runs = pd.concat([last, last.assign(outcome="interrupted"), last], ignore_index=True)
+    runs["outcome"] = runs["outcome"].mask(runs.index != 1)  # None in results.db, NaN in pandas
+    assert [run["outcome"] for run in run_details(runs)] == ["killed", "interrupted", "killed"]
+    assert [run["outcome"] for run in run_details(runs, running=True)] == ["killed", "interrupted", "running"]
 
 
 def test_models_from_a_folder_have_its_name(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -12,7 +12,7 @@ from whichlayers.results.connection import read_snapshot
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.losses import LossCurve, read_losses
 from whichlayers.results.trial_details import TRIAL_COLUMNS, TrialTable
-from whichlayers.text import format_score
+from whichlayers.text import format_score, short_names
 from whichlayers.trial import Trial
 
 MAX_CURVES = 32  # running trials whose loss is shown
@@ -28,10 +28,14 @@ def running_losses(folder: StudyFolder) -> list[dict[str, Any]]:
     with read_snapshot(folder.database) as db:
         running = {trial_id: Trial.from_json(text) for trial_id, text in db.execute(query)}
     curves = read_losses(folder.path, running)
+    names = short_names(trial.model for trial in running.values())
     return [
         {
             "id": trial_id,
-            "lines": [describe_trial(trial), _last_loss(curve, trial.steps)],
+            "lines": [
+                describe_trial(replace(trial, model=names[trial.model])),
+                _last_loss(curve, trial.steps),
+            ],
             "steps": trial.steps,
             "points": [[step, loss] for step, loss in zip(curve.steps, curve.losses, strict=True)],
         }
@@ -72,18 +76,20 @@ class TrialSearch:
             given.get("descending") == "1",
             MAX_ROWS,
         )
+        names = short_names(row["model"] for row in table.rows)
         return {
             "columns": ["trial", *TRIAL_COLUMNS],
-            "rows": [_cells(row) for row in rows],
+            "rows": [_cells(row, names) for row in rows],
             "total": total,
             "of": len(table.rows),
         }
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any], model_names: dict[str, str]) -> list[str]:
     """The cells of a row as text."""
     score, seconds = row["score"], row["seconds"]
     shown = row | {
+        "model": model_names[row["model"]],
         "x": f"{row['x']:g}",
         "examples": f"{row['examples']:,}",
         "score": "" if score is None else format_score(score, row["metric"] or ""),

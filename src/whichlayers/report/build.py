@@ -65,6 +65,7 @@ from whichlayers.results.frames import (
     load_study_summary,
     load_trials,
 )
+from whichlayers.results.lock import lock_holder
 
 FIGURE_LIST = ".written"  # in figures/: names of the files that the last report wrote
 
@@ -283,7 +284,7 @@ def _render_page(
         layer_figure=_layer_figure(content.diagrams, files=live is None),
         sections=content.sections,
         claims=_claims_for_page(content.claims),
-        runs=metadata.run_details(runs),
+        runs=metadata.run_details(runs, running=lock_holder(folder) is not None),
         run_time=metadata.total_run_time(runs),
         run_times=run_time_table(content.points, runs),
         components=None if content.components is None else variance_component_table(content.components),

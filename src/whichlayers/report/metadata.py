@@ -151,19 +151,25 @@ def total_run_time(runs: pd.DataFrame) -> str:
     return f"{count}, about {format_duration(seconds + known.sum())} in total (wall-clock time of training; {note})"
 
 
-def run_details(runs: pd.DataFrame) -> list[dict[str, str]]:
-    """Start, duration, outcome, device, versions, commit and command of each run."""
+def run_details(runs: pd.DataFrame, running: bool = False) -> list[dict[str, str]]:
+    """Start, duration, outcome, device, versions, commit and command of each run.
+
+    Args:
+        runs: Runs of the study, the latest last.
+        running: Whether the latest one is still running; others without an outcome were killed.
+    """
+    runs = runs.assign(current=running & (runs.index == runs.index.max()))
     return [
         {
             "started": f"{run.started:%Y-%m-%d %H:%M} UTC",
             "took": format_duration((run.finished - run.started).total_seconds())
             if pd.notna(run.finished)
             else "",
-            "outcome": run.outcome or "running",
+            "outcome": _text(run.outcome) or ("running" if run.current else "killed"),
             "device": f"{run.device}{_threads(run.threads)}",
             "versions": ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items())),
-            "commit": run.git_commit or "",
-            "command": run.command or "",
+            "commit": _text(run.git_commit),
+            "command": _text(run.command),
         }
         for run in each_row(runs)
     ]
@@ -186,6 +192,11 @@ def single_trials(points: pd.DataFrame) -> bool:
     """Whether every point has a single trial, so that there are no intervals."""
     cell = ["experiment", "condition", "x", "model", "task", "train_size", "variant"]
     return len(points) > 0 and int(points.groupby(cell)["seed"].nunique().max()) == 1
+
+
+def _text(value: Any) -> str:
+    """A value of a text column; empty if it is missing, which pandas stores as None or NaN."""
+    return "" if pd.isna(value) else str(value)
 
 
 def _threads(number: float) -> str:

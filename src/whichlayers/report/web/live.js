@@ -23,7 +23,7 @@ function live() {
         const fresh = new DOMParser().parseFromString(text, "text/html"), wasOpen = open(), at = scrollY;
         version = fresh.body.dataset.live;
         document.getElementById("data").textContent = fresh.getElementById("data").textContent;
-        document.getElementById("content").replaceWith(fresh.getElementById("content"));
+        for (const part of ["#content", "footer"]) document.querySelector(part).replaceWith(fresh.querySelector(part));
         build();
         document.querySelectorAll("#content details").forEach((one, index) => wasOpen[index] !== undefined && (one.open = wasOpen[index]));
         scrollTo(0, at);
@@ -50,20 +50,23 @@ class RunningLosses {
   }
 
   show(shown) {
-    this.figure.parentElement.hidden = !shown.length;
+    const link = document.querySelector('nav a[href="#losses-title"]');
+    for (const part of [this.figure.parentElement, link.parentElement]) part.hidden = !shown.length;
+    if (shown.length && !this.tooltip.node.hidden) return; // keep the curves in place while one is being read
     this.tooltip.hide();
     this.chart.replaceChildren();
     if (!shown.length) return;
     const width = this.chart.clientWidth || 600, left = 46, bottom = LOSS_HEIGHT - 34, ink = getComputedStyle(this.figure).color;
-    const top = Math.max(...shown.flatMap((curve) => curve.points.map((point) => point[1]))) * 1.05 || 1;
+    const highest = Math.max(...shown.flatMap((curve) => curve.points.map((point) => point[1]))) || 1, step = tickStep(highest / 4);
+    const ticks = Array.from({ length: Math.ceil(highest / step) + 1 }, (_, index) => index * step), top = ticks.at(-1);
     const x = (step, curve) => left + (step / curve.steps) * (width - left - 14), y = (loss) => bottom - (loss / top) * (bottom - 12);
     const label = `Training loss of ${shown.length} running trials`;
     const node = svg("svg", { viewBox: `0 0 ${width} ${LOSS_HEIGHT}`, width, height: LOSS_HEIGHT, role: "img", "aria-label": label, "font-family": FONT, "font-size": 12, fill: ink }, this.chart);
-    for (const share of [0, 0.25, 0.5, 0.75, 1]) {
-      svg("line", { x1: left, x2: width - 14, y1: y(share * top), y2: y(share * top), stroke: ink, opacity: 0.12 }, node);
-      svg("text", { x: left - 6, y: y(share * top) + 4, "text-anchor": "end" }, node, (share * top).toFixed(2));
-      svg("text", { x: left + share * (width - left - 14), y: bottom + 16, "text-anchor": "middle" }, node, `${100 * share}%`);
+    for (const tick of ticks) {
+      svg("line", { x1: left, x2: width - 14, y1: y(tick), y2: y(tick), stroke: ink, opacity: 0.12 }, node);
+      svg("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, node, Number(tick.toPrecision(3)));
     }
+    for (const share of [0, 0.25, 0.5, 0.75, 1]) svg("text", { x: left + share * (width - left - 14), y: bottom + 16, "text-anchor": "middle" }, node, `${100 * share}%`);
     svg("text", { x: (left + width) / 2, y: LOSS_HEIGHT - 3, "text-anchor": "middle" }, node, "share of the trial's steps");
     for (const curve of shown) {
       const at = curve.points.map(([step, loss]) => [x(step, curve), y(loss)]);
@@ -75,6 +78,12 @@ class RunningLosses {
       group.addEventListener("pointerleave", () => this.tooltip.hide());
     }
   }
+}
+
+// The smallest of 1, 2 and 5 times a power of ten that is not below `least`.
+function tickStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return power * [1, 2, 5, 10].find((factor) => power * factor >= least * (1 - 1e-9));
 }
 
 // A table whose rows the server searches and sorts, so that it works for a hundred thousand trials.
@@ -119,7 +128,7 @@ class TrialSearch {
     this.table.tHead.replaceChildren(head);
     this.table.tBodies[0].replaceChildren(...rows.map((cells) => {
       const row = html("tr", {});
-      cells.forEach((text, index) => html(index ? "td" : "th", index ? { class: "text" } : { scope: "row", class: "text" }, row, text));
+      cells.forEach((text, index) => html(index ? "td" : "th", index ? { class: "text" } : { scope: "row", class: "id" }, row, text));
       return row;
     }));
   }

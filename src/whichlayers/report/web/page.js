@@ -18,7 +18,8 @@ function build() {
 }
 // A table wider than the screen says so above it.
 function scrollHints() {
-  for (const box of document.querySelectorAll(".scroll")) {
+  for (const box of document.querySelectorAll(".scroll:not([data-hinted])")) {
+    box.dataset.hinted = "";
     const hint = html("p", { class: "scroll-hint screen-only", hidden: true }, null, "Scroll sideways for more columns \u2192");
     box.before(hint);
     new ResizeObserver(() => (hint.hidden = box.scrollWidth <= box.clientWidth + 1)).observe(box);
