@@ -133,6 +133,35 @@ def test_a_learning_rate_that_failed_does_not_concern_the_others(tmp_path):
     assert "with adapters at the place that is best on other seeds" in place.text
 
 
+def test_adapters_with_several_learning_rates(tmp_path):
+    """Layer 2 is best at each learning rate, and the lower one is worse everywhere by 0.2, which is no merit of a
+    layer."""
+    lrs = {"peft_lr": [1e-4, 1e-3]}
+    experiments = [
+        {"kind": "adapt", "where": ["everywhere", "last"], **lrs},
+        {"kind": "adapt", "where": ["single"], **lrs},
+    ]
+
+    def score(p):
+        if p.condition == "all pretrained":
+            return 0.9
+        gain = 0.03 if (p.experiment, p.x) == ("adapt_layers", 2) else 0.0
+        return 0.9 + gain - 0.2 * (p.trial.training.lr < 1e-3)
+
+    points = points_of(tmp_path, experiments, score, sd=0.002)
+    assert set(points["variant"]) == {""}
+    found = recommend(points)
+    (count,) = found.of("adapters")
+    assert (count.verdict, count.choice) == ("recommended", "adapters in layer 6 (lr 0.001)")
+    assert "2 series" in count.text
+    assert "Stopped at adapters in all 6 layers (lr 0.0001): −19.9 points" in count.text
+    (place,) = found.of("adapter_place")
+    assert (place.verdict, place.choice) == ("recommended", "adapters in layer 2 (lr 0.001)")
+    assert place.difference == pytest.approx(0.03 * 5 / 6, abs=0.003)  # the mean has a sixth of the gain
+    assert {c.name[-11:] for c in place.compared} == {" (lr 0.001)"}
+    assert place.text.endswith("lr 0.001, which has the highest mean over them of: lr 0.0001; lr 0.001.")
+
+
 def test_too_few_trials_to_say_whether_the_model_learned(tmp_path):
     """Two trials of 0.75, guessing 0.5: the interval includes guessing, and a perfect score."""
     points = points_of(tmp_path, [{"kind": "freeze", "train": ["top"]}], lambda p: 0.75, trials=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from whichlayers.text import join_list
 from whichlayers.trial import ALL_PRETRAINED
 
 MAX_LISTED = 8
+PEFT_LR = 1e-3  # of suggested experiments; the learning rate of finetuning would be too low
 
 
 def answer_count(rows: pd.DataFrame, loss: float) -> Answer | None:
@@ -61,8 +63,19 @@ def _candidate(place: str, rank: str, k: int, depth: int, rows: pd.DataFrame) ->
 
 
 def answer_place(rows: pd.DataFrame, loss: float) -> Answer | None:
-    """The single layer or block whose adapters score highest, compared with the mean of all of them."""
-    cells = list(each_group(rows[rows["condition"] != ALL_PRETRAINED], ["condition", "x"]))
+    """The single layer or block whose adapters score highest, compared with the mean of all of them.
+
+    With several ranks or learning rates, places are compared with those that have the highest mean over all places: a
+    place would otherwise gain by its learning rate. The difference between places does not depend on that choice.
+    """
+    adapted = rows[rows["condition"] != ALL_PRETRAINED]
+    by_settings = {
+        s: cells for (s,), cells in each_group(adapted.assign(settings=_settings(adapted)), ["settings"])
+    }
+    if not by_settings:
+        return None
+    best = max(by_settings, key=lambda settings: by_settings[settings]["value"].mean())
+    cells = list(each_group(by_settings[best], ["condition", "x"]))
     if len(cells) < 2:
         return None
     candidates = [Candidate(_place_name(str(condition), int(x)), cell) for (condition, x), cell in cells]
@@ -71,7 +84,7 @@ def answer_place(rows: pd.DataFrame, loss: float) -> Answer | None:
         {"value": "mean", "seconds": "mean", "trial_id": "first"}
     )
     listed = [c.name.removeprefix("adapters in ") for c in candidates]
-    return best_of(
+    answer = best_of(
         PLACE.key,
         rows,
         candidates,
@@ -82,6 +95,18 @@ def answer_place(rows: pd.DataFrame, loss: float) -> Answer | None:
         else f"{len(listed)} places from {listed[0]} to {listed[-1]}",
         keep="any of these layers will do",
     )
+    if answer is None or len(by_settings) == 1:
+        return answer
+    named = "; ".join(settings or "the experiment's learning rate" for settings in by_settings)
+    note = (
+        f"All places have {best or 'that learning rate'}, which has the highest mean over them of: {named}."
+    )
+    return dataclasses.replace(answer, text=f"{answer.text} {note}")
+
+
+def _settings(rows: pd.DataFrame) -> pd.Series:
+    """The rank and learning rate that a condition names: "rank 8, lr 0.001"; empty if it names none."""
+    return rows["condition"].map(lambda condition: str(condition).partition(", ")[2])
 
 
 def _place_name(condition: str, first: int) -> str:
@@ -92,12 +117,12 @@ def _place_name(condition: str, first: int) -> str:
 
 def ask_count(depth: int) -> Mapping[str, Any]:
     """An experiment with adapters everywhere and in the last k layers."""
-    return {"kind": "adapt", "where": ["everywhere", "last"]}
+    return {"kind": "adapt", "where": ["everywhere", "last"], "peft_lr": PEFT_LR}
 
 
 def ask_place(depth: int) -> Mapping[str, Any]:
     """An experiment with adapters in each single layer."""
-    return {"kind": "adapt", "where": ["single"]}
+    return {"kind": "adapt", "where": ["single"], "peft_lr": PEFT_LR}
 
 
 COUNT = Question(
