@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from whichlayers.catalog import BUILTIN, CORPORA, TAG_COLUMNS, CorpusFormat
 from whichlayers.config.errors import close_match, format_choices
 from whichlayers.config.sections import Count, NamedSection, Text
+from whichlayers.config.validators import index_or_name
 
 FILE_KEYS = ("train", "test", "dev", "format", "column")
 
@@ -43,11 +44,13 @@ class CorpusSpec(NamedSection):
         "(Parallel Meaning Bank).",
         examples=["conll"],
     )
-    column: Annotated[int, Field(strict=True)] | Text | None = Field(
-        default=None,
-        description="Tags to predict. conll: index of a column, where 0 is the word; conllu: upos or xpos; pmb: a "
-        "layer such as sem. Default: the last column, upos or sem.",
-        examples=[1],
+    column: Annotated[Annotated[int, Field(strict=True)] | Text | None, BeforeValidator(index_or_name)] = (
+        Field(
+            default=None,
+            description="Tags to predict. conll: index of a column, where 0 is the word; conllu: upos or xpos; pmb: a "
+            "layer such as sem. Default: the last column, upos or sem.",
+            examples=[1],
+        )
     )
     train_words: Count | None = Field(
         default=None,

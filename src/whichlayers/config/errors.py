@@ -124,7 +124,7 @@ def problems_from_validation(
         elif kind == "missing":
             problems.append(Problem(path, "this key is required"))
         else:
-            problems.append(Problem(path, _message(kind, ctx, e["input"], e["msg"]), value))
+            problems.append(Problem(path, _message(kind, ctx, e["input"]), value))
     return problems
 
 
@@ -151,9 +151,11 @@ def _path_in_file(loc: toml.KeyPath, data: Mapping[str, Any]) -> toml.KeyPath:
     path: list[str | int] = []
     current: Any = data
     for part in loc:
-        if isinstance(current, Mapping):
+        if isinstance(current, Mapping) and isinstance(part, str):
             path.append(part)
-            current = current.get(part) if isinstance(part, str) else None
+            current = current.get(part)
+        elif isinstance(current, Mapping):  # a single table in place of a list
+            continue
         elif isinstance(current, list | tuple) and isinstance(part, int) and part < len(current):
             path.append(part)
             current = current[part]
@@ -162,8 +164,8 @@ def _path_in_file(loc: toml.KeyPath, data: Mapping[str, Any]) -> toml.KeyPath:
     return tuple(path)
 
 
-def _message(kind: str, ctx: dict[str, Any], value: object, default: str) -> str:
-    """The message for one of pydantic's error types; `default` is pydantic's own."""
+def _message(kind: str, ctx: dict[str, Any], value: object) -> str:
+    """The message for one of pydantic's error types, none of which shows pydantic's own wording."""
     match kind:
         case "value_error":
             return str(ctx["error"])
@@ -181,14 +183,16 @@ def _message(kind: str, ctx: dict[str, Any], value: object, default: str) -> str
             return "must be a finite number"
         case "model_type" | "model_attributes_type" | "dict_type":
             return "must be a table"
+        case "tuple_type" | "list_type":
+            return "must be a list"
         case "string_too_short":
             return "must not be an empty string"
         case "greater_than_equal":
-            return f"must be at least {ctx['ge']}"
+            return f"must be at least {ctx['ge']:g}"
         case "greater_than":
-            return f"must be greater than {ctx['gt']}"
+            return f"must be greater than {ctx['gt']:g}"
         case "less_than":
-            return f"must be less than {ctx['lt']}"
+            return f"must be less than {ctx['lt']:g}"
         case "less_than_equal":
-            return f"must be at most {ctx['le']}"
-    return default[:1].lower() + default[1:]
+            return f"must be at most {ctx['le']:g}"
+    return "this value is not allowed; see docs/study-file.md for the values of this key"

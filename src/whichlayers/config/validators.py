@@ -15,6 +15,15 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
+def index_or_name(value: Any) -> Any:
+    """Validator: an integer, a non-empty string, or None."""
+    is_index = isinstance(value, int) and not isinstance(value, bool)
+    is_name = isinstance(value, str) and value != "" and "\0" not in value
+    if is_index or is_name or value is None:
+        return value
+    raise ValueError('must be the index of a column, such as 1, or its name in quotes, such as "upos"')
+
+
 def two_numbers(value: Any) -> tuple[Any, ...]:
     """Validator: two values."""
     values = as_tuple(value)

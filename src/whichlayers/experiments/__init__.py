@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import BeforeValidator, Field
 
-from whichlayers.config.errors import close_match, format_choices, raise_problems
+from whichlayers.config.errors import format_choices, raise_problems
+from whichlayers.config.synonyms import suggest_experiment
 from whichlayers.experiments.adapt import Adapt
 from whichlayers.experiments.base import Experiment, TaskExperiment
 from whichlayers.experiments.display import Display, generic_display
@@ -60,7 +61,7 @@ def _check_kind(value: Any) -> Any:
         return value
     kind, key = (value, "") if isinstance(value, str) else (value.get("kind"), "kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        suggestion = close_match(kind, KINDS) if isinstance(kind, str) else ""
+        suggestion = suggest_experiment(kind, KINDS) if isinstance(kind, str) else ""
         raise_problems((key, f"must be a kind of experiment;{suggestion} allowed: {format_choices(KINDS)}"))
     return {"kind": kind} if isinstance(value, str) else value
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from whichlayers.config.errors import close_match
 from whichlayers.config.sections import TrainingSpec
+from whichlayers.config.synonyms import suggest_key, synonym_of
 from whichlayers.config.validators import as_tuple
 from whichlayers.errors import WhichlayersError
 from whichlayers.study.study_file import TABLES, Study
@@ -61,7 +61,7 @@ def _with_entry(
 ) -> list[Any]:
     """The entries of a table, with a key of one of them set."""
     if table not in TABLES:
-        suggestion = close_match(table, TABLES)
+        suggestion = suggest_key(table, TABLES)
         raise WhichlayersError(
             f"--set {assignment}: no table {table};{suggestion} tables: {', '.join(TABLES)}"
         )
@@ -100,7 +100,8 @@ def _parse(text: str) -> Any:
 
 def _unknown(name: str) -> str:
     """The message for a key that is not at the top of a study file."""
-    if name in TrainingSpec.model_fields:
-        return f"unknown key; did you mean training.{name}?"
-    allowed = [*Study.key_order()]
-    return f"unknown key;{close_match(name, allowed)} allowed: {', '.join(allowed)}, training.KEY, TABLE[INDEX].KEY"
+    allowed = Study.key_order()
+    of_training = None if synonym_of(name, allowed) else synonym_of(name, TrainingSpec.key_order())
+    if of_training is not None:
+        return f"unknown key; did you mean training.{of_training}?"
+    return f"unknown key;{suggest_key(name, allowed)} allowed: {', '.join(allowed)}, training.KEY, TABLE[INDEX].KEY"

@@ -10,6 +10,7 @@ Settings are validated when a study is created; a `StudyError` lists all problem
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,10 +41,10 @@ from whichlayers.config.sections import (
     TrainingSpec,
 )
 from whichlayers.config.validators import PairTemplate, as_tuple, at_least_one, at_most
-from whichlayers.experiments import KINDS, AnyExperiment
+from whichlayers.experiments import AnyExperiment
 from whichlayers.experiments.base import Flags, Recipes
 from whichlayers.experiments.word_base import WordExperiment
-from whichlayers.text import join_list
+from whichlayers.study.unknown_keys import unknown_key
 from whichlayers.trial import COMPONENTS, Component, Head
 
 TABLES = ("models", "tasks", "corpora", "experiments")
@@ -130,7 +131,8 @@ class Study(Section):
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            raise StudyError(problems_from_validation(error, settings, _unknown_key)) from None
+            message = functools.partial(unknown_key, top=Study)
+            raise StudyError(problems_from_validation(error, settings, message)) from None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Study) and self.settings() == other.settings()
@@ -413,26 +415,3 @@ def _syntax_error(error: toml.SyntaxProblem, text: str, file: str) -> StudyError
     return StudyError(
         [Problem((), f"invalid TOML: {error}, in: {shown}")], f"{file}:{error.line}:{error.column}"
     )
-
-
-def _unknown_key(path: toml.KeyPath, settings: dict[str, Any]) -> str:
-    """The message for a key that is not allowed: a similar key, or the table it belongs to."""
-    key, table = str(path[-1]), str(path[0]) if len(path) > 1 else ""
-    sections: dict[str, type[Section]] = {"models": ModelSpec, "tasks": TaskSpec, "training": TrainingSpec}
-    sections["corpora"] = CorpusSpec
-    section = sections.get(table, Study)
-    if table == "experiments" and path[2:3] == ("training",):
-        table, section = "training", TrainingSpec
-    elif table == "experiments":
-        section = KINDS[as_tuple(settings[table])[path[1]]["kind"]]  # type: ignore[index]
-    allowed = section.key_order()
-    suggestion = close_match(key, allowed)
-    others = [kind for kind, experiment in KINDS.items() if key in experiment.model_fields]
-    if table == "experiments" and others:
-        where = f"it belongs to {join_list(others, 'or')}" if len(others) <= 3 else "other kinds have it"
-        return f"not a key of this kind of experiment ({where}); allowed: {', '.join(allowed)}"
-    if not suggestion and key in Study.model_fields:
-        return f"unknown key; `{key}` belongs at the top of the file, before the first [table]"
-    if not suggestion and key in TrainingSpec.model_fields:
-        return f"unknown key; `{key}` belongs in [training]"
-    return f"unknown key;{suggestion} allowed: {', '.join(allowed)}"
