@@ -177,7 +177,7 @@ def test_missing_and_invalid_settings(tmp_path):
         load_file_task("own", good, copied(good), "body", "label")
     with pytest.raises(WhichlayersError, match="task 'own': metric = 'bleu'"):
         load_file_task("own", good, copied(good), "text", "label", metric="bleu")
-    with pytest.raises(BadData, match="has no rows"):
+    with pytest.raises(BadData, match="has no examples"):
         load_file_task("own", good, put(tmp_path / "e.tsv", "text\tpair\tlabel\n"), "text", "label")
     one = put(tmp_path / "o.tsv", "text\tlabel\na\tx\nb\tx\n")
     with pytest.raises(BadData, match="every row has the label 'x'"):

@@ -16,9 +16,9 @@ PLAN = ("plan", "mine.toml", "--no-measure", "--folder", "new")
 # fmt: off
 # name and content of the training file, the expected text, the exit code
 FILES = [
-    ('t.tsv', b'', "t.tsv:1: no column 'text'; the columns are none (the file is empty)", 2),
-    ('t.tsv', b'\n\n\n', "t.tsv:1: no column 'text'; the columns are none (the file is empty)", 2),
-    ('t.tsv', b'text\tlabel\n', 't.tsv has no rows; add examples', 2),
+    ('t.tsv', b'', "t.tsv is empty; expected a header line with the columns 'text' and 'label', then one row per example", 2),
+    ('t.tsv', b'\n\n\n', "t.tsv is empty; expected a header line with the columns 'text' and 'label', then one row per example", 2),
+    ('t.tsv', b'text\tlabel\n', "t.tsv has no examples; expected a header line with the columns 'text' and 'label', then one row per example", 2),
     ('t.tsv', b'text\tlabel\nx\n', 't.tsv:2: 1 column, expected 2', 2),
     ('t.tsv', b'text\tlabel\nx\ty\tz\n', 't.tsv:2: 3 columns, expected 2', 2),
     ('t.tsv', b'a\tb\nx\ty\n', "t.tsv:1: no column 'text'; the columns are 'a', 'b'", 2),
@@ -41,8 +41,8 @@ FILES = [
     ('t.csv', b'text;label\nx;y\n', "t.csv:1: no column 'text'; the columns are 'text;label'. The file seems to be separat", 2),
     ('t.csv', b'text,label\nx,good\ry,bad\n', 't.csv:2: not valid CSV: a \\r without \\n (old Mac line ending); save the file with \\n', 2),
     ('t.csv', b'text,label\n"a"b,good\n', 't.csv:2: not valid CSV: \',\' expected after \'"\'', 2),
-    ('t.csv', b'', "t.csv:1: no column 'text'; the columns are none (the file is empty)", 2),
-    ('t.jsonl', b'', 't.jsonl has no rows; add examples', 2),
+    ('t.csv', b'', "t.csv is empty; expected a header line with the columns 'text' and 'label', then one row per example", 2),
+    ('t.jsonl', b'', "t.jsonl is empty; expected one JSON object per line, each with the keys 'text' and 'label'", 2),
     ('t.jsonl', b'[]\n', 't.jsonl:1: a JSON list, expected an object with keys text, label', 2),
     ('t.jsonl', b'null\n', 't.jsonl:1: a JSON NoneType, expected an object with keys text, label', 2),
     ('t.jsonl', b'{', 't.jsonl:1: not valid JSON: Expecting property name enclosed in double quotes at chara', 2),
@@ -57,7 +57,7 @@ FILES = [
     ('t.jsonl', b"[" * 100_000, 't.jsonl:1: not valid JSON: maximum recursion depth exceeded while decoding a JSON arr', 2),
     ('t.jsonl', b'{"text": "x", "label": ' + b"9" * 5000 + b"}\n", 't.jsonl:1: not valid JSON: Exceeds the limit (4300 digits) for integer string convers', 2),
     ('t.jsonl', b'{"text": "x", "label": 1e999}\n{"text": "y", "label": 1}\n', "t.jsonl:1: the label is inf, which is no class; known labels: '1'", 2),
-    ('t.parquet', b'', 't.parquet cannot be read as Parquet: Parquet file size is 0 bytes', 2),
+    ('t.parquet', b'', "t.parquet is empty; expected a table with the columns 'text' and 'label' and one row per example", 2),
     ('t.parquet', b'PAR1', 't.parquet cannot be read as Parquet: Parquet file size is 4 bytes, smaller than the m', 2),
     ('t.parquet', b"PAR1" + bytes(100) + b"PAR1", "t.parquet cannot be read as Parquet: Couldn't deserialize thrift: No more data to rea", 2),
     ('t.parquet.gz', b'x', 't.parquet.gz: unknown file format; the extension must be one of .tsv, .csv, .jsonl, .', 2),

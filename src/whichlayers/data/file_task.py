@@ -22,7 +22,7 @@ import numpy as np
 
 from whichlayers.catalog import Kind
 from whichlayers.data.metrics import choose_metrics
-from whichlayers.data.readers import read_records
+from whichlayers.data.readers import no_examples, read_records
 from whichlayers.data.tasks import BadData, BadRows, Split, Task
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
@@ -153,7 +153,9 @@ def read_examples(
             if examples.pairs is not None:
                 examples.pairs.append(values[2])
     if not examples.texts and not examples.bad.count:
-        raise BadData(f"{path} has no rows; add examples")
+        if header is not None:
+            raise BadData(f"{path} has no examples; expected one row per example")
+        raise no_examples(path, columns)
     return examples
 
 

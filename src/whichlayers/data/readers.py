@@ -18,7 +18,7 @@ from typing import Any
 
 from whichlayers.data.tasks import BadData, BadRows
 from whichlayers.errors import WhichlayersError
-from whichlayers.text import counted
+from whichlayers.text import counted, join_list
 
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
 SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
@@ -40,6 +40,8 @@ def read_records(
     """
     extension = _format(path)
     _check_is_file(path)
+    if header is None and path.stat().st_size == 0:
+        raise empty_file(path, columns)
     if extension == ".parquet":
         yield from _parquet_values(path, columns)
     elif extension == ".jsonl":
@@ -60,13 +62,36 @@ def check_columns(path: Path, columns: list[str]) -> None:
     for _ in read_records(path, columns, bad, None, bad):
         return
     bad.raise_if_any()
-    raise BadData(f"{path} has no rows; add examples")
+    raise no_examples(path, columns)
+
+
+def empty_file(path: Path, columns: Sequence[str]) -> BadData:
+    """The error for a file without content: names the file, and what it should hold."""
+    return BadData(f"{path} is empty; expected {_expected_rows(path, columns)}")
+
+
+def no_examples(path: Path, columns: Sequence[str]) -> BadData:
+    """The error for a file without examples, which may have a header."""
+    return BadData(f"{path} has no examples; expected {_expected_rows(path, columns)}")
+
+
+def _expected_rows(path: Path, columns: Sequence[str]) -> str:
+    """What a data file of this format should hold: "a header line with the columns 'text' and 'label', ..." """
+    named = join_list(map(repr, columns))
+    if _format(path) == ".jsonl":
+        return f"one JSON object per line, each with {'the keys' if len(columns) > 1 else 'the key'} {named}"
+    noun = f"{'the columns' if len(columns) > 1 else 'the column'} {named}"
+    if _format(path) == ".parquet":
+        return f"a table with {noun} and one row per example"
+    return f"a header line with {noun}, then one row per example"
 
 
 def count_rows(path: Path) -> int | None:
     """Number of rows of a file, valid or not; None for a text file that is too large to count quickly."""
     extension, bad = _format(path), BadRows(str(path))
     _check_is_file(path)
+    if path.stat().st_size == 0:
+        return 0
     if extension == ".parquet":
         import pyarrow.parquet
 
@@ -189,6 +214,8 @@ def _delimited_values(
 ) -> Iterator[Record]:
     if header is None:
         header = _header(rows, bad)
+        if not header:
+            raise empty_file(path, columns)
         if not set(columns) <= set(header):
             bad.raise_if_any()  # the header itself may be invalid
     positions = _positions(path, columns, header)
@@ -267,7 +294,7 @@ def _positions(path: Path, columns: list[str], header: Sequence[str]) -> list[in
             )
         close = difflib.get_close_matches(column, header, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        found = ", ".join(repr(name[:40]) for name in header[:12]) or "none (the file is empty)"
+        found = ", ".join(repr(name[:40]) for name in header[:12]) or "none"
         raise BadData(
             f"{path}:1: no column {column!r}{hint}; the columns are {found}{_separator_hint(path, header)}"
         )
