@@ -101,7 +101,7 @@ def test_recipes_that_both_studies_have_are_paired(tmp_path):
     assert means["bert_init"] == pytest.approx(0.1 * 6 / 7)
     assert means["as_described"] == 0
     assert found.unpaired == []
-    assert (found.a.name, found.b.name) == ("a study (A)", "a study (B)")
+    assert (found.a.name, found.b.name) == ("a", "b")
 
 
 def test_training_settings_that_differ_are_listed(tmp_path):
@@ -143,7 +143,9 @@ def test_models_of_different_depth_are_paired_at_the_same_share_of_their_layers(
     assert ("layers", "8", "12") in found.differs
     assert found.lowest_depth == 8
     assert sorted(count for _, count in found.unpaired) == [4 * 3, 8 * 3]
-    assert all("the same share of the layers, task, size and seed" in reason for reason, _ in found.unpaired)
+    assert all(
+        "the same share of the layers, task, training size and seed" in reason for reason, _ in found.unpaired
+    )
 
 
 def test_points_at_single_layers_of_models_of_different_depth_are_not_paired(tmp_path):
@@ -171,7 +173,10 @@ def test_tasks_whose_data_changed_are_not_paired(tmp_path):
 def test_the_error_without_pairs_gives_the_reason(tmp_path):
     a = write_results(tmp_path / "a", incremental(("SST-2",)), BASE)
     b = write_results(tmp_path / "b", [Point("probing", "", 1, trial("RTE"))], BASE)
-    with pytest.raises(WhichlayersError, match=r"no pair of trials.*incremental, in a study"):
+    with pytest.raises(
+        WhichlayersError,
+        match=r"no pair of trials.*incremental, in a: .*Run both studies with the same tasks",
+    ):
         compare_studies(a, b)
 
 
@@ -253,7 +258,7 @@ def test_settings_of_pairs_and_settings_that_differ(tmp_path):
     several = compare_studies(a, one)  # one study has several values: trials of a pair have the same
     assert several.curves["setting"].tolist() == [""]
     assert dict(several.unpaired) == {
-        "incremental, in a study (A): the other has no trial of the same point, task, size and seed": 4
+        "incremental, in a: the other study has no finished trial of the same point, task, training size and seed": 4
     }
 
 

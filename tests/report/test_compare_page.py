@@ -37,9 +37,8 @@ def two(tmp_path, monkeypatch):
 def test_the_command_shows_the_table_and_writes_the_page(two):
     result = CliRunner().invoke(app, ["compare", "one", "two"])
     assert result.exit_code == 0, result.output
-    assert (
-        result.output.count("+1.0 ") == 11
-    )  # four incremental curves, permuted, two of blocks, two baselines of both
+    # four incremental curves, permuted, two of blocks, two baselines of both: a difference and its bounds
+    assert result.output.count("+1.0  +1.0 to +1.0 ") == 11
     assert f"{NAME} is significantly higher in" in result.output.replace("\n", " ")
     assert "unpaired: localized, in first" in result.output
     page = (two / "compare.html").read_text(encoding="utf-8")

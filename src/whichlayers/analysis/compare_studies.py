@@ -29,7 +29,7 @@ from whichlayers.results.frames import (
     setting_label,
     training_settings,
 )
-from whichlayers.text import join_list
+from whichlayers.text import counted, join_list
 from whichlayers.trial import BASELINES
 
 CELL = ["experiment", "condition", "task", "train_size", "x"]
@@ -73,7 +73,10 @@ def compare_studies(first: Path, second: Path) -> Comparison:
     frames = [_with_training_columns(finished(load_points(folder))) for folder in (first, second)]
     a, b = _compared_study(Path(first)), _compared_study(Path(second))
     if a.name == b.name:  # two runs of one study
-        a, b = (replace(study, name=f"{study.name} ({letter})") for study, letter in ((a, "A"), (b, "B")))
+        a, b = (
+            replace(one, name=name)
+            for one, name in zip((a, b), _folder_names(a.folder, b.folder), strict=True)
+        )
     models = pd.concat(frames)[["model", "family", "depth"]].drop_duplicates(ignore_index=True)
     other_depths = len({frozenset(frame["depth"]) for frame in frames}) > 1
     found, differs = [], dict.fromkeys(_model_differences(*frames))
@@ -89,12 +92,16 @@ def compare_studies(first: Path, second: Path) -> Comparison:
             if alone := int((merged["found"] == side).sum()):
                 same = ["model"] if "model" in matched else []
                 same += ["share of the layers" if _is_relative(experiment, other_depths) else "point"]
-                reason = f"{experiment}, in {study.name}: the other has no trial of the same {', '.join(same)}, task, "
-                reasons.append((f"{reason}size and seed", alone))
+                same += ["task", "training size", "seed"]
+                reason = f"{experiment}, in {study.name}: the other study has no finished trial of the same"
+                reasons.append((f"{reason} {join_list(same)}", alone))
     pairs = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
     if pairs.empty:
-        details = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
-        raise WhichlayersError(f"{first} and {second} have no pair of trials. {details}")
+        details = "; ".join(f"{reason} ({counted(count, 'result')})" for reason, count in reasons)
+        raise WhichlayersError(
+            f"{first} and {second} have no pair of trials. {details}. Run both studies with the same tasks and data,"
+            " experiments, train_sizes and seed; models and training settings may differ"
+        )
     order = {task: position for position, task in enumerate(dict.fromkeys(frames[0]["task"]))}
     pairs = pairs[[*COMPARED_CURVE, "x", "seed", "metric", "a", "b"]]
     pairs = pairs.sort_values("task", key=lambda tasks: tasks.map(order), kind="stable", ignore_index=True)
@@ -102,6 +109,16 @@ def compare_studies(first: Path, second: Path) -> Comparison:
     curves, points = _curve_differences(pairs), _point_differences(pairs)
     lowest = int(models["depth"].min()) if other_depths else None
     return Comparison(a, b, all_differences, curves, points, reasons, pairs, models, lowest)
+
+
+def _folder_names(a: Path, b: Path) -> tuple[str, str]:
+    """The shortest ends of two paths that tell the folders apart: "rev" and "rev-2", "monday/rev" and "friday/rev"."""
+    one, other = a.resolve().parts, b.resolve().parts
+    for count in range(1, max(len(one), len(other))):
+        names = "/".join(one[-count:]), "/".join(other[-count:])
+        if names[0] != names[1]:
+            return names
+    raise WhichlayersError(f"{a} and {b} are the same folder: give two studies")
 
 
 def _merge_pairs(

@@ -42,6 +42,10 @@ def compare(
     if as_json:
         print_json(comparison_data(comparison, verdict(comparison)))
         return
+    for letter, study, folder in (("A", comparison.a, a), ("B", comparison.b, b)):
+        name = "" if study.name in (str(folder), folder.name) else f", the study {study.name}"
+        print_line(f"{letter}: {folder}{name}")
+    print_line("differences are B minus A\n")
     for setting, value_a, value_b in comparison.differs:
         print_line(f"{setting}: {value_a or 'unknown'} in A, {value_b or 'unknown'} in B")
     console().print(comparison_table(comparison))

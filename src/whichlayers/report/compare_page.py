@@ -34,6 +34,7 @@ from whichlayers.trial import BASELINES
 
 LABELS = ("experiment", "task", "examples", "curve", "points")
 NUMBERS = ("difference", "95% interval", "seeds", "p", "p (Holm)")
+MAX_UNBROKEN = 24  # names of curves up to this length stay on one line, such as "all parameters trained"
 TERMINAL_COLUMNS = ("task", "examples", "curve", "difference", "95% interval", "seeds", "p (Holm)")
 
 
@@ -123,15 +124,15 @@ def comparison_table(comparison: Comparison) -> Group:
     for experiment in dict.fromkeys(row["experiment"] for row in whole.rows):
         rows = [row for row in whole.rows if row["experiment"] == experiment]
         included = [name for name in TERMINAL_COLUMNS if name != "curve" or any(row[name] for row in rows)]
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for name in included:
             is_text = name in ("task", "curve")
-            table.add_column(
-                name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold"
-            )
+            width = max(len(row[name]) for row in rows)
+            no_wrap = not is_text or (name == "curve" and width <= MAX_UNBROKEN)
+            table.add_column(name, justify="left" if is_text else "right", no_wrap=no_wrap, overflow="fold")
         for row in rows:
             table.add_row(*(escape(row[name]) for name in included))
-        parts += [Text(experiment, style="bold"), table]
+        parts += [Text(experiment, style="bold"), table, ""]
     return Group(*parts)
 
 
@@ -296,6 +297,6 @@ def _points_table(points: pd.DataFrame, title: str, relative: bool) -> TextTable
 def _numbers(row: Any) -> dict[str, str]:
     """Cells of the columns `NUMBERS`."""
     difference = format_score(row.mean, row.metric, signed=True)
-    interval = format_range(row.low, row.high, row.metric)
+    interval = format_range(row.low, row.high, row.metric, signed=True)
     cells = (difference, interval, str(row.n), format_p(row.p), format_p(row.p_adjusted))
     return dict(zip(NUMBERS, cells, strict=True))
