@@ -44,13 +44,17 @@ def test_the_row_has_the_numbers_of_the_decisive_test(folder):
 
 
 @pytest.mark.parametrize(
-    ("about", "expected"), [("at 5,000", "r = 0.984"), ("500 against 5,000", "difference in r: +0.984")]
+    ("about", "expected", "interval"),
+    [
+        ("at 5,000", "r = 0.984", "0.900 to 0.990"),
+        ("500 against 5,000", "difference in r: +0.984", "+0.900 to +0.990"),  # signs as the effect has
+    ],
 )
-def test_a_coefficient_is_named(about, expected):
+def test_a_coefficient_is_named(about, expected, interval):
     claim = Claim("T4", "", 0.984, 0.9, 0.99, 0.01, "holds", None, "", unit="r", about=about)
     (row,) = claim_rows([claim])
     assert row.effect == expected
-    assert (row.level, row.interval) == ("95%", "0.900 to 0.990")
+    assert (row.level, row.interval) == ("95%", interval)
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,10 @@ class ClaimRow:
 
 
 def effect_text(test: ClaimTest) -> str:
-    """Effect of a test with its unit and interval: "+3.1 points of accuracy (1.0 to 5.2)"; empty without a number."""
+    """Effect of a test with its unit and interval: "+3.1 points of accuracy (+1.0 to +5.2)"; empty without a number."""
     if math.isnan(test.effect):
         return ""
-    interval = format_range(test.low, test.high, _quantity(test.unit))
+    interval = _interval(test, test.about)
     return f"{_effect(test, test.about)}{f' ({interval})' if interval else ''}"
 
 
@@ -110,7 +110,7 @@ def _row(
         about,
         effect=_effect(result, about) if has_effect else "",
         level=f"{result.level:.0%}",
-        interval=format_range(result.low, result.high, _quantity(result.unit)),
+        interval=_interval(result, about),
         p=format_p(p),
         verdict=result.verdict,
         needed=f"about {result.needed} {result.needs}"
@@ -124,13 +124,25 @@ def _row(
 def _effect(result: Claim | ClaimTest, about: str) -> str:
     """An effect with its unit: "+3.1 points of accuracy", "0.7 points of accuracy (rms)", "r = 0.984"."""
     quantity, is_rms = _quantity(result.unit), result.unit.startswith(RMS)
-    if quantity in COEFFICIENTS and " against " in about:
-        return f"difference in {quantity}: {format_score(result.effect, quantity, signed=True)}"
+    number = format_score(result.effect, quantity, signed=_is_signed(result, about))
+    if quantity in COEFFICIENTS and _is_signed(result, about):
+        return f"difference in {quantity}: {number}"
     if quantity in COEFFICIENTS:
-        return f"{quantity} = {format_score(result.effect, quantity)}"
-    number = format_score(result.effect, quantity, signed=not is_rms)
+        return f"{quantity} = {number}"
     text = f"{number}% {quantity}" if quantity == OF_GAIN else f"{number} {effect_unit(quantity)}"
     return f"{text} (rms)" if is_rms else text
+
+
+def _interval(result: Claim | ClaimTest, about: str) -> str:
+    """The ends of the interval of an effect, with signs if the effect has one."""
+    return format_range(result.low, result.high, _quantity(result.unit), signed=_is_signed(result, about))
+
+
+def _is_signed(result: Claim | ClaimTest, about: str) -> bool:
+    """Whether an effect is a difference, in contrast to a root mean square or a correlation."""
+    if _quantity(result.unit) in COEFFICIENTS:
+        return " against " in about
+    return not result.unit.startswith(RMS)
 
 
 def _quantity(unit: str) -> str:

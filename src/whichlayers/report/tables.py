@@ -182,7 +182,7 @@ def gain_table(points: pd.DataFrame) -> TextTable:
                 "none": format_score(c.means[0], c.metric) if 0 in c.means else "",
                 "all": format_score(c.means[c.depth], c.metric) if c.depth in c.means else "",
                 "gain": format_score(c.gain.mean, c.metric, signed=True) if c.gain else "",
-                "interval": format_range(c.gain.low, c.gain.high, c.metric) if c.gain else "",
+                "interval": format_range(c.gain.low, c.gain.high, c.metric, signed=True) if c.gain else "",
                 "n": str(c.gain.n) if c.gain else "0",
                 "reaches": "" if c.reaches is None else str(c.reaches),
                 "steps": ", ".join(_step(s, c.metric) for s in each_row(clear)) or "none",
