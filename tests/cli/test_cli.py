@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -278,7 +279,7 @@ def test_a_study_file_selects_the_folder_beside_it():
     assert Path("mine/report.html").samefile(call("report", "mine.toml").output.splitlines()[-1].split()[-1])
     assert call("claims", "mine.toml").output == call("claims", "mine").output
     assert "mine/results.csv" in call("export", "mine.toml").output
-    call("compare", "mine.toml", "mine/results.db")
+    assert "are the same folder" in call("compare", "mine.toml", "mine/results.db", code=2).stderr
     Path("study.toml").write_text(fakes.make_study(name="study").to_toml())  # the name of the recorded file
     call("run", "study.toml")
     assert "study: 15 of 15 trials done" in call("status", "study.toml").output
@@ -397,13 +398,14 @@ def test_power_estimates_trials_and_adds_paired_ones():
 
 
 READING = (("status", "mine"), ("report", "mine"), ("export", "mine"), ("claims", "mine"), ("power", "mine"))
-READING += (("compare", "mine", "mine.toml"), ("plan", "mine"))
+READING += (("compare", "mine", "copy"), ("plan", "mine"))
 
 
 def test_every_command_refuses_a_newer_results_db_with_the_same_message():
     call("run", "mine.toml", "--trials", "1")
     with ResultsDB.open(Path("mine/results.db"), "mine") as db, db.transaction() as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+    shutil.copytree("mine", "copy")
     commands = [*READING, ("plan", "mine.toml"), ("run", "mine"), ("run", "mine.toml"), ("watch", "mine")]
     messages = {" ".join(call(*arguments, code=2).stderr.split()) for arguments in commands}
     assert messages == {
@@ -417,6 +419,7 @@ def test_every_command_reads_an_old_results_db_and_only_run_migrates_it():
     database = Path("mine/results.db")
     downgrade(database)
     before = database.read_bytes()
+    shutil.copytree("mine", "copy")
     for arguments in READING:
         call(*arguments)
     assert database.read_bytes() == before

@@ -60,6 +60,7 @@ def plan_data(study: Study, folder: Path, estimate: Estimate) -> dict[str, Any]:
         "trials": len(estimate.trials),
         "trials_done": estimate.done,
         "trials_failed": estimate.failed,
+        "trials_done_of_other_settings": estimate.other_done,
         "steps": sum(stack.steps for stack in estimate.stacks),
         "stacks": len(estimate.stacks),
         "rows": plan_rows(estimate.stacks),

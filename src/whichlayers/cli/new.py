@@ -12,7 +12,10 @@ from whichlayers.text import join_list
 
 
 def new(
-    file: Annotated[Path, typer.Argument(help="Study file to write, such as my-study.toml.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="Study file to write, such as my-study.toml; .toml may be left out."),
+    ],
     model: Annotated[
         str | None, typer.Option(help="Model to study: a Hub id, a folder or package:NAME.")
     ] = None,
@@ -39,8 +42,11 @@ def new(
 ) -> None:
     """Write a runnable study file: the settings that a study needs, or with --full all of them."""
     from whichlayers.data.readers import check_columns, count_rows
+    from whichlayers.models.find import check_name
     from whichlayers.study.template import write_template
 
+    if model is not None:
+        check_name(model)
     rows = None if train is None else count_rows(train)
     if text is not None and label is not None:
         for data in (path for path in (train, dev) if path is not None):

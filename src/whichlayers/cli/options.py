@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from whichlayers.results.folder import STUDY_FILE, folder_of
 if TYPE_CHECKING:
     from whichlayers.config.sections import Size
     from whichlayers.study.study_file import Study
+
+
+MAX_COLUMNS = 12  # column names in a message
 
 
 def complete_study(incomplete: str) -> list[str]:
@@ -197,19 +201,44 @@ def find_study(name: str) -> tuple[Study, Path]:
     path = Path(name)
     if (path / STUDY_FILE).is_file():
         return load_moved_study(path), path
-    if path.is_file() or path.suffix == ".toml":
+    if path.suffix == ".toml":
         return load_moved_study(path), folder_of(path)
+    if path.is_file():
+        raise _not_a_study_file(path)
     presets = list_presets()
     if name not in presets:
         if path.is_dir():
             raise WhichlayersError(
                 f"{name} is a folder without {STUDY_FILE}: no study was run in it; give a study file"
             )
+        if (study_file := path.with_name(f"{path.name}.toml")).is_file():
+            raise WhichlayersError(f"no folder of a study and no preset {name}; did you mean {study_file}?")
         raise WhichlayersError(
             f"no study file or preset {name};{close_match(name, presets)} presets: {', '.join(presets)}; create a"
             " study file with: whichlayers new my-study.toml"
         )
     return load_preset(name), Path(name.replace("/", "-"))
+
+
+def _not_a_study_file(path: Path) -> WhichlayersError:
+    """The error for a file in place of a study file: how to make a study of a data file, or which files are allowed."""
+    from whichlayers.data.readers import FORMATS, column_names
+
+    name = path.name.lower().removesuffix(".gz")
+    if Path(name).suffix not in FORMATS:
+        hint = f"; if it is one, rename it to {path}.toml" if path.suffix == "" else ""
+        return WhichlayersError(
+            f"{path} is not a study file, which ends in .toml{hint}. Give a study file, the folder of a study or a"
+            " preset"
+        )
+    columns = ""
+    if name.endswith((".csv", ".tsv")):
+        with contextlib.suppress(WhichlayersError):  # about the content of the file
+            columns = f" (columns of {path.name}: {', '.join(column_names(path)[:MAX_COLUMNS])})"
+    return WhichlayersError(
+        f"{path} is a data file, not a study file; write a study of it with: whichlayers new my-study.toml --train"
+        f" {path} --dev FILE --text COLUMN --label COLUMN{columns}"
+    )
 
 
 def _split_commas(values: list[str] | None) -> list[str] | None:

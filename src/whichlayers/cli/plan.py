@@ -74,9 +74,16 @@ def plan(
         show("" if i else "data", line)
     for note in estimate.notes:
         print_line(f"{'':<6}{note}", "yellow")
-    if estimate.done:
+    if estimate.done or estimate.other_done:
         total, verb = counted(len(estimate.trials), "trial"), "is" if len(estimate.trials) == 1 else "are"
         show("done", f"{estimate.done:,} of {total} {verb} done in {folder}")
+    if estimate.other_done:
+        others = counted(estimate.other_done, "finished trial")
+        show(
+            "",
+            f"{folder} also holds {others} of other settings: a run keeps them, but its report leaves them out; to"
+            " keep the studies apart, choose another folder with --folder",
+        )
     if estimate.failed:
         failed = counted(estimate.failed, "trial")
         show("", f"{failed} failed there and will not run again without --retry-failed")

@@ -48,15 +48,25 @@ def show(
         console().print()
         console().print(_epoch_table(details.epochs))
     if details.loss.losses:
-        first, last = details.loss.losses[0], details.loss.losses[-1]
+        steps, losses = details.loss.steps, details.loss.losses
         print_line(
-            f"\ntraining loss by step: {sparkline(details.loss.losses)} {first:.3f} to {last:.3f},"
-            f" step {details.loss.steps[-1]:,}"
+            f"\ntraining loss by step: {sparkline(losses)} {losses[0]:.3f} at step {steps[0]:,},"
+            f" {losses[-1]:.3f} at step {steps[-1]:,}"
         )
     if details.weight_change:
-        changes = [one["frobenius"] or 0.0 for one in details.weight_change]
-        ends = f"{changes[0]:.3g} (layer 1) to {changes[-1]:.3g} (layer {details.weight_change[-1]['layer']})"
-        print_line(f"weight change by layer (Frobenius norm): {sparkline(changes)} {ends}")
+        print_line(f"weight change by layer (Frobenius norm): {describe_changes(details.weight_change)}")
+
+
+def describe_changes(changes: Sequence[dict[str, Any]]) -> str:
+    """Bars of the layers in order, and the layers with the smallest and the largest change."""
+    by_layer = {one["layer"]: one["frobenius"] or 0.0 for one in changes}
+    low, high = min(by_layer, key=by_layer.__getitem__), max(by_layer, key=by_layer.__getitem__)
+    text = f"smallest {by_layer[low]:.3g} in layer {low}, largest {by_layer[high]:.3g} in layer {high}"
+    if by_layer[low] == by_layer[high]:
+        text = f"{by_layer[low]:.3g} in {'each layer' if len(by_layer) > 1 else f'layer {low}'}"
+    layers = list(by_layer)
+    where = f" (layers {layers[0]} to {layers[-1]})" if len(layers) > 1 else ""
+    return f"{sparkline(list(by_layer.values()))}{where} {text}"
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -89,9 +99,15 @@ def _settings(details: TrialDetails) -> list[tuple[str, str]]:
         "training": ", ".join(
             f"{key} {value}" for key, value in details.training.items() if value is not None
         ),
-        "time": format_duration(row["seconds"], fine=True) if row["seconds"] is not None else None,
+        "time": _describe_time(row["kind"], row["seconds"]) if row["seconds"] is not None else None,
     }
     return [(name, str(value)) for name, value in settings.items() if value not in (None, "")]
+
+
+def _describe_time(kind: str, seconds: float) -> str:
+    """Trials of a stack run at the same time: the time of a trial is its share of the time of its stack."""
+    share = " (time of its stack, divided by the number of its trials)" if kind == "finetune" else ""
+    return f"{format_duration(seconds, fine=True)}{share}"
 
 
 def _describe_run(run: dict[str, Any]) -> str:
@@ -101,10 +117,11 @@ def _describe_run(run: dict[str, Any]) -> str:
 
 
 def _epoch_table(epochs: Sequence[dict[str, Any]]) -> Any:
-    """One row per epoch: losses, scores in points, seconds."""
+    """One row per epoch: scores in points, losses, seconds of the whole stack."""
     metrics = list(dict.fromkeys(name for epoch in epochs for name in epoch if name != "epoch"))
     metrics.sort(key=lambda name: NOT_SCORES.index(name) if name in NOT_SCORES else -1)
-    table = make_table("epoch", *metrics, right=("epoch", *metrics))
+    headers = ["epoch", *("seconds of the stack" if name == "seconds" else name for name in metrics)]
+    table = make_table(*headers, right=tuple(headers))
     for epoch in epochs:
         cells = [_cell(epoch.get(name), name) for name in metrics]
         table.add_row(Text(str(epoch["epoch"])), *map(Text, cells))

@@ -144,13 +144,23 @@ def _values(prediction: Prediction) -> list[Any]:
     return [prediction.label, prediction.probability, *prediction.probabilities.values()]
 
 
-def check_output(out: Path) -> str:
-    """The extension of an output file, which determines its format; WhichlayersError if it is none of `FORMATS`."""
-    if (extension := out.suffix.lower()) not in FORMATS:
+def check_output(out: Path, file: Path, overwrite: bool) -> None:
+    """Raise WhichlayersError unless predictions for the texts in `file` may be written to `out`.
+
+    Its extension must be one of `FORMATS`; it must not exist, unless `overwrite` is set, and must not be `file`.
+    """
+    if out.suffix.lower() not in FORMATS:
         raise WhichlayersError(
             f"--out {out}: unknown file format; the extension must be one of {', '.join(FORMATS)}"
         )
-    return extension
+    if out.is_dir():
+        raise WhichlayersError(f"--out {out} is a folder: give a file, such as {out / 'predictions.csv'}")
+    if out.exists() and file.exists() and out.samefile(file):
+        raise WhichlayersError(f"--out {out} is the file of the texts; choose another name")
+    if out.exists() and not overwrite:
+        raise WhichlayersError(
+            f"--out {out} already exists; choose another name, or replace it with --overwrite"
+        )
 
 
 @contextlib.contextmanager

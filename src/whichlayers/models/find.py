@@ -61,15 +61,8 @@ def resolve(name: str, revision: str | None = None, allow_pickle: bool = False) 
         revision: Branch, tag or commit; only for hub ids.
         allow_pickle: Accept weights in pytorch_model.bin if there are no safetensors.
     """
-    path = Path(name).expanduser()
-    if name.startswith(PACKAGE_PREFIX):
-        folder = package_folder(name.removeprefix(PACKAGE_PREFIX))
-    elif name and path.is_dir():
-        folder = path.resolve()
-    elif _looks_like_path(name):
-        problem = "is a file, not a folder" if path.exists() else "does not exist"
-        raise WhichlayersError(f"model {name!r}: the path {problem}. {NAMING_HINT}")
-    else:
+    folder = local_folder(name)
+    if folder is None:
         folder = hub_folder(name, revision, allow_pickle)
         return ModelFiles(
             name, folder, folder.name, _checked_fingerprint(name, folder, allow_pickle), allow_pickle
@@ -80,6 +73,36 @@ def resolve(name: str, revision: str | None = None, allow_pickle: bool = False) 
             "hub have revisions. Remove it."
         )
     return ModelFiles(name, folder, None, _checked_fingerprint(name, folder, allow_pickle), allow_pickle)
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder of a model that is given as a folder or as package:NAME; None for a hub id.
+
+    Raises:
+        WhichlayersError: There is no such folder or package.
+    """
+    path = Path(name).expanduser()
+    if name.startswith(PACKAGE_PREFIX):
+        return package_folder(name.removeprefix(PACKAGE_PREFIX))
+    if name and path.is_dir():
+        return path.resolve()
+    if _looks_like_path(name):
+        problem = "is a file, not a folder" if path.exists() else "does not exist"
+        raise WhichlayersError(f"model {name!r}: the path {problem}. {NAMING_HINT}")
+    return None
+
+
+def check_name(name: str) -> None:
+    """Raise WhichlayersError if a model cannot be loaded by this name, without the network and without hashing files.
+
+    A folder or a package must hold a model; a hub id must be valid, but need not exist.
+    """
+    folder = local_folder(name)
+    if folder is None:
+        _check_hub_id(name)
+        return
+    _check_config(name, folder)
+    weight_files(folder, allow_pickle=True)
 
 
 def weight_files(folder: Path, allow_pickle: bool) -> list[Path]:
@@ -137,10 +160,7 @@ def hub_folder(name: str, revision: str | None, allow_pickle: bool) -> Path:
         RevisionNotFoundError,
     )
 
-    if not HUB_ID.fullmatch(name):
-        raise WhichlayersError(
-            f"model {name!r} is neither an existing folder nor a valid hub id. {NAMING_HINT}"
-        )
+    _check_hub_id(name)
 
     def snapshot(*weights: str) -> Path:
         folder = snapshot_download(
@@ -187,6 +207,13 @@ def hub_folder(name: str, revision: str | None, allow_pickle: bool) -> Path:
         raise WhichlayersError(
             f"model {name!r}{at} could not be downloaded from the hub: {error} {FOLDER_HINT}"
         ) from error
+
+
+def _check_hub_id(name: str) -> None:
+    if not HUB_ID.fullmatch(name):
+        raise WhichlayersError(
+            f"model {name!r} is neither an existing folder nor a valid hub id. {NAMING_HINT}"
+        )
 
 
 def package_folder(package: str) -> Path:
@@ -261,11 +288,15 @@ def _hash_file(path: str, mtime_ns: int, size: int) -> str:
         return hashlib.file_digest(file, hashlib.blake2b).hexdigest()  # type: ignore[arg-type]
 
 
-def _checked_fingerprint(name: str, folder: Path, allow_pickle: bool) -> str:
+def _check_config(name: str, folder: Path) -> None:
     if not (folder / CONFIG).is_file():
         raise WhichlayersError(
             f"model {name!r}: {folder} has no {CONFIG}, so it is not a model folder. {NAMING_HINT}"
         )
+
+
+def _checked_fingerprint(name: str, folder: Path, allow_pickle: bool) -> str:
+    _check_config(name, folder)
     try:
         return hash_model_files(folder, allow_pickle)
     except WhichlayersError as error:

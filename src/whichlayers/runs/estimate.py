@@ -70,6 +70,9 @@ class Estimate:
     tasks: list[TaskInfo]
     corpora: list[CorpusInfo]
     notes: list[str]  # about the data
+    other_done: int = (
+        0  # number of finished trials in the folder that this study, with its settings, does not have
+    )
 
 
 def estimate_study(
@@ -107,6 +110,7 @@ def estimate_study(
         trials, ended = unique_trials(points), StudyFolder(folder).ended_trials()
         left = [trial for trial in trials if trial.id not in ended]
         statuses = Counter(ended[trial.id] for trial in trials if trial.id in ended)
+        other_done = sum(status == "done" for status in ended.values()) - statuses["done"]
         tasks = [assets.task_info(task) for task in study.tasks]
         corpora = [assets.corpus_info(corpus) for corpus in study.corpora]
         if not measure:
@@ -163,6 +167,7 @@ def estimate_study(
         tasks,
         corpora,
         [*assets.notes(), *assets.prompts(trials).values(), *assets.truncated(trials).values()],
+        other_done,
     )
 
 

@@ -58,7 +58,7 @@ def write_template(
     """Write a valid study file.
 
     Args:
-        path: File to write. An existing file is not overwritten.
+        path: File to write; .toml is added to a name without extension. An existing file is not overwritten.
         model: Model to study. Default: a small model from a Python package.
         train, dev, text, label: Training and dev file of your own task and its columns; all four or none.
         pair, kind, metric: Further keys of your own task.
@@ -68,7 +68,7 @@ def write_template(
     Returns:
         The path of the file.
     """
-    path = Path(path)
+    path = study_file_path(Path(path))
     if path.exists():
         raise WhichlayersError(f"{path} already exists; choose another name, or delete it first")
     own = {"train": train, "dev": dev, "text": text, "label": label}
@@ -99,6 +99,15 @@ def write_template(
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as partial:
         partial.write_text(content, encoding="utf-8")
+    return path
+
+
+def study_file_path(path: Path) -> Path:
+    """The path of a study file, with .toml added to a name without extension: its results go to the path without it."""
+    if path.suffix == "":
+        return path.with_name(f"{path.name}.toml")
+    if path.suffix != ".toml":
+        raise WhichlayersError(f"{path}: a study file is a .toml file; choose {path.with_suffix('.toml')}")
     return path
 
 

@@ -1,0 +1,168 @@
+"""Common mistakes on the command line: the message names what was given and says what to do instead."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import fakes
+import pytest
+from synthetic_results import incremental, lifelike, write_results
+from typer.testing import CliRunner
+
+from whichlayers.cli import app
+from whichlayers.cli.show import describe_changes
+from whichlayers.deploy.predict import check_output
+from whichlayers.errors import WhichlayersError
+from whichlayers.runs import assets, run_study
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("WHICHLAYERS_DEBUG", raising=False)
+    monkeypatch.setattr(assets, "Assets", lambda cache: fakes.FakeAssets())
+
+
+def call(*arguments: str, code: int = 0):
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, result.output + repr(result.exception)
+    return result
+
+
+def test_new_adds_the_extension_and_suggests_what_works():
+    assert "whichlayers plan g.toml, whichlayers run g.toml" in call("new", "g").output
+    assert Path("g.toml").is_file()
+    assert not Path("g").exists()
+    assert "did you mean g.toml?" in call("plan", "g", code=2).stderr
+    assert "choose g.toml" in call("new", "g.yaml", code=2).stderr
+
+
+def test_a_data_file_is_no_study_file():
+    Path("train.csv").write_text("id,text,label\n1,fine,yes\n")
+    error = call("run", "train.csv", code=2).stderr
+    assert "train.csv is a data file, not a study file" in error
+    command = "whichlayers new my-study.toml --train train.csv --dev FILE --text COLUMN --label COLUMN"
+    assert f"{command} (columns of train.csv: id, text, label)" in error
+    Path("empty.jsonl.gz").write_text("")
+    assert "is a data file" in call("plan", "empty.jsonl.gz", code=2).stderr
+    Path("noext").write_text('name = "x"\n')
+    error = call("plan", "noext", code=2).stderr
+    assert "noext is not a study file, which ends in .toml; if it is one, rename it to noext.toml" in error
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("./nope", "model './nope': the path does not exist"),
+        ("folder", "has no config.json, so it is not a model folder"),
+        ("package:no-such-package", "package 'no-such-package' is not installed"),
+        ("two words", "neither an existing folder nor a valid hub id"),
+    ],
+)
+def test_new_checks_the_model(model, message):
+    Path("folder").mkdir()
+    assert message in call("new", "g.toml", "--model", model, code=2).stderr
+    assert not Path("g.toml").exists()
+
+
+def test_new_accepts_hub_ids_without_looking_them_up():
+    call("new", "g.toml", "--model", "some-org/some-model")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("t.csv", "", "t.csv is empty; expected a header line with the columns 'a' and 'b'"),
+        ("t.tsv", "\n\n", "t.tsv is empty; expected a header line"),
+        ("t.csv", "a,b\n", "t.csv has no examples; expected a header line"),
+        (
+            "t.jsonl",
+            "",
+            "t.jsonl is empty; expected one JSON object per line, each with the keys 'a' and 'b'",
+        ),
+        ("t.parquet", "", "t.parquet is empty; expected a table with the columns 'a' and 'b'"),
+    ],
+)
+def test_an_empty_data_file_is_named_with_what_is_expected(file, content, expected):
+    Path(file).write_text(content)
+    Path("dev.csv").write_text("a,b\nfine,yes\n")
+    own = ("--train", file, "--dev", "dev.csv", "--text", "a", "--label", "b")
+    assert expected in call("new", "g.toml", *own, code=2).stderr
+
+
+def test_plan_names_finished_trials_of_other_settings(monkeypatch):
+    real = functools.partial(run_study.run, handlers=fakes.HANDLERS, assets=fakes.FakeAssets())
+    fixed = {"workers": 0, "device": "cpu"}
+    monkeypatch.setattr(run_study, "run", lambda *args, **given: real(*args, **(given | fixed)))
+    Path("mine.toml").write_text(fakes.make_study(name="mine").to_toml())
+    plan = ("plan", "mine.toml", "--no-measure", "--device", "cpu")
+    assert "done" not in call(*plan).output
+    call("run", "mine.toml", "--quiet")
+    same = call(*plan).output
+    assert "15 of 15 trials are done in mine" in same
+    assert "other settings" not in same
+    other = call(*plan, "--set", "training.lr=1e-3").output
+    assert "0 of 15 trials are done in mine" in other
+    assert "mine also holds 15 finished trials of other settings" in other
+
+
+def test_compare_labels_studies_of_one_name_by_their_folders():
+    for place, shift in (("monday", 0.0), ("friday", 0.02)):
+        write_results(
+            Path(place) / "rev",
+            incremental(trials=3),
+            lambda p, s=shift: lifelike(6)(p) + s * (1 + p.trial.seed),
+            name="rev",
+        )
+    output = call("compare", "monday/rev", "friday/rev").output
+    assert "A: monday/rev\nB: friday/rev\ndifferences are B minus A" in output
+    assert "friday/rev is significantly higher in" in " ".join(output.split())
+    assert "+4.0" in output
+    assert " to +" in output  # the bounds of a signed difference have signs
+    assert "are the same folder" in call("compare", "monday/rev", "monday/rev", code=2).stderr
+
+
+def test_compare_does_not_break_names_of_curves():
+    study = fakes.make_study(name="mine")
+    pruned = type(study)(**(study.settings() | {"experiments": [{"kind": "prune", "top": [1, 2]}]}))
+    for folder in ("one", "two"):
+        run_study.run(
+            pruned, folder, handlers=fakes.HANDLERS, assets=fakes.FakeAssets(), workers=0, device="cpu"
+        )
+    lines = call("compare", "one", "two").output.splitlines()
+    for name in ("all pretrained", "top layers dropped"):
+        assert any(name in line for line in lines)
+
+
+def test_studies_without_pairs_say_what_to_do():
+    write_results(Path("one"), incremental(trials=1), lifelike(6))
+    other = [p for p in incremental(trials=2) if p.trial.seed == 1]
+    write_results(Path("two"), other, lifelike(6), name="other")
+    error = call("compare", "one", "two", code=2).stderr
+    assert "have no pair of trials" in error
+    assert "Run both studies with the same tasks and data, experiments, train_sizes and seed" in error
+
+
+def test_show_says_which_time_is_which_and_between_which_layers_changes_are():
+    points = list(incremental(trials=1))
+    write_results(Path("s"), points, lifelike(6), moved=lambda p, layer: 0.5 + 0.1 * (layer == 3))
+    text = call("show", "s", points[-1].trial.id).output
+    assert "(time of its stack, divided by the number of its trials)" in " ".join(text.split())
+    assert "(layers 1 to 6) smallest 0.5 in layer 1, largest 0.6 in layer 3" in text
+    one = [{"layer": 1, "frobenius": 0.587}]
+    assert describe_changes(one) == "▁ 0.587 in layer 1"
+    assert describe_changes([*one, {"layer": 2, "frobenius": 0.587}]).endswith("0.587 in each layer")
+
+
+def test_predict_does_not_replace_files_unasked(tmp_path):
+    texts, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    for file in (texts, out):
+        file.write_text("text\nfine\n")
+    error = call("predict", "model", "new.csv", "--text", "text", "--out", "out.csv", code=2).stderr
+    assert "--out out.csv already exists; choose another name, or replace it with --overwrite" in error
+    check_output(out, texts, overwrite=True)
+    check_output(tmp_path / "other.csv", texts, overwrite=False)
+    with pytest.raises(WhichlayersError, match="is the file of the texts"):
+        check_output(texts, texts, overwrite=True)
