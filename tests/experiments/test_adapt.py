@@ -101,8 +101,11 @@ def test_a_learning_rate_of_the_adapters_gives_the_same_trials_as_one_of_the_exp
         ),
         ({"rank": 65}, r"rank = 65: attention.query of some/model has a width of 64; allowed: 1 to 64"),
         ({"rank": 0}, "must be at least 1"),
-        ({"targets": []}, "name at least one module"),
-        ({"k": [7]}, "k = 7: some/model has 6 layers: 1 to 6 layers can have adapters"),
+        ({"targets": []}, r'targets = \[\]: allowed: "all", or a list of names of modules or their ends'),
+        ({"targets": ["query", ""]}, r'targets = \["query", ""\]: allowed: "all", or a list of names'),
+        ({"where": "single", "k": [2]}, r'k = \[2\]: `where` has neither "first" nor "last"'),
+        ({"where": "single", "block": 2}, 'block = 2: `where` has no "blocks"'),
+        ({"where": "first", "k": [7]}, "k = 7: some/model has 6 layers: 1 to 6 layers can have adapters"),
         ({"where": "blocks", "block": 7}, "a block can have 1 to 6 layers"),
         ({"method": "ia3", "rank": 4, "dropout": 0.1}, r'dropout = 0.1: only for method = "lora"'),
         ({"method": "adapters"}, r'method = "adapters": allowed: "lora", "ia3"'),
@@ -112,6 +115,29 @@ def test_a_learning_rate_of_the_adapters_gives_the_same_trials_as_one_of_the_exp
 def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(StudyError, match=message):
         expand(a_study(experiments=[{"kind": "adapt", **settings}]), FakeFacts(depth=6))
+
+
+@pytest.mark.parametrize("key", ["alpha", "rank", "targets", "block", "method"])
+def test_two_experiments_with_other_adapters_at_one_point_are_refused(key):
+    """Their results could not be told apart."""
+    values = {"alpha": 32.0, "rank": 4, "targets": "query", "block": 2, "method": "ia3"}
+    first = {"kind": "adapt", "where": "blocks"}
+    with pytest.raises(
+        StudyError, match='different parameters at the same point, adapt_layers "blocks" at 1'
+    ):
+        expand(a_study(experiments=[first, first | {key: values[key]}]), FakeFacts(depth=3))
+
+
+def test_two_experiments_with_other_training_are_two_curves():
+    first = {"kind": "adapt", "where": "single"}
+    study = a_study(experiments=[first, first | {"training": {"weight_decay": 0.1}}])
+    assert len({p.trial.id for p in expand(study, FakeFacts(depth=3))}) == 2 * (1 + 3)
+
+
+def test_a_study_of_ia3_is_read_from_its_folder():
+    """The study file in a folder has all defaults, also those of keys that ia3 does not use."""
+    study = a_study(experiments=[{"kind": "adapt", "method": "ia3"}])
+    assert Study.from_toml(study.to_toml(), Path.cwd()) == study
 
 
 def test_biases_of_a_model_without_biases():

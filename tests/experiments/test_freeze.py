@@ -79,6 +79,8 @@ def test_the_head_alone_and_all_layers_frozen_are_one_trial():
         ({"train": "bottom", "embeddings": "frozen"}, "leaves nothing but the head to train"),
         ({"train": "middle"}, r'train = "middle".*allowed: "top", "bottom", "norms", "biases", "head"'),
         ({"train": []}, "at least one is required"),
+        ({"train": "head", "frozen": [3]}, r'frozen = \[3\]: `train` has neither "top" nor "bottom"'),
+        ({"train": "norms", "embeddings": "frozen"}, r'embeddings = "frozen": `train` has neither "top"'),
         ({"training": {"lr": -1.0}}, r"training\.lr = -1\.0: must be greater than 0"),
         ({"training": {"learning_rate": 1.0}}, r"training\.learning_rate: unknown key.*allowed: epochs"),
         ({"training": {"epochs": 2}, "epochs": 3}, "epochs = 3: `epochs` is also in `training`"),
@@ -87,6 +89,13 @@ def test_the_head_alone_and_all_layers_frozen_are_one_trial():
 def test_invalid_settings_name_the_key_and_what_is_allowed(settings, message):
     with pytest.raises(StudyError, match=message):
         expand(a_study(experiments=[{"kind": "freeze", **settings}]), FakeFacts(depth=6))
+
+
+def test_two_experiments_that_freeze_other_embeddings_are_refused():
+    """Their results could not be told apart."""
+    experiments = [{"kind": "freeze", "train": "top", "embeddings": e} for e in ("frozen", "trained")]
+    with pytest.raises(StudyError, match='different parameters at the same point, freeze "top" at 0'):
+        expand(a_study(experiments=experiments), FakeFacts(depth=3))
 
 
 def test_the_pooler_is_reinitialized_only_if_the_head_uses_it():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from whichlayers.conditions import with_lr
 from whichlayers.config.errors import raise_problems
-from whichlayers.config.sections import Count, Number, Text
+from whichlayers.config.sections import Count, Number
 from whichlayers.config.validators import as_tuple, at_least_one
 from whichlayers.experiments.base import (
     ALL_PRETRAINED,
@@ -30,6 +30,18 @@ Place = Literal["everywhere", "first", "last", "single", "blocks"]
 ALL_TARGETS: Literal["all"] = "all"
 DEFAULT = Adapter("lora", (), ())
 BY_LAYER: tuple[Place, ...] = ("single", "blocks")  # x is a layer; otherwise it is a number of layers
+
+
+def _targets(value: Any) -> Literal["all"] | tuple[str, ...]:
+    """Validator: "all", or one or more names, as a tuple."""
+    names = as_tuple(value)
+    if value == ALL_TARGETS:
+        return ALL_TARGETS
+    if names and all(isinstance(name, str) and name for name in names):
+        return names
+    raise ValueError(
+        'allowed: "all", or a list of names of modules or their ends, such as ["query", "value"]'
+    )
 
 
 class Adapt(FinetuningExperiment):
@@ -75,10 +87,7 @@ class Adapt(FinetuningExperiment):
         description='Values of k for first and last: "all" for 1 to the depth of the model, or a list.',
     )
     block: Count = Field(default=3, description="Number of layers in a block.")
-    targets: Annotated[
-        Literal["all"] | tuple[Text, ...],
-        BeforeValidator(lambda v: v if v == ALL_TARGETS else as_tuple(v)),
-    ] = Field(
+    targets: Annotated[Literal["all"] | tuple[str, ...], PlainValidator(_targets)] = Field(
         default=ALL_TARGETS,
         description='Linear modules that have adapters: "all" in a layer, or a list of names or ends of names, such as '
         '["query", "value"].',
@@ -101,11 +110,14 @@ class Adapt(FinetuningExperiment):
 
     @model_validator(mode="after")
     def _check_keys(self) -> Adapt:
-        problems = []
-        unused = {"rank", "alpha", "dropout"} & self.model_fields_set if self.method == "ia3" else set()
-        problems += [(key, 'only for method = "lora"; remove it') for key in sorted(unused)]
-        if not self.targets:
-            problems.append(("targets", 'name at least one module, or remove the key for "all"'))
+        unused = self.changed("alpha", "dropout", "rank") if self.method == "ia3" else []
+        problems = [(key, 'only for method = "lora"; remove it') for key in unused]
+        if not {"first", "last"} & set(self.where):
+            text = '`where` has neither "first" nor "last", the k layers with adapters; add one of them, or remove it'
+            problems += [(key, text) for key in self.changed("k")]
+        if "blocks" not in self.where:
+            text = '`where` has no "blocks"; add it, or remove this key'
+            problems += [(key, text) for key in self.changed("block")]
         if problems:
             raise_problems(*problems)
         return self

@@ -113,6 +113,10 @@ class Experiment(Section):
         """The experiment's own keys, followed by those that experiments share."""
         return sorted(cls.model_fields, key=lambda key: key in SHARED_KEYS)
 
+    def changed(self, *keys: str) -> list[str]:
+        """Those of the keys whose value is not the default. The file in a study folder has all defaults."""
+        return [key for key in keys if getattr(self, key) != type(self).model_fields[key].default]
+
     def depth_errors(self, depth: int) -> Iterator[DepthError]:
         """Settings that are invalid for a model with `depth` layers."""
         yield from ()

@@ -82,7 +82,14 @@ class Freeze(FinetuningExperiment):
     )
 
     @model_validator(mode="after")
-    def _check_peft_lr(self) -> Freeze:
+    def _check_unused(self) -> Freeze:
+        if not {"top", "bottom"} & set(self.train):
+            text = (
+                '`train` has neither "top" nor "bottom", which freeze layers; add one of them, or remove it'
+            )
+            problems = [(key, text) for key in self.changed("frozen", "embeddings")]
+            if problems:
+                raise_problems(*problems)
         if self.peft_lr is not None and not set(ALONE) & set(self.train):
             raise_problems(
                 (

@@ -39,6 +39,9 @@ from whichlayers.trial import (
 )
 
 MAX_POINTS = 100_000  # of a study; creating them takes about ten seconds
+TRAINED_PARTS = tuple(
+    display.name for kind in (Freeze, Adapt) for display in kind.displays
+)  # names of points
 LEVELS = 5  # seeds of a component in a round of `vary_apart`; a prime, at least the number of components
 
 
@@ -403,9 +406,20 @@ def _check_conflicts(study: Study, points: Iterable[Point]) -> None:
     Their results could not be distinguished: they would look like repetitions of one trial.
     """
     seen: dict[Point, Trial] = {}
+    seen_parts: dict[Point, Trial] = {}
     # the results of an experiment with its own `training` are told apart by these settings
-    own_training = {e.kind for e in study.experiments if getattr(e, "training", None) is not None}
+    changed = [e for e in study.experiments if getattr(e, "training", None) is not None]
+    own_training = {display.name for e in changed for display in e.displays}
     for point in points:
+        if point.experiment in TRAINED_PARTS:
+            whole = dataclasses.replace(point.trial.training, lr_factors=(), parameters="all")
+            same = dataclasses.replace(
+                point, trial=dataclasses.replace(point.trial, adapter=None, training=whole)
+            )
+            if seen_parts.setdefault(same, point.trial) != point.trial:
+                text = f"two experiments train different parameters at the same point, {point.experiment} "
+                text += f'"{point.condition}" at {point.x:g}; put them in separate study files'
+                raise study.error([Problem(("experiments",), text)])
         if point.experiment in own_training or point.trial.adapter is not None:
             continue
         settings = point.trial.training
