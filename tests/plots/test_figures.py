@@ -7,11 +7,13 @@ import pytest
 from matplotlib.markers import CARETDOWN, CARETUP
 from synthetic_results import (
     incremental,
+    keeping,
     lifelike,
     localized,
     permutation,
     prune,
     single_layer,
+    trial,
     write_results,
 )
 
@@ -22,6 +24,7 @@ from whichlayers.plots.facets import panel_columns
 from whichlayers.plots.figures import draw, save
 from whichlayers.plots.style import DARK, LIGHT
 from whichlayers.results.frames import finished, load_points
+from whichlayers.trial import Point, Surgery, Training
 
 
 def read(folder, study_points, score=None, depth=6):
@@ -197,6 +200,22 @@ def test_single_trials_are_next_to_their_own_bar_however_few_x_there_are(tmp_pat
         assert min(means, key=lambda other: abs(other - dot + 1e-9)) == mean
 
 
+def test_curves_stay_near_their_x_where_steps_are_small(tmp_path):
+    factors = (0.7, 0.8, 0.9)
+    study_points = [
+        Point("lr_decay", condition, x, trial(seed=seed, surgery=keeping(kept, 6), training=training))
+        for kept, condition in ((6, ""), (5, "top 1 reinitialized"))
+        for x in factors
+        for training in [Training(lr_factors=((0, x),))]
+        for seed in range(2)
+    ]
+    (panel,) = draw(read(tmp_path, study_points), "lr_decay").panels
+    assert [mark.kind for mark in panel.marks] == ["line", "line"]
+    for mark in panel.marks:
+        assert mark.shift
+        assert max(map(abs, [mark.shift, *mark.offsets.values()])) < 0.02  # a fifth of a step
+
+
 def test_the_caption_names_the_baselines_that_are_drawn(tmp_path):
     points = read(tmp_path, prune() + localized())
     assert "The dashed line shows the model with all of its layers pretrained, with its 95%" in caption(
@@ -206,9 +225,6 @@ def test_the_caption_names_the_baselines_that_are_drawn(tmp_path):
 
 
 def test_listed_drops_of_the_same_size_stay_apart(tmp_path):
-    from synthetic_results import trial
-
-    from whichlayers.trial import Point, Surgery
 
     study_points = [Point("prune", "all pretrained", 0, trial())]
     kept = {"listed 3,4": (1, 2), "listed 1,2": (3, 4)}

@@ -230,10 +230,11 @@ def guess_style(theme: Theme) -> dict[str, Any]:
 
 def dodge(index: int, count: int, panel: Panel) -> tuple[float, float]:
     """Sideways shift of line `index` out of `count`, and the room for its single trials on its right."""
-    most = MAX_DODGE_GAP * _x_extent(panel)
+    step, extent = _x_step_and_extent(panel)
+    most = MAX_DODGE_GAP * extent
     if count == 1:
-        return 0.0, min(0.1, most)
-    gap = min(DODGE_WIDTH * min(1.0, count / 4) / (count - 1), most)
+        return 0.0, min(0.1 * step, most)
+    gap = min(DODGE_WIDTH * step * min(1.0, count / 4) / (count - 1), most)
     return gap * (index - (count - 1) / 2), gap / 2
 
 
@@ -245,11 +246,13 @@ def trial_offsets(seeds: Iterable[int], center: float, width: float) -> dict[int
     return {int(seed): center + width * ((int(seed) + 1) * GOLDEN_RATIO % 1 - 0.5) for seed in set(seeds)}
 
 
-def _x_extent(panel: Panel) -> float:
-    """Length of the x axis in units of x, without the baselines (their x has no meaning)."""
+def _x_step_and_extent(panel: Panel) -> tuple[float, float]:
+    """One step of the x axis (1, or less if values of x are closer) and its length, without the baselines' x."""
     points = panel.points
     x = points.loc[~points["condition"].isin(BASELINES), "x"] if "condition" in points else points["x"]
-    return 1.0 if x.empty else float(x.max() - x.min() + 1)
+    values = np.unique(x)
+    step = float(np.diff(values).min(initial=1.0))
+    return step, step if values.size == 0 else float(values[-1] - values[0]) + step
 
 
 def add_trial_legend(handles: list[Any], labels: list[str], has_single_trials: bool, theme: Theme) -> None:
