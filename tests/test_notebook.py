@@ -36,6 +36,7 @@ def test_results_show_findings_and_means(tmp_path):
     assert "gain from pretraining" in found.text
     mean = results.summary().query("task == 'SST-2' and x == 6")["mean"].iloc[0]
     assert f"{100 * mean:.1f} ±" in found.text
+    assert "by pretrained layers kept (k)" in found.text
 
 
 def test_results_without_finished_trials_show_their_progress(tmp_path):
@@ -72,6 +73,9 @@ def test_progress_is_a_widget(monkeypatch):
         assert progress.bar.value == 1.0
     assert shown == [progress.box]
     assert progress.bar.bar_style == "success"
+    with notebook.NotebookProgress() as finished:
+        finished(events.RunStarted(Path("x"), 10, 10, 0, 0, 0, ("cpu",)))
+    assert (finished.bar.value, finished.label.value) == (1.0, "10/10 trials")
 
 
 def test_outside_a_notebook_progress_goes_to_the_terminal():

@@ -49,6 +49,8 @@ class NotebookProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.bar.bar_style = "success" if kind is None else "danger"
+        if kind is None:
+            self.bar.value = 1.0  # also if there was nothing left to run
 
     def __call__(self, event: Any) -> None:
         match event:

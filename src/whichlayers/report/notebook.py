@@ -28,9 +28,9 @@ def results_html(folder: Path) -> str:
     claims = evaluate_claims(done, load_baseline_weight_change(folder))
     parts.append("<ul>" + "".join(f"<li>{escape(text)}</li>" for text in headlines(done, claims)) + "</ul>")
     for experiment in sort_experiments(done["experiment"]):
-        table = _table(summary_grid(done, experiment))
-        title = escape(display_of(experiment).title)
-        parts.append(f"<details><summary>{title}: mean ± half of the 95% interval</summary>{table}</details>")
+        grid = summary_grid(done, experiment)
+        title = escape(f"{display_of(experiment).title}: mean ± half of the 95% interval, by {grid.x_label}")
+        parts.append(f"<details><summary>{title}</summary>{_table(grid)}</details>")
     return "".join(parts)
 
 
