@@ -3,10 +3,9 @@
     python results/draw.py                       # all studies
     python results/draw.py carryover-bert-small  # one of them
 
-Writes FOLDER/figures/NAME.png, with the curves of the papers where task and training size match. Where weight changes
-were not kept, weight_change.png and weight_change_scaled.png stay as the run of the study drew them. Figures of run
-times are left out: they say more about the machine than about the layers. Studies with a results.db.xz are drawn by
-add_study.py.
+Writes FOLDER/figures/NAME.png, with the curves of the papers where task and training size match. Figures of weight
+changes need weight_change.csv.gz, which the oldest studies do not have. Figures of run times are left out: they say
+more about the machine than about the layers. Studies with a results.db.xz are drawn by add_study.py.
 """
 
 from __future__ import annotations
