@@ -17,6 +17,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+FIGURE = re.compile(r'(<img[^>]* src="([^"]+)"[^>]*>)')
 IMAGES = (".png", ".svg", ".jpg")
 CLI_PAGE = "reference/cli.md"
 
@@ -43,9 +44,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return match[0]
         if path.endswith(IMAGES):
             return f"{image}[{text}]({posixpath.relpath(path, posixpath.dirname(source) or '.')})"
-        return f"{text} (`{path}` in the repository)" if text.strip("`") != path else f"`{path}`"
+        return f"{text} (`{path}` in the repository)" if text.strip("`/") != path else f"`{path}`"
 
     return LINK.sub(rewrite, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Link each figure to its file: with several panels, a figure is too small to read on a phone."""
+    return FIGURE.sub(r'<a href="\2">\1</a>', html)
 
 
 def outside(page: str, target: str) -> str | None:

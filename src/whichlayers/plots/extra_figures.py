@@ -199,8 +199,8 @@ def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) ->
     if not rows.empty:
         curves = epoch_curves(rows, epochs)
         caption = (
-            "Scores after every epoch: the metric (top) and the evaluation loss (bottom), with none, half and all of "
-            f"the layers pretrained. {_intervals(rows)}"
+            "Scores after every epoch: the metric (top) and the evaluation loss (bottom), with none, about half and "
+            f"all of the layers pretrained. {_intervals(rows)}"
         )
         key = (
             "learning_curves" if experiment == "incremental" else "every_epoch"
