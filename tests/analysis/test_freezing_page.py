@@ -52,8 +52,10 @@ def test_another_number_is_found(before, after, problem):
 
 
 def test_a_table_of_two_tasks(tmp_path):
-    """Layer norms gain 0.1 on SST-2 and nothing on CoLA; adapters are in layer 2 of 3. `top` and `bottom` have the trial
-    of the baseline: only their names matter here."""
+    """Layer norms gain 0.1 on SST-2 and nothing on CoLA; adapters are in layer 2 of 3.
+
+    `top` and `bottom` have the trial of the baseline: only their names matter here.
+    """
     conditions = {
         "all pretrained": (0, {}),
         "top": (2, {}),
