@@ -212,6 +212,7 @@ class Recorder:
 
     def __init__(self, fits: int) -> None:
         self.fits, self.sizes, self.workers = fits, [], 1
+        self.config = WorkerConfig(fakes.HANDLERS, "cpu", 1)
 
     def free_workers(self):
         return [FreeWorker(0)]

@@ -9,6 +9,7 @@ since the run started.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -107,6 +108,7 @@ class Assets:
 
     def __init__(self, cache: Path | None) -> None:
         self.index = AssetIndex(cache)
+        self._lock = threading.RLock()  # a background thread may load those of the next stack
         self._files: dict[tuple[str, str | None, bool], ModelFiles] = {}
         self._model_info: dict[str, ModelInfo] = {}
         self._encoders: dict[str, PreTrainedModel] = {}
@@ -257,20 +259,22 @@ class Assets:
         from whichlayers.models.load import load_encoder
 
         key = trial.model_fingerprint
-        if key not in self._encoders:
-            if sum(4 * model.num_parameters() for model in self._encoders.values()) > MAX_KEPT_BYTES:
-                self._encoders.clear()
-            self._encoders[key] = load_encoder(self._model_files_of(trial))
-        return self._encoders[key]
+        with self._lock:
+            if key not in self._encoders:
+                if sum(4 * model.num_parameters() for model in self._encoders.values()) > MAX_KEPT_BYTES:
+                    self._encoders.clear()
+                self._encoders[key] = load_encoder(self._model_files_of(trial))
+            return self._encoders[key]
 
     def tokenizer(self, trial: Trial) -> PreTrainedTokenizerFast:
         """The tokenizer of a trial's model."""
         from whichlayers.models.tokenizers import load_tokenizer
 
         key = (trial.model_fingerprint, trial.bos)
-        if key not in self._tokenizers:
-            self._tokenizers[key] = load_tokenizer(self._model_files_of(trial), trial.bos)
-        return self._tokenizers[key]
+        with self._lock:
+            if key not in self._tokenizers:
+                self._tokenizers[key] = load_tokenizer(self._model_files_of(trial), trial.bos)
+            return self._tokenizers[key]
 
     def data(self, trial: Trial) -> TokenizedTask:
         """The tokenized task of a trial."""
@@ -278,30 +282,26 @@ class Assets:
 
         length = trial.training.max_length
         key = (trial.task_fingerprint, trial.input_fingerprint, length)
-        if key not in self._data:
-            task = self._task_of(trial)
-            self._data[key] = tokenize(
-                task,
-                self.tokenizer(trial),
-                length,
-                self.index.cache,
-                trial.input_fingerprint,
-                trial.pair_template,
-            )
-        return self._data[key]
+        with self._lock:
+            if key not in self._data:
+                task, tokenizer = self._task_of(trial), self.tokenizer(trial)
+                fingerprint, template = trial.input_fingerprint, trial.pair_template
+                self._data[key] = tokenize(task, tokenizer, length, self.index.cache, fingerprint, template)
+            return self._data[key]
 
     def corpus(self, word_probe: WordProbe) -> Corpus:
         """The corpus of a word probe."""
         fingerprint = word_probe.fingerprint
-        if fingerprint not in self._corpora:
-            corpus = self.index.corpora[fingerprint].load_corpus()
-            if corpus.fingerprint != fingerprint:
-                raise WhichlayersError(
-                    f"the corpus {word_probe.corpus} has changed since the run started: run the study again to use"
-                    " the new data, or restore the old data"
-                )
-            self._corpora[fingerprint] = corpus
-        return self._corpora[fingerprint]
+        with self._lock:
+            if fingerprint not in self._corpora:
+                corpus = self.index.corpora[fingerprint].load_corpus()
+                if corpus.fingerprint != fingerprint:
+                    raise WhichlayersError(
+                        f"the corpus {word_probe.corpus} has changed since the run started: run the study again to use"
+                        " the new data, or restore the old data"
+                    )
+                self._corpora[fingerprint] = corpus
+            return self._corpora[fingerprint]
 
     def _task_of(self, trial: Trial) -> Task:
         if (task := self._tasks.get(trial.task_fingerprint)) is not None:
@@ -376,6 +376,14 @@ class Assets:
         self.encoder(trial)
         if trial.train_size:
             self.data(trial)
+
+    def bytes_to_load(self, trial: Trial) -> int:
+        """Host memory that `load` will take, in bytes: the weights in float32, unless the model is loaded."""
+        from whichlayers.models.find import float32_bytes
+
+        with self._lock:
+            loaded = trial.model_fingerprint in self._encoders
+            return 0 if loaded else float32_bytes(self._model_files_of(trial))
 
     def check_models(self, trials: Iterable[Trial]) -> None:
         """Load every model and tokenizer, one after another, without tokenizing the tasks."""

@@ -86,6 +86,7 @@ class Scheduler:
         self.losses = LossLog(db.path.parent)
         self.queue = StackQueue(stacks)
         self.running: dict[int, Stack] = {}  # by number
+        self.announced: dict[int, int] = {}  # by worker: number of the stack that it prepares
         self.ended_ids: dict[int, set[str]] = {}  # by stack: trials that ended before their stack did
         self.next_number = 1 + max((stack.number for stack in stacks), default=0)
         self.ran = 0  # number of trials that ended in this run
@@ -110,15 +111,26 @@ class Scheduler:
 
     def _start_on(self, worker: FreeWorker, executor: Executor) -> bool:
         """Start the next stack that fits into the memory of this worker; False if there is none."""
-        stack = self.queue.pop(lambda stack: worker.max_models(stack) > 0)
+        preferred = self.announced.pop(worker.number, None)
+        stack = self.queue.pop(lambda stack: worker.max_models(stack) > 0, preferred)
         if stack is None:
             return False
         if (max_models := worker.max_models(stack)) < stack.size:  # this worker has less memory than others
             stack, *rest = self._split(stack, max_models)
             self.queue.push_front(*rest)
         self._mark_started(stack)
+        if executor.config.preloads:
+            self._announce_next(worker, executor)
         executor.start(stack, worker)
         return True
+
+    def _announce_next(self, worker: FreeWorker, executor: Executor) -> None:
+        """Tell a worker which stack will probably be its next, so that it is prepared while the present one trains."""
+        of_others = set(self.announced.values())
+        stack = self.queue.peek(lambda s: worker.max_models(s) > 0 and s.number not in of_others)
+        if stack is not None:
+            self.announced[worker.number] = stack.number
+            executor.announce(stack, worker)
 
     def _mark_started(self, stack: Stack) -> None:
         self.db.start(stack.trial_ids, self.run_id)
@@ -357,18 +369,24 @@ class StackQueue:
         """Put stacks before all others, in the given order."""
         self.front.extendleft(reversed(stacks))
 
-    def pop(self, fits: Callable[[Stack], bool] = any_stack) -> Stack | None:
-        """Remove and return the next stack for which `fits` is true; None if there is none."""
-        for stack in self.front:
-            if fits(stack):
-                self.front.remove(stack)
-                return stack
-        if (urgent := self._urgent()) is not None and fits(urgent):
-            return self._remove(urgent)
-        for stack in self.pending.values():
-            if fits(stack):
-                return self._remove(stack)
-        return None
+    def peek(self, fits: Callable[[Stack], bool] = any_stack, preferred: int | None = None) -> Stack | None:
+        """The next stack for which `fits` is true; None if there is none.
+
+        Stacks that run before all others and urgent ones come before the stack with the number `preferred`, if that
+        is still waiting.
+        """
+        urgent, prepared = self._urgent(), self.pending.get(-1 if preferred is None else preferred)
+        candidates = (stack for stack in (urgent, prepared) if stack is not None)
+        return next(filter(fits, chain(self.front, candidates, self.pending.values())), None)
+
+    def pop(self, fits: Callable[[Stack], bool] = any_stack, preferred: int | None = None) -> Stack | None:
+        """Remove and return the stack that `peek` returns."""
+        stack = self.peek(fits, preferred)
+        if stack is not None and stack.number in self.pending:
+            return self._remove(stack)
+        if stack is not None:
+            self.front.remove(stack)
+        return stack
 
     def _urgent(self) -> Stack | None:
         """The longest pending stack if it takes too long to be left for later."""

@@ -28,6 +28,7 @@ from whichlayers.runs.executors.worker import (
     MeasureMemory,
     MeasureTime,
     TrialRunner,
+    Upcoming,
     WorkerConfig,
     WorkerReady,
 )
@@ -75,6 +76,9 @@ class Executor(ABC):
     def free_workers(self) -> list[FreeWorker]:
         """The workers without a stack."""
 
+    def announce(self, stack: Stack, worker: FreeWorker) -> None:  # noqa: B027
+        """Tell a free worker which stack will probably follow the one that is started next."""
+
     @abstractmethod
     def start(self, stack: Stack, worker: FreeWorker) -> None:
         """Start a stack on a free worker."""
@@ -99,8 +103,14 @@ class InProcessExecutor(Executor):
     def free_workers(self) -> list[FreeWorker]:
         return [FreeWorker(0)]
 
+    def announce(self, stack: Stack, worker: FreeWorker) -> None:
+        self.runner.upcoming = stack
+
     def start(self, stack: Stack, worker: FreeWorker) -> None:
         self.runner.run(stack, self.emit)
+
+    def close(self) -> None:
+        self.runner.preloader.wait()
 
 
 class WorkerProcess:
@@ -230,16 +240,23 @@ class ProcessExecutor(Executor):
         not_started = [number for number in range(len(self.configs)) if number not in self.processes]
         return [FreeWorker(number, self.stack_sizes[number]) for number in idle + not_started]
 
+    def announce(self, stack: Stack, worker: FreeWorker) -> None:
+        self._process(worker.number).send(Upcoming(stack))
+
     def start(self, stack: Stack, worker: FreeWorker) -> None:
         self._start_on(worker.number, stack)
 
     def _start_on(self, number: int, stack: Stack) -> None:
+        process = self._process(number)
+        process.stack = stack
+        process.send(stack)
+
+    def _process(self, number: int) -> WorkerProcess:
+        """The process of a worker, which is started if there is none."""
         if number not in self.processes:
             log = self.logs / f"worker-{number + 1}.log"
             self.processes[number] = WorkerProcess(self.configs[number], log)
-        process = self.processes[number]
-        process.stack = stack
-        process.send(stack)
+        return self.processes[number]
 
     def poll(self) -> None:
         numbers = {process.connection: number for number, process in self.processes.items()}

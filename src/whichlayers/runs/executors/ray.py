@@ -142,6 +142,9 @@ class RayExecutor(Executor):
             if handle.info is not None and handle.stack is None
         ]
 
+    def announce(self, stack: Stack, worker: FreeWorker) -> None:
+        self.handles[worker.number].actor.announce.remote(stack)
+
     def start(self, stack: Stack, worker: FreeWorker) -> None:
         handle = self.handles[worker.number]
         handle.stack = stack

@@ -98,6 +98,10 @@ class RayWorker:
         versions = machine.versions()
         return WorkerInfo(node, socket.gethostname(), os.getpid(), device, versions, memory, memory_error)
 
+    def announce(self, stack: Stack) -> None:
+        """`stack` will probably run after the one that is started next."""
+        self.runner.upcoming = stack
+
     def start(self, stack: Stack) -> None:
         """Start a stack; called after the results of the previous one are in results.db."""
         self._delete_files_of_finished()
@@ -201,15 +205,17 @@ class RemoteAssets(Assets):
 
     def data(self, trial: Trial) -> TokenizedTask:
         key = (trial.task_fingerprint, trial.input_fingerprint, trial.training.max_length)
-        if key not in self._data:
-            self._data[key] = self.get(self.bundle.data[key])
-        return self._data[key]
+        with self._lock:
+            if key not in self._data:
+                self._data[key] = self.get(self.bundle.data[key])
+            return self._data[key]
 
     def corpus(self, word_probe: WordProbe) -> Corpus:
         fingerprint = word_probe.fingerprint
-        if fingerprint not in self._corpora:
-            self._corpora[fingerprint] = self.get(self.bundle.corpora[fingerprint])
-        return self._corpora[fingerprint]
+        with self._lock:
+            if fingerprint not in self._corpora:
+                self._corpora[fingerprint] = self.get(self.bundle.corpora[fingerprint])
+            return self._corpora[fingerprint]
 
 
 def _is_complete(files: ModelFiles) -> bool:

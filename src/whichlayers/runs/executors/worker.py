@@ -22,7 +22,16 @@ from whichlayers.engine.cost import MemoryCost, StackTiming, is_out_of_memory, r
 from whichlayers.engine.results import CHECKPOINT_MINUTES, EngineSettings
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs.assets import AssetIndex, Assets
-from whichlayers.runs.events import Emit, Reporter, StackDone, StackFailed, WorkerEvent, error_text
+from whichlayers.runs.events import (
+    Emit,
+    Reporter,
+    StackDone,
+    StackFailed,
+    StepsDone,
+    WorkerEvent,
+    error_text,
+)
+from whichlayers.runs.executors.preload import Preloader
 from whichlayers.runs.handlers import Handlers, TrialHandler, WorkerContext
 from whichlayers.runs.plan import Stack
 from whichlayers.trial import Trial
@@ -42,10 +51,22 @@ class WorkerConfig:
     checkpoint_seconds: float = 60 * CHECKPOINT_MINUTES
     finetuned_models: Path | None = None  # folder for models that word probes need; None: kept in memory
 
+    @property
+    def preloads(self) -> bool:
+        """Whether the next stack is prepared while one trains; on a CPU this would take cores from training."""
+        return self.device.startswith("cuda")
+
 
 @dataclass(frozen=True)
 class WorkerReady:
     """The first message of a worker: it has started."""
+
+
+@dataclass(frozen=True)
+class Upcoming:
+    """A note without reply: the stack that will probably follow the next one."""
+
+    stack: Stack
 
 
 @dataclass(frozen=True)
@@ -97,6 +118,8 @@ class TrialRunner:
             return Assets.from_index(config.asset_index)
 
         self.context = WorkerContext(config.device, config.threads, load_assets, config.finetuned_models)
+        self.preloader = Preloader(config.handlers, self.context)
+        self.upcoming: Stack | None = None  # the stack that will probably follow the next one
 
     def _handler(self, trial: Trial) -> TrialHandler:
         handler = self.config.handlers[trial.kind]
@@ -148,8 +171,21 @@ class TrialRunner:
         return torch.cuda.get_device_name(self.config.device)
 
     def run(self, stack: Stack, emit: Emit) -> None:
-        """Run a stack; exceptions are reported as `StackFailed` events."""
-        report = Reporter(stack.number, emit)
+        """Run a stack; exceptions are reported as `StackFailed` events.
+
+        The upcoming stack is prepared in a background thread from the first training step on.
+        """
+        self.preloader.wait()
+        upcoming, self.upcoming = self.upcoming, None
+
+        def emit_and_preload(event: WorkerEvent) -> None:
+            nonlocal upcoming
+            emit(event)
+            if upcoming is not None and isinstance(event, StepsDone):
+                self.preloader.start(upcoming)
+                upcoming = None
+
+        report = Reporter(stack.number, emit_and_preload)
         settings = EngineSettings(
             slots=stack.slots,
             similar_stacks=stack.similar_stacks,
@@ -178,10 +214,11 @@ class WarningHandler(logging.Handler):
 
     def __init__(self, report: Reporter) -> None:
         super().__init__(logging.WARNING)
-        self.report = report
+        self.report, self.thread = report, threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.report.note(record.getMessage())
+        if record.thread == self.thread:  # not those of the next stack: they are logged again when it runs
+            self.report.note(record.getMessage())
 
 
 def main(descriptor: int) -> None:
@@ -193,7 +230,8 @@ def main(descriptor: int) -> None:
 def serve(connection: Connection, on_close: Callable[[], Any]) -> None:
     """Process requests until the connection closes.
 
-    The first message is a `WorkerConfig`; each further one is a `Stack`, a `MeasureMemory` or a `MeasureTime`.
+    The first message is a `WorkerConfig`; each further one is a `Stack`, an `Upcoming`, a `MeasureMemory` or a
+    `MeasureTime`.
 
     Args:
         connection: To the main process.
@@ -224,5 +262,7 @@ def serve(connection: Connection, on_close: Callable[[], Any]) -> None:
                     connection.send(runner.measure_time(request))
             except WhichlayersError as error:
                 connection.send(error)
+        elif isinstance(request, Upcoming):
+            runner.upcoming = request.stack
         else:
             runner.run(request, connection.send)

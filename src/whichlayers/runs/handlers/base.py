@@ -172,6 +172,14 @@ class TrialHandler(ABC):
 
         torch.set_num_threads(worker.threads)
 
+    def preload(self, trials: Sequence[Trial], worker: WorkerContext) -> None:
+        """Load what `run` will need into host memory, in a background thread while another stack trains.
+
+        It must not use the device, because another thread may be capturing a CUDA graph, and no global random
+        generator. Its errors are ignored: `run` raises them again.
+        """
+        worker.assets.load(trials[0])
+
     @abstractmethod
     def run(
         self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, report: Reporter

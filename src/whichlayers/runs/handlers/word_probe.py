@@ -169,6 +169,11 @@ class WordProbeHandler(TrialHandler):
         for key, lambdas in penalties.items():
             save_lambdas(folder, key, lambdas)
 
+    def preload(self, trials: Sequence[Trial], worker: WorkerContext) -> None:
+        super().preload(trials, worker)
+        for probe in {get_word_probe(trial) for trial in trials}:
+            worker.assets.corpus(probe)
+
     def run(
         self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, report: Reporter
     ) -> None:
