@@ -78,7 +78,8 @@ def run_stack(encoder: Any, data: TokenizedTask, trials: int, steps: int, device
         Trial("m", "m", "t", "t", rows, seed, training=training, adapter=adapter) for seed in range(trials)
     ]
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
-    trainer = StackTrainer(stack, encoder, data, torch.device(device), EngineSettings())
+    settings = EngineSettings(compiled=device == "cuda")  # so few steps alone would not be worth compiling
+    trainer = StackTrainer(stack, encoder, data, torch.device(device), settings)
     for step in range(8):  # compile, capture
         trainer.step_runner(step)
     _wait(device)

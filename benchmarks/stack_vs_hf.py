@@ -2,10 +2,13 @@
 
     python benchmarks/stack_vs_hf.py tokens --glue GLUE_FOLDER --out sst2.npz
     python benchmarks/stack_vs_hf.py run --tokens sst2.npz --out results.json
+    python benchmarks/stack_vs_hf.py run --tokens sst2.npz --device cpu --tiny     # try the script without a GPU
 
 BERT-Base architecture with random weights, which do not affect the time; batch size 8, AdamW, clip_norm 1.0, dropout
-0.1. Workloads: SST-2 with dynamic padding, and the same text cut into sequences of 32, 64 and 128 tokens. Baselines: a
-plain loop in float32; in bfloat16 with fused AdamW; Trainer with bf16=True. All baselines use dynamic padding.
+0.1. Workloads: SST-2 with dynamic padding, and the same text cut into sequences of 32, 64 and 128 tokens. Baselines,
+one trial at a time: a plain loop in float32; in bfloat16 with fused AdamW; that loop with torch.compile and the whole
+step, optimizer included, in one CUDA graph per length; Trainer with bf16=True. All baselines use dynamic padding, the
+compiled one to multiples of 16 tokens. The stack is also timed in float32 (`--float32`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import gc
 import json
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 STARTED = time.perf_counter()
@@ -27,8 +31,10 @@ from whichlayers.data.batches import pad
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.trial import Surgery, Training, Trial
 
-BATCH, DEPTH = 8, 12
+BATCH = 8
 WORKLOADS: dict[str, int | None] = {"SST-2": None, "32": 32, "64": 64, "128": 128}
+TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+LENGTH_STEP = 16  # lengths of the compiled baseline are multiples of this
 # per parameter: read the gradient twice, read and write both halves of the weight and two moments
 OPTIMIZER_BYTES = 28
 
@@ -71,91 +77,169 @@ def load_workload(file: Path, length: int | None) -> TokenizedTask:
     )
 
 
-def trials_of(count: int) -> list[Trial]:
-    """The largest experiment of the papers: 500 examples, the first k layers kept, k = 0..12, 13 trials per seed."""
+def trials_of(count: int, depth: int) -> list[Trial]:
+    """The largest experiment of the papers: 500 examples, the first k layers kept, k = 0..depth."""
     training = Training(epochs=5, batch_size=BATCH)
     return [
-        Trial("bert", "b", "sst2", "s", 500, i // 13, training=training,
-              surgery=Surgery(reinit=tuple(range(i % 13 + 1, DEPTH + 1))))
+        Trial("bert", "b", "sst2", "s", 500, i // (depth + 1), training=training,
+              surgery=Surgery(reinit=tuple(range(i % (depth + 1) + 1, depth + 1))))
         for i in range(count)
     ]  # fmt: skip
 
 
-def batches(data: TokenizedTask, count: int) -> list[dict[str, torch.Tensor]]:
-    """Random batches on the GPU, each padded to its longest sequence."""
+@dataclass(frozen=True)
+class Machine:
+    """The device, and the geometry of the models; the CPU and the tiny geometry are for trying the script."""
+
+    device: str
+    tiny: bool
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device == "cuda"
+
+    def config(self):
+        from transformers import BertConfig
+
+        return BertConfig(num_labels=2, **(TINY if self.tiny else {}))
+
+    def wait(self) -> None:
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+    def clean(self) -> None:
+        gc.collect()
+        if self.on_gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+
+    def peak_gb(self) -> float:
+        return torch.cuda.max_memory_allocated() / 1e9 if self.on_gpu else 0.0
+
+    def timed(self, step, count: int, warm: int = 5) -> float:
+        """Seconds per step over `count` steps, after all of them have run once: new lengths load new kernels."""
+        for i in range(warm + count):
+            step(i)
+        self.wait()
+        start = time.perf_counter()
+        for i in range(warm, warm + count):
+            step(i)
+        self.wait()
+        return (time.perf_counter() - start) / count
+
+    def limits(self) -> dict[str, float]:
+        """Peak rates of this GPU: bytes/s of a copy (read and written) and FLOP/s of a bfloat16 matrix product."""
+        numbers, width = (1 << 30, 8192) if self.on_gpu else (1 << 20, 256)
+        source = torch.randn(numbers, device=self.device)
+        target = torch.empty_like(source)
+        copy = self.timed(lambda i: target.copy_(source), 10)
+        a, b = (torch.randn(width, width, device=self.device).bfloat16() for _ in range(2))
+        product = self.timed(lambda i: a @ b, 10)
+        return {"bytes_per_s": 2 * 4 * numbers / copy, "flop_per_s": 2 * width**3 / product}
+
+
+def batches(data: TokenizedTask, count: int, device: str, multiple: int = 1) -> list[dict[str, torch.Tensor]]:
+    """Random batches on the device, each padded to its longest sequence, rounded up to a multiple."""
     order = np.random.default_rng(0).permutation(len(data.train))
-    result = []
+    lengths, result = np.diff(data.train.offsets), []
     for i in range(count):
-        b = pad(data.train, order[i * BATCH : (i + 1) * BATCH], 0)
+        rows = order[i * BATCH : (i + 1) * BATCH]
+        b = pad(data.train, rows, 0, -(-int(lengths[rows].max()) // multiple) * multiple)
         arrays = {"input_ids": b.input_ids, "attention_mask": b.attention_mask, "labels": b.labels}
-        result.append({k: torch.from_numpy(v).cuda() for k, v in arrays.items()})
+        result.append({k: torch.from_numpy(v).to(device) for k, v in arrays.items()})
     return result
 
 
-def timed(step, count: int, warm: int = 5) -> float:
-    """Seconds per step over `count` steps, after all of them have run once: new lengths load new kernels."""
-    for i in range(warm + count):
-        step(i)
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for i in range(warm, warm + count):
-        step(i)
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / count
+def rate(seconds: float, machine: Machine) -> dict[str, float]:
+    return {"trial_steps_per_s": 1 / seconds, "ms_per_step": seconds * 1e3, "gb": machine.peak_gb()}
 
 
-def clean() -> None:
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-
-
-def gpu_limits() -> dict[str, float]:
-    """Peak rates of this GPU: bytes/s of a copy (read and written) and FLOP/s of a bfloat16 matrix product."""
-    source = torch.randn(1 << 30, device="cuda")
-    target = torch.empty_like(source)
-    copy = timed(lambda i: target.copy_(source), 10)
-    a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
-    product = timed(lambda i: a @ b, 10)
-    return {"bytes_per_s": 2 * 4 * (1 << 30) / copy, "flop_per_s": 2 * 8192**3 / product}
-
-
-def plain_loop(data: TokenizedTask, bf16: bool, steps: int = 30) -> dict[str, float]:
+def plain_loop(data: TokenizedTask, machine: Machine, bf16: bool, steps: int = 30) -> dict[str, float]:
     """Throughput of a plain training loop in float32, or in bfloat16 with fused AdamW."""
-    from transformers import BertConfig, BertForSequenceClassification
+    from transformers import BertForSequenceClassification
 
-    clean()
-    model = BertForSequenceClassification(BertConfig(num_labels=2)).cuda().train()
+    machine.clean()
+    model = BertForSequenceClassification(machine.config()).to(machine.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.0, fused=bf16)
-    inputs = batches(data, steps + 5)
+    inputs = batches(data, steps + 5, machine.device)
 
     def step(i: int) -> None:
-        with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+        with torch.autocast(machine.device, torch.bfloat16, enabled=bf16):
             loss = model(**inputs[i]).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    seconds = timed(step, steps)
-    return {
-        "trial_steps_per_s": 1 / seconds,
-        "ms_per_step": seconds * 1e3,
-        "gb": torch.cuda.max_memory_allocated() / 1e9,
-    }
+    return rate(machine.timed(step, steps), machine)
 
 
-def hf_trainer(data: TokenizedTask, steps: int = 60, warm: int = 15) -> dict[str, float]:
+def compiled_loop(data: TokenizedTask, machine: Machine, steps: int = 30) -> dict[str, float]:
+    """Throughput of the bfloat16 loop with torch.compile, the whole step captured in a CUDA graph per length."""
+    from transformers import BertForSequenceClassification
+
+    machine.clean()
+    began = time.perf_counter()
+    model = BertForSequenceClassification(machine.config()).to(machine.device).train()
+    torch._dynamo.config.recompile_limit = 64
+    compiled = torch.compile(model, dynamic=False)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(
+        parameters, lr=torch.tensor(2e-5, device=machine.device), weight_decay=0.0, fused=True,
+        capturable=machine.on_gpu,
+    )  # fmt: skip
+    inputs = batches(data, steps + 5, machine.device, LENGTH_STEP)
+    graphs: dict[int, tuple[dict[str, torch.Tensor], torch.cuda.CUDAGraph | None]] = {}
+
+    def run(batch: dict[str, torch.Tensor]) -> None:
+        # the cache of cast weights would be captured once and never be refreshed
+        with torch.autocast(machine.device, torch.bfloat16, cache_enabled=False):
+            loss = compiled(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def capture(static: dict[str, torch.Tensor]) -> torch.cuda.CUDAGraph | None:
+        if not machine.on_gpu:
+            run(static)
+            return None
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                run(static)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run(static)
+        return graph
+
+    def step(i: int) -> None:
+        length = inputs[i]["input_ids"].shape[1]
+        if length not in graphs:
+            static = {name: value.clone() for name, value in inputs[i].items()}
+            graphs[length] = static, capture(static)
+        static, graph = graphs[length]
+        for name, value in inputs[i].items():
+            static[name].copy_(value)
+        if graph is None:
+            run(static)
+        else:
+            graph.replay()
+
+    for i in range(steps + 5):
+        step(i)
+    machine.wait()
+    ready = time.perf_counter() - began
+    return rate(machine.timed(step, steps), machine) | {"ready_s": ready, "lengths": len(graphs)}
+
+
+def hf_trainer(data: TokenizedTask, machine: Machine, steps: int = 60, warm: int = 15) -> dict[str, float]:
     """Throughput of Trainer with bf16, its default optimizer and dynamic padding, without logging."""
-    from transformers import (
-        BertConfig,
-        BertForSequenceClassification,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-    )
+    from transformers import BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-    clean()
+    machine.clean()
     order = np.random.default_rng(0).permutation(len(data.train))[: BATCH * (steps + 1)]
     spans = [(data.train.offsets[r], data.train.offsets[r + 1], data.train.labels[r]) for r in order]
     rows = [{"input_ids": data.train.ids[a:b].tolist(), "labels": int(y)} for a, b, y in spans]
@@ -174,7 +258,7 @@ def hf_trainer(data: TokenizedTask, steps: int = 60, warm: int = 15) -> dict[str
 
         def on_step_end(self, args, state, control, **kwargs):
             if state.global_step in (warm, steps):
-                torch.cuda.synchronize()
+                machine.wait()
                 self.start, self.end = (
                     (time.perf_counter(), 0.0)
                     if state.global_step == warm
@@ -185,40 +269,45 @@ def hf_trainer(data: TokenizedTask, steps: int = 60, warm: int = 15) -> dict[str
     arguments = TrainingArguments(
         output_dir="/tmp/trainer", per_device_train_batch_size=BATCH, max_steps=steps, bf16=True, report_to=[],
         save_strategy="no", disable_tqdm=True, logging_strategy="no", learning_rate=2e-5,
+        use_cpu=not machine.on_gpu,
     )  # fmt: skip
-    model = BertForSequenceClassification(BertConfig(num_labels=2))
+    model = BertForSequenceClassification(machine.config())
     Trainer(model=model, args=arguments, train_dataset=rows, data_collator=collate, callbacks=[clock]).train()
-    seconds = (clock.end - clock.start) / (steps - warm)
-    return {
-        "trial_steps_per_s": 1 / seconds,
-        "ms_per_step": seconds * 1e3,
-        "gb": torch.cuda.max_memory_allocated() / 1e9,
-    }
+    return rate((clock.end - clock.start) / (steps - warm), machine)
 
 
-def stacked(data: TokenizedTask, trials: int, limits: dict[str, float], steps: int = 40) -> dict[str, float]:
+def stacked(
+    data: TokenizedTask,
+    machine: Machine,
+    trials: int,
+    limits: dict[str, float],
+    precision: str = "auto",
+    steps: int = 40,
+) -> dict[str, float]:
     """Throughput of a stack of `trials`, also relative to the limits of the GPU."""
-    from transformers import BertConfig, BertModel
+    from transformers import BertModel
 
     from whichlayers.engine.results import EngineSettings
     from whichlayers.engine.stack_trainer import StackTrainer
 
-    clean()
-    encoder = BertModel(BertConfig(), add_pooling_layer=False).cuda()
-    torch.cuda.synchronize()
+    machine.clean()
+    encoder = BertModel(machine.config(), add_pooling_layer=False).to(machine.device)
+    machine.wait()
     start = time.perf_counter()
-    settings = EngineSettings(
-        similar_stacks=13 * 50 // trials, compiled=True
-    )  # stacks in an experiment with 50 seeds
-    trainer = StackTrainer(trials_of(trials), encoder, data, torch.device("cuda"), settings)
+    similar = 13 * 50 // trials  # stacks in an experiment with 50 seeds
+    settings = EngineSettings(similar_stacks=similar, compiled=machine.on_gpu, precision=precision)
+    depth = encoder.config.num_hidden_layers
+    stack = trials_of(trials, depth)
+    trainer = StackTrainer(stack, encoder, data, torch.device(machine.device), settings)
     trainer.model.train()
     at, replayed = 0, 0
     graphs = trainer.step_runner.graphs
-    assert graphs is not None
     wanted = set(trainer.step_runner.sizes[: steps + 60].tolist())
     first_replay = 0.0
 
     def captured() -> set[int]:
+        if graphs is None:  # on a CPU
+            return wanted
         return {size for size, step in graphs.items() if step.graph is not None}
 
     while not (wanted <= captured() and replayed >= 3):
@@ -226,21 +315,25 @@ def stacked(data: TokenizedTask, trials: int, limits: dict[str, float], steps: i
         trainer.step_runner(at)
         at, replayed = at + 1, replayed + known
         if known and not first_replay:
-            torch.cuda.synchronize()
+            machine.wait()
             first_replay = time.perf_counter() - start
-    torch.cuda.synchronize()
+    machine.wait()
     begin = time.perf_counter()
     for i in range(at, at + steps):
         trainer.step_runner(i)
-    torch.cuda.synchronize()
+    machine.wait()
     seconds = (time.perf_counter() - begin) / steps
     lengths = trainer.step_runner.sizes[at : at + steps].astype(float)
     owned = sum(p.param[0].numel() for p in trainer.parameters)
     in_layers = sum(p.numel() for layer in encoder.encoder.layer for p in layer.parameters())
     # forward and backward
-    flop = (6 * in_layers * lengths + 12 * DEPTH * 768 * lengths**2).mean() * BATCH * trials
+    flop = (
+        (6 * in_layers * lengths + 12 * depth * encoder.config.hidden_size * lengths**2).mean()
+        * BATCH
+        * trials
+    )
     moved = (OPTIMIZER_BYTES + 6) * owned * trials  # the model reads weights twice and writes gradients
-    gb = torch.cuda.max_memory_allocated() / 1e9
+    gb = machine.peak_gb()
     evaluation = time.perf_counter()
     trainer.evaluate()
     evaluation = time.perf_counter() - evaluation
@@ -270,21 +363,28 @@ def main() -> None:
     run.add_argument("--out", type=Path)
     run.add_argument("--stacks", default="32:64,128:32,64:32,SST-2:32", help="workload:trials, ...")
     run.add_argument("--rivals", default="SST-2,32,64,128", help="workloads to run the baselines on")
+    run.add_argument("--float32", default="", help="workload:trials of stacks to time in float32 as well")
+    run.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    run.add_argument("--tiny", action="store_true", help="a model of 2 layers, to try the script")
     arguments = parser.parse_args()
     if arguments.command == "tokens":
         write_tokens(arguments.glue, arguments.model, arguments.out)
         return
-    if not torch.cuda.is_available():
+    if arguments.device == "cuda" and not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
+    machine = Machine(arguments.device, arguments.tiny)
 
     import transformers
 
     imported = time.perf_counter() - STARTED
     rows: list[dict] = []
     report = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "transformers": transformers.__version__,
-        "import_s": imported, "rows": rows,
-    }  # fmt: skip
+        "device": torch.cuda.get_device_name() if machine.on_gpu else "cpu",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "import_s": imported,
+        "rows": rows,
+    }
 
     def add(workload: str, method: str, measured: dict) -> None:
         rows.append({"workload": workload, "way": method, **measured})
@@ -299,20 +399,26 @@ def main() -> None:
         workload, count = part.split(":")
         if i == 0:  # before anything is compiled
             limits = {"flop_per_s": 1.0, "bytes_per_s": 1.0}
-            cold = stacked(load_workload(arguments.tokens, WORKLOADS[workload]), int(count), limits, steps=10)
+            data = load_workload(arguments.tokens, WORKLOADS[workload])
+            cold = stacked(data, machine, int(count), limits, steps=10)
             report["cold_first_replay_s"] = cold["first_replay_s"]
-            report["limits"] = limits = gpu_limits()
+            report["limits"] = limits = machine.limits()
             print(
                 json.dumps({"imports": imported, "cold first replay": cold["first_replay_s"], **limits}),
                 flush=True,
             )
         data = load_workload(arguments.tokens, WORKLOADS[workload])
-        add(workload, "whichlayers", stacked(data, int(count), limits))
+        add(workload, "whichlayers", stacked(data, machine, int(count), limits))
+    for part in filter(None, arguments.float32.split(",")):
+        workload, count = part.split(":")
+        data = load_workload(arguments.tokens, WORKLOADS[workload])
+        add(workload, "whichlayers, float32", stacked(data, machine, int(count), limits, "float32"))
     for workload in filter(None, arguments.rivals.split(",")):
         data = load_workload(arguments.tokens, WORKLOADS[workload])
-        add(workload, "plain loop, float32", plain_loop(data, bf16=False))
-        add(workload, "plain loop, bfloat16, fused AdamW", plain_loop(data, bf16=True))
-        add(workload, "Trainer, bf16", hf_trainer(data))
+        add(workload, "plain loop, float32", plain_loop(data, machine, bf16=False))
+        add(workload, "plain loop, bfloat16, fused AdamW", plain_loop(data, machine, bf16=True))
+        add(workload, "compiled + CUDA graphs, bfloat16, fused AdamW", compiled_loop(data, machine))
+        add(workload, "Trainer, bf16", hf_trainer(data, machine))
     print(table(report))
 
 

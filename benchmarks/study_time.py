@@ -1,0 +1,228 @@
+"""The time of whole studies on this machine: from the command to the first step, between stacks, and in total.
+
+    python benchmarks/study_time.py --out results.json                       # one or more CUDA devices
+    python benchmarks/study_time.py --tiny --device cpu --out results.json    # try the script without a GPU
+
+Every study is a new process, as `whichlayers run` is, and starts with random models that are written before. The time
+to the first step counts from the start of that process.
+
+small   24 trials of a 12 x 128 BERT with 315 steps each, with nothing compiled before, and again
+cold    three tasks by two training sizes with BERT-Base, with nothing compiled before
+warm    the same until its first step, with the code that `cold` compiled
+
+`busy` is the share of the time between the first step and the last in which a GPU ran kernels, by nvidia-smi every 0.2
+seconds. The three tasks are the built-in ones, unless `--data` is a folder with SST-2, CoLA and QNLI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+sys.path.insert(0, str(SOURCE))
+
+BUILTIN = ("builtin:sentiment", "builtin:acceptability", "builtin:question-answer")
+GLUE = ("SST-2", "CoLA", "QNLI")
+SAMPLE_MILLISECONDS = 200
+
+
+# --- in the process of a study ---
+
+
+def run_study(options: argparse.Namespace) -> None:
+    """Run a study and write the times of its events, in seconds since `options.began`, as JSON to `options.out`."""
+    from whichlayers.runs.events import Progress, RunStarted
+    from whichlayers.runs.run_study import run
+    from whichlayers.study.study_file import Study
+
+    times: dict[str, Any] = {}
+    steps = 0
+
+    def on_event(event: object) -> None:
+        nonlocal steps
+        now = time.time() - options.began
+        if isinstance(event, RunStarted):
+            times.update(planned_s=now, stacks=event.stacks, trials=event.trials, steps=event.steps)
+        elif isinstance(event, Progress) and event.steps_done > steps:
+            steps = event.steps_done
+            times.setdefault("first_step_s", now)
+            times["last_step_s"] = now
+            if options.stop_at_first_step:
+                raise KeyboardInterrupt
+
+    study = Study(**json.loads(options.study))
+    try:
+        summary = run(
+            study, options.folder, device=options.device, workers=options.workers, on_event=on_event
+        )
+        times.update(done=summary.done, failed=summary.failed)
+    except KeyboardInterrupt:
+        times["stopped"] = True
+    times["total_s"] = time.time() - options.began
+    options.out.write_text(json.dumps(times))
+
+
+# --- in the main process ---
+
+
+def write_model(folder: Path, layers: int, hidden: int, vocabulary: int) -> None:
+    """A random BERT whose word-level tokenizer knows the words of the built-in tasks."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    from whichlayers.data.load_task import load_task
+
+    texts = [
+        text
+        for name in BUILTIN
+        for part in (load_task(name).train,)
+        for text in (*part.texts, *(part.pairs or ()))
+    ]
+    words = sorted({word for text in texts for word in text.lower().split()})[: vocabulary - 4]
+    filler = [f"[unused{i}]" for i in range(vocabulary - 4 - len(words))]
+    ids = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words, *filler])}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=vocabulary, hidden_size=hidden, num_hidden_layers=layers, intermediate_size=4 * hidden,
+        num_attention_heads=max(1, hidden // 64),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    BertModel(config).save_pretrained(folder)
+
+
+class BusyShare:
+    """Samples the utilization of the first GPU with nvidia-smi, which is the share of time with a running kernel."""
+
+    def __enter__(self) -> BusyShare:
+        self.process, self.samples = None, list[tuple[float, float]]()
+        if shutil.which("nvidia-smi"):
+            query = "--query-gpu=timestamp,utilization.gpu"
+            command = ["nvidia-smi", "-i", "0", query, "--format=csv,noheader,nounits"]
+            self.process = subprocess.Popen(
+                [*command, f"-lms={SAMPLE_MILLISECONDS}"], stdout=subprocess.PIPE, text=True
+            )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process is None:
+            return
+        self.process.terminate()
+        output, _ = self.process.communicate()
+        for line in output.splitlines():  # 2026/11/18 12:00:00.123, 97
+            stamp, _, share = line.partition(", ")
+            whole, _, fraction = stamp.partition(".")
+            seconds = time.mktime(time.strptime(whole, "%Y/%m/%d %H:%M:%S")) + float(f"0.{fraction or 0}")
+            self.samples.append((seconds, float(share) / 100))
+
+    def between(self, first: float, last: float) -> float | None:
+        """The mean share between two times; None without samples."""
+        inside = [share for seconds, share in self.samples if first <= seconds <= last]
+        return statistics.fmean(inside) if inside else None
+
+
+def measure(
+    name: str, study: dict[str, Any], work: Path, cache: Path, options: argparse.Namespace, stop: bool = False
+) -> dict[str, Any]:
+    """Run a study in a new process and return its times."""
+    out, folder = work / f"{name}.json", work / f"study-{name}"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]),
+        "XDG_CACHE_HOME": str(cache),
+        "HF_HUB_OFFLINE": "1",
+    }
+    environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    with BusyShare() as busy:
+        began = time.time()
+        command = [sys.executable, __file__, "--study", json.dumps(study), "--began", str(began)]
+        command += ["--folder", str(folder), "--out", str(out)]
+        command += ["--device", options.device] if options.device else []
+        command += ["--workers", str(options.workers)] if options.workers is not None else []
+        command += ["--stop-at-first-step"] if stop else []
+        subprocess.run(command, env=environment, check=True)
+    times = json.loads(out.read_text())
+    window = (began + times["first_step_s"], began + times["last_step_s"])
+    times["busy"] = busy.between(*window)
+    times["busy_from_the_start"] = busy.between(began, window[1])
+    return {key: round(value, 3) if isinstance(value, float) else value for key, value in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", help="as for whichlayers run")
+    parser.add_argument("--workers", type=int, help="as for whichlayers run")
+    parser.add_argument("--data", type=Path, help="folder with GLUE")
+    parser.add_argument("--trials", type=int, default=3, help="seeds of the study with BERT-Base")
+    parser.add_argument(
+        "--only", nargs="+", choices=("small", "cold", "warm"), default=("small", "cold", "warm")
+    )
+    parser.add_argument("--tiny", action="store_true", help="tiny models and few examples, to try the script")
+    for hidden in ("--study", "--folder"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--stop-at-first-step", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.study is not None:
+        run_study(options)
+        return
+    shapes = {"small": (2, 16, 2000), "base": (2, 32, 2000)} if options.tiny else {
+        "small": (12, 128, 16384), "base": (12, 768, 30522)
+    }  # fmt: skip
+    sizes = [16, 32] if options.tiny else [500, 2000]
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        for model, shape in shapes.items():
+            write_model(work / model, *shape)
+        depth = shapes["small"][0]
+        tasks = (
+            list(BUILTIN)
+            if options.data is None
+            else [{"name": n, "source": str(options.data)} for n in GLUE]
+        )
+        training = {"epochs": 1 if options.tiny else 5, "batch_size": 8}
+        common = {"experiments": ["incremental"], "training": training}
+        small = common | {"name": "small", "models": [str(work / "small")], "tasks": [BUILTIN[0]],
+                          "train_sizes": sizes[:1], "trials": 1 if options.tiny else 24,
+                          "experiments": [{"kind": "incremental", "keep": [depth]}]}  # fmt: skip
+        base = common | {"name": "base", "models": [str(work / "base")], "tasks": tasks,
+                         "train_sizes": sizes, "trials": 1 if options.tiny else options.trials}  # fmt: skip
+        runs = {
+            "small": (small, "small", False),
+            "small again": (small, "small", False),
+            "cold": (base, "base", False),
+            "warm": (base, "base", True),
+        }
+        for name, (study, cache, stop) in runs.items():
+            if name.split()[0] in options.only:
+                folder = name.replace(" ", "-")
+                results[name] = measure(folder, study, work, work / f"cache-{cache}", options, stop)
+                print(json.dumps({name: results[name]}), flush=True)
+                options.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
