@@ -49,6 +49,7 @@ AT_DEPTH_12 = {
     "singh2020/weight-change": 3 * 3,
     "singh2020/probing-by-removal": 12 * 1 * 3,
     "mosbach2021/stability": 2 * 25 * 3,
+    "sajjad2023/dropping": (1 + 3 + 3 + 3 + 2) * 5 * 5,
     "durrani2021/pruning": 3 * 3 * 3 * 3,
     # corpora x probes x (pretrained and 6 tasks) x trials x models
     "durrani2021/layers": 5 * 13 * 7 * 3 * 3,
@@ -59,7 +60,7 @@ AT_DEPTH_12 = {
 }
 # those that name layers of a model with 24: k = 18 to 24 twice, and k = 24 without bias correction
 AT_DEPTH_24 = {"zhang2021/reinit": (7 + 1 + 7) * 20 * 4}
-NEED_12_LAYERS = {"durrani2021/pruning", "durrani2021/all"}
+NEED_12_LAYERS = {"durrani2021/pruning", "durrani2021/all", "sajjad2023/dropping"}
 
 
 def test_the_presets_and_their_descriptions():
@@ -92,6 +93,25 @@ def test_zhang2021_reinitializes_the_pooler_with_the_top_layers():
     assert {(t.surgery.reinit, t.training.epochs) for t in uncorrected} == {((), 3)}
     assert {t.training.epochs for t in trials} == {3, 5}
     assert {(t.training.batch_size, t.training.warmup, t.training.lr) for t in trials} == {(32, 0.1, 2e-5)}
+
+
+def test_sajjad2023_drops_layers_by_four_strategies():
+    points = expand(load_preset("sajjad2023/dropping"), FakeFacts(depth=12))
+    dropped = {
+        (p.condition, tuple(sorted(set(range(1, 13)) - set(p.trial.surgery.order or range(1, 13)))))
+        for p in points
+    }
+    assert {layers for condition, layers in dropped if condition == "top"} == {
+        (11, 12), (9, 10, 11, 12), (7, 8, 9, 10, 11, 12)
+    }  # fmt: skip
+    assert {layers for condition, layers in dropped if condition == "bottom"} == {
+        (1, 2), (1, 2, 3, 4), (1, 2, 3, 4, 5, 6)
+    }  # fmt: skip
+    assert {layers for condition, layers in dropped if condition.startswith("listed")} == {
+        (6, 7), (5, 6, 7, 8), (4, 5, 6, 7, 8, 9), (1, 3, 5, 7, 9, 11), (2, 4, 6, 8, 10, 12)
+    }  # fmt: skip
+    trained = {(p.trial.training.batch_size, p.trial.training.lr, p.trial.training.epochs) for p in points}
+    assert trained == {(8, 5e-5, 3)}
 
 
 @pytest.mark.parametrize(
