@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import fakes
@@ -72,6 +73,26 @@ def test_compare(folder, tmp_path):
     assert [curve["task"] for curve in data["curves"]] == ["SST-2"]
     assert sum(one["results"] for one in data["unpaired"]) == 6
     assert not Path("compare.html").exists()
+
+
+def test_the_keys_are_documented(folder, tmp_path):
+    write_results(tmp_path / "b", incremental(trials=3), lambda p: lifelike(6)(p) + 0.01)
+    trial_id = incremental(trials=3)[0].trial.id
+    outputs = {
+        "plan": as_json("plan", "mine.toml", "--no-measure", "--device", "cpu"),
+        "status": as_json("status", "a"),
+        "claims": as_json("claims", "a")[0],
+        "power": as_json("power", "a"),
+        "compare": as_json("compare", "a", "b"),
+        "recommend": as_json("recommend", "a"),
+        "models": as_json("models")[0] | as_json("presets", "demo"),
+        "show": as_json("show", "a", trial_id),
+    }
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    table = page.partition("## As JSON")[2].partition("\n## ")[0]
+    for command, data in outputs.items():
+        (row,) = [line for line in table.splitlines() if line.startswith(f"| `{command}`")]
+        assert set(data) - set(re.findall(r"`(\w+)`", row.split("|")[2])) == set(), command
 
 
 def test_show(folder):
