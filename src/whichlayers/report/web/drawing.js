@@ -72,7 +72,7 @@ class Drawing {
     at.forEach(([x, y], i) => {
       symbol(this.node, mark, x, y, 3.4, color, this.theme.background);
       const label = mark.labels[mark.rows.indexOf(rows[i])];
-      if (label) svg("text", { x: x + 6, y: y - 5, "font-size": 10.5, fill: this.theme.ink, class: "label" }, this.node, label);
+      if (label) svg("text", { x: x + 6, y: y - 5, "font-size": 12, fill: this.theme.ink, class: "label" }, this.node, label);
       this.hits.push({ x, y, mark, row: rows[i] });
     });
   }
