@@ -100,3 +100,19 @@ def test_experiments_with_different_settings_share_a_sentence():
 def test_probe_settings_that_are_not_the_default_are_described(setting, expected):
     experiment = {"kind": "word_probing", **setting}
     assert expected in describe_study(a_study(corpora=["builtin:pos"], experiments=[experiment]))
+
+
+def test_training_settings_of_an_experiment_are_described():
+    training = {
+        "epochs": 20,
+        "lr": 1e-3,
+        "betas": [0.9, 0.98],
+        "bias_correction": False,
+        "schedule": "constant",
+    }
+    usual = {"kind": "prune", "top": [1], "training": {"epochs": 3}}
+    text = describe_study(a_study(experiments=[usual, {"kind": "prune", "top": [1], "training": training}]))
+    settings = (
+        "20 epochs, learning rate 0.001, betas 0.9 and 0.98, schedule constant, without bias correction"
+    )
+    assert f"(3 epochs; {settings})." in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from whichlayers.config.sections import PerSize, Size
 from whichlayers.errors import WhichlayersError
@@ -97,7 +98,26 @@ def _settings(study: Study, experiment: AnyExperiment) -> list[str]:
         notes.append(_format_per_size(experiment.epochs, "epoch"))
     if isinstance(experiment, FinetuningExperiment | WordExperiment | Probing) and experiment.lr:
         notes.append(f"learning rate {experiment.lr:g}")
+    if isinstance(experiment, FinetuningExperiment) and experiment.training:
+        given = experiment.training.model_fields_set
+        notes += [
+            _setting(key, value) for key, value in experiment.training.settings().items() if key in given
+        ]
     return notes
+
+
+def _setting(key: str, value: Any) -> str:
+    """A key of `training` with its value: "20 epochs", "learning rate 0.001", "without bias correction"."""
+    if isinstance(value, PerSize):
+        return _format_per_size(value, "epoch")
+    name = {"lr": "learning rate", "frozen_dropout": "dropout in frozen layers"}.get(
+        key, key.replace("_", " ")
+    )
+    if isinstance(value, bool):
+        return f"{'with' if value else 'without'} {name}"
+    if isinstance(value, tuple):
+        return f"{name} {join_list(f'{number:g}' for number in value)}"
+    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
 
 
 def _trial_differences(study: Study) -> str:
