@@ -1,5 +1,7 @@
 """Recommendations about training: layers to freeze, learning rate decay, adapters."""
 
+import dataclasses
+
 import pandas as pd
 import pytest
 from test_recommend import DEPTH, only, points_of
@@ -106,6 +108,8 @@ def test_savings_of_time_memory_and_parameters():
         cost_text(answer, [])
         == "50% less training time; 90% fewer trained parameters; 10% more training memory."
     )
+    nearly_all = dataclasses.replace(answer, savings={"trained parameters": 0.9963})
+    assert cost_text(nearly_all, []) == "Over 99% fewer trained parameters."
 
 
 def test_a_learning_rate_that_failed_does_not_concern_the_others(tmp_path):
