@@ -27,7 +27,7 @@ from whichlayers.analysis.intervals import t_interval  # noqa: E402
 from whichlayers.analysis.recommend import recommend  # noqa: E402
 from whichlayers.catalog import METRICS  # noqa: E402
 from whichlayers.results.frame_utils import each_group  # noqa: E402
-from whichlayers.text import counted, format_bytes, format_half_width, format_score, join_list  # noqa: E402
+from whichlayers.text import counted, format_bytes, format_half_width, format_score, join_list, short_names  # noqa: E402
 from whichlayers.trial import ALL_PRETRAINED  # noqa: E402
 
 # folder in results/ -> what the results do not say about the model and the run
@@ -44,7 +44,11 @@ L1 = "Lee et al. 2019: finetuning the last fourth of the layers reaches 90% of t
 def study_section(name: str) -> str:
     """The part of the page about one study: what was run, and for each experiment its figure and table."""
     points = adapters_named(read_points(RESULTS / name), RESULTS / name)
-    parts = [f"### {join_list(dict.fromkeys(points['model']))}", _what_was_run(name, points)]
+    short = short_names(points["model"])
+    parts = [
+        f"### {join_list(dict.fromkeys(short[model] for model in points['model']))}",
+        _what_was_run(name, points),
+    ]
     for experiment in [e for e in EXPERIMENTS if e in set(points["experiment"])]:
         rows = points[points["experiment"] == experiment]
         figure = f"results/{name}/figures/{experiment}.png"

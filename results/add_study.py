@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import lzma
+import re
 import shutil
 import sys
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pandas as pd
 
@@ -48,7 +49,8 @@ def add_study(source: Path, name: str, figures: list[str]) -> Path:
         for figure in figures or figure_names(folder):
             save_as(draw_named(folder, figure, overlay=True), target / "figures" / f"{figure}.png")
     if source.resolve() != target.resolve():
-        shutil.copyfile(source / "study.toml", target / "study.toml")
+        text = (source / "study.toml").read_text(encoding="utf-8")
+        (target / "study.toml").write_text(without_folders(text), encoding="utf-8", newline="\n")
     write_tables(target)
     return target
 
@@ -57,8 +59,16 @@ def results(folder: Path) -> pd.DataFrame:
     """The rows of `whichlayers export`, with the family of the model and, where it is known, the score of guessing."""
     points = load_points(folder).drop_duplicates("trial_id").set_index("trial_id")
     rows = points_frame(StudyFolder(folder))
+    rows["model"] = rows["model"].map(
+        lambda name: PurePath(name).name if name.startswith(("/", ".")) else name
+    )
     further = {name: rows["trial_id"].map(points[name]) for name in ("family", "guess")}
     return rows.assign(**{name: values for name, values in further.items() if values.notna().any()})
+
+
+def without_folders(text: str) -> str:
+    """The text of a study file with the last part of each path alone: no paths of one machine."""
+    return re.sub(r'"(?:\.{0,2}/[^"\n]*/|\.{1,2}/)([^"/\n]+)"', r'"\1"', text)
 
 
 def statuses(folder: Path) -> pd.DataFrame:

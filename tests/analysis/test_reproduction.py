@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic_results import trial, write_results
 
 from whichlayers.results.frames import load_baseline_weight_change
+from whichlayers.trial import Point, Training
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,6 +98,32 @@ def test_results_have_all_files_and_stay_small():
         assert any((folder / "figures").glob("*.png")), folder.name
     size = sum(path.stat().st_size for path in recompute.RESULTS.rglob("*") if path.is_file())
     assert size < 25e6
+
+
+def test_a_study_is_added_without_the_folders_of_its_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(add_study, "RESULTS", tmp_path)
+    points = freeze_points("/some/folder/a-model")
+    source = write_results(tmp_path / "study", points, lambda p: 0.8 + p.trial.seed / 100, depth=4)
+    (source / "study.toml").write_text(
+        'models = ["/some/folder/a-model", "./b", "google-bert/c"]\ntrain = "../data/d.tsv"\ntext = "a / b"\n'
+    )
+    target = add_study.add_study(source, "new", ["freeze"])
+    text = 'models = ["a-model", "b", "google-bert/c"]\ntrain = "d.tsv"\ntext = "a / b"\n'
+    assert (target / "study.toml").read_text() == text
+    assert {path.name for path in target.iterdir()} == {
+        "study.toml", "results.csv.gz", "trials.csv", "runs.csv", "claims.csv", "summary.csv", "figures"
+    }  # fmt: skip
+    for path in ("results.csv.gz", "summary.csv"):
+        assert set(pd.read_csv(target / path)["model"]) == {"a-model"}
+    assert [path.name for path in (target / "figures").iterdir()] == ["freeze.png"]
+
+
+def freeze_points(model):
+    """The baseline and a model with two of four layers frozen, for three seeds."""
+    for seed in range(3):
+        frozen = Training(lr_factors=((0, 0.0), (1, 0.0), (2, 0.0)))
+        yield Point("freeze", "all pretrained", 0, trial(seed=seed, model=model))
+        yield Point("freeze", "top", 2, trial(seed=seed, model=model, training=frozen))
 
 
 def test_exported_results_are_those_of_the_database(tmp_path):
