@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from easy_study import easy_study
 from small_study import small_study
 
 import whichlayers
@@ -58,3 +59,24 @@ def test_impossible_settings_are_refused_before_anything_trains(tmp_path, experi
     with pytest.raises(whichlayers.WhichlayersError, match=message):
         whichlayers.run(study, tmp_path / "study", device="cpu", workers=0)
     assert not (tmp_path / "study" / "results.db").exists()
+
+
+def test_adapters_with_a_learning_rate_of_their_own_are_run_recommended_and_built(tmp_path):
+    """The baseline keeps the learning rate of [training], and trials pair by seed."""
+    experiment = {"kind": "adapt", "where": "everywhere", "rank": 4, "peft_lr": 0.05}
+    study = easy_study(tmp_path, experiments=[experiment])
+    results = whichlayers.run(study, tmp_path / "study", device="cpu", workers=0)
+    frame = points_frame(StudyFolder(tmp_path / "study"))
+    assert frame.groupby("condition")["lr"].unique().map(list).to_dict() == {
+        "all pretrained": [5e-3],
+        "everywhere, lr 0.05": [0.05],
+    }
+    (contrast,) = results.contrasts().itertuples()
+    assert (contrast.condition, contrast.n) == ("everywhere, lr 0.05", 4)
+    (answer,) = results.recommend(loss=0.5).recommendation.of("adapters")
+    assert (answer.verdict, answer.choice) == ("recommended", "adapters in all 3 layers (lr 0.05)")
+    (built,) = results.build(tmp_path / "model-with-adapters", question="adapters", loss=0.5)
+    assert (built.trial.training.lr, built.trial.adapter.rank) == (0.05, 4)
+    assert built.score.value == pytest.approx(
+        frame.query("lr == 0.05 and seed == 0")["accuracy"].iloc[0], abs=0.02
+    )
