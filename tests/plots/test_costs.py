@@ -63,7 +63,7 @@ def test_a_marker_for_each_setting(tmp_path):
         figure = draw_costs(rows, "freeze", "memory", LIGHT)
     (panel,) = figure.panels
     marks = {mark.name: mark for mark in panel.marks}
-    assert list(marks) == ["all parameters trained", "layers above k trained"]
+    assert list(marks) == ["layers above k trained", "all parameters trained"]  # on top where k = 0
     assert marks["layers above k trained"].table["x"].round(6).tolist() == [1.8, 1.9, 2.0]
     assert marks["layers above k trained"].style["linestyle"] == ""
     assert {text.get_text() for text in panel.axes.texts} >= {"0", "1", "2"}
@@ -85,8 +85,8 @@ def test_the_chart_of_the_page_has_the_labels_and_positions_of_the_file(tmp_path
         assert {x + mark["offsets"][seed] for x, seed, _ in mark["trials"]} == at
         assert all(low < x < high for x in at)
     assert [(mark["marker"], mark["labels"]) for mark in chart["marks"]] == [
-        ("*", []),
         ("o", ["2", "1", "0"]),
+        ("*", []),
     ]
     same = costs(rows.assign(memory=2e9 - 1e8 * rows["x"].clip(upper=1)), "memory").query(
         "condition == 'top'"

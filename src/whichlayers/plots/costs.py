@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from whichlayers.experiments import display_of
 from whichlayers.plots.artists import DrawnValues, add_guess_legend, draw_guessing, draw_line, line_style
 from whichlayers.plots.facets import add_legend_below, label_x_axis, make_panels, set_y_limits
-from whichlayers.plots.style import MARKERS, Theme
+from whichlayers.plots.style import MARKER_SIZE, MARKERS, Theme
 from whichlayers.results.frame_utils import each_group
 from whichlayers.trial import BASELINES
 
@@ -55,7 +55,7 @@ def draw_costs(rows: pd.DataFrame, experiment: str, column: str, theme: Theme) -
     styles = {c: _marker_style(theme, compared.index(c) if c in compared else None) for c in conditions}
     drawn_values: DrawnValues = {panel.task: [] for panel in panels}
     for panel in panels:
-        for condition in conditions:
+        for condition in sorted(conditions, key=BASELINES.__contains__):  # baselines on top of equal settings
             cells = panel.points[panel.points["condition"] == condition]
             if cells.empty:
                 continue
@@ -85,7 +85,8 @@ def _marker_style(theme: Theme, index: int | None) -> dict[str, Any]:
     """Style of condition number `index`; None: of a baseline."""
     color = theme.ink if index is None else theme.conditions[index % len(theme.conditions)]
     marker = "*" if index is None else MARKERS[index % len(MARKERS)]
-    return line_style(theme, color, 0, marker) | {"linestyle": ""}
+    style = line_style(theme, color, 0, marker) | {"linestyle": ""}
+    return style | ({"markersize": 2 * MARKER_SIZE, "markeredgewidth": 0.0} if index is None else {})
 
 
 def _setting_labels(cells: pd.DataFrame) -> dict[float, str]:
