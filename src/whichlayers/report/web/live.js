@@ -15,6 +15,7 @@ function live() {
     try {
       const state = await get("state");
       status.textContent = state.text;
+      status.className = state.share < 1 ? "warn" : "soft";
       bar.value = state.share;
       document.title = `${Math.floor(100 * state.share)}% \u00b7 ${name}`;
       losses.show(state.running ? await get("losses") : []);
