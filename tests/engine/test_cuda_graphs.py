@@ -1,6 +1,7 @@
 """Choice of the captured lengths, and what happens if capturing fails; with a fake of torch.cuda."""
 
 import contextlib
+import functools
 import itertools
 import os
 import stat
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tiny import tiny_encoder, tiny_task
 from torch._inductor.runtime import cache_dir_utils
 
 from whichlayers.engine.cuda_graphs import (
@@ -21,6 +23,10 @@ from whichlayers.engine.cuda_graphs import (
     is_worth_compiling,
     keep_compiled_code,
 )
+from whichlayers.engine.dataloader import used_token_ids
+from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.stack_trainer import StackTrainer
+from whichlayers.trial import Training, Trial
 
 
 def test_a_length_is_compiled_where_it_saves_more_than_it_costs():
@@ -151,6 +157,29 @@ def test_sizes_that_are_not_compiled_cost_only_their_capture(cuda):
     assert set(StepRunner(trainer, compiled=False, graphs=True).sizes.tolist()) == {16, 64}
     seconds = 6 * 5e9 * 8 / 250e12
     assert set(choose_sizes(np.array(lengths), seconds).tolist()) == {64}, "two compilations do not pay"
+
+
+def test_stacks_of_one_shape_share_all_compiled_code(monkeypatch):
+    """The second stack has other seeds, and so another number of word embeddings that it trains."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
+    counts, rows, data = [], [], tiny_task(n_train=200)
+    for seeds in ((0, 1), (2, 3)):
+        trials = [Trial("m", "m", "t", "t", 24, s, training=Training(batch_size=8)) for s in seeds]
+        settings = EngineSettings(compiled=True)
+        trainer = StackTrainer(trials, tiny_encoder("bert"), data, torch.device("cpu"), settings)
+        trainer.train_step(16)
+        counts.append(len(graphs))
+        rows.append(max(map(len, used_token_ids(trials, data))))
+    torch._dynamo.reset()
+    assert rows[0] != rows[1]
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.fixture

@@ -98,6 +98,24 @@ def test_only_rows_in_use_are_parameters_and_evaluation_still_reads_all():
     )
 
 
+def test_rows_that_only_fill_up_the_table_change_nothing():
+    model = classifiers("bert", 1)[0]
+    name = "encoder.embeddings.word_embeddings"
+    rows = [torch.arange(0, 60), torch.arange(30, 77)]
+    batch = random_batch(8, 9)
+    grads = []
+    for multiple in (1, 64):
+        stacked = StackedModel(model, 2, {name: rows}, row_multiple=multiple).eval()
+        logits = stacked(**batch)
+        logits.square().sum().backward()
+        grads.append((logits.detach(), stacked.module.get_submodule(name).weight.grad))
+    (exact, grad), (padded, padded_grad) = grads
+    assert padded_grad.shape[1] == 64 > grad.shape[1] == 60
+    assert torch.equal(exact, padded)
+    assert torch.equal(padded_grad[:, :60], grad)
+    assert not padded_grad[:, 60:].any()
+
+
 def test_models_that_cannot_be_stacked_are_rejected():
     with pytest.raises(WhichlayersError, match="cannot share a stack"):
         stack_models([*classifiers("bert", 1), *classifiers("roberta", 1)])

@@ -35,6 +35,7 @@ from whichlayers.models.families import Anatomy
 from whichlayers.rng import key_of
 from whichlayers.trial import Trial
 
+ROW_MULTIPLE = 1024  # of the rows of the word embeddings that trials train, where they are compiled
 EVAL_TOKENS = {"cpu": 1 << 13, "cuda": 1 << 18}  # tokens of the whole stack in one evaluation chunk
 
 
@@ -73,8 +74,10 @@ class StackTrainer:
         self.initial_weights = InitialWeights(encoder, self.trials)
         names = [name for name, _ in template.named_parameters()]
         self.shared = shared_parameters(self.initial_weights, self.trials, names)
+        # the number of rows depends on the seeds; stacks with the same shape use the same compiled code
+        row_multiple = ROW_MULTIPLE if on_cuda or settings.compiled else 1
         self.model = StackedModel(
-            template, len(self.trials), rows={embedding_name: rows}, shared=self.shared
+            template, len(self.trials), {embedding_name: rows}, self.shared, row_multiple
         ).to(device)
         attach_adapters(self.model, template.encoder, self.trials)
         self.packed = False  # whether steps have a fixed number of tokens per trial

@@ -190,7 +190,7 @@ class StackedEmbedding(StackedModule):
 
     If `rows` is given, trial t has its own copy of the rows `rows[t]` only, those of the tokens in its training set.
     All other rows never receive a gradient and stay in one table that the trials share. The weight is then
-    (T, R, H), where R is the largest number of rows of a trial.
+    (T, R, H), where R is the largest number of rows of a trial, rounded up to a multiple of `row_multiple`.
 
     Attributes:
         local: (T, V) int32 index of each token's row in `weight`, -1 if it is in `shared`; None without `rows`.
@@ -206,7 +206,13 @@ class StackedEmbedding(StackedModule):
     decay: Tensor | None
     scale: Tensor | None
 
-    def __init__(self, plain: nn.Embedding, context: StackContext, rows: list[Tensor] | None = None):
+    def __init__(
+        self,
+        plain: nn.Embedding,
+        context: StackContext,
+        rows: list[Tensor] | None = None,
+        row_multiple: int = 1,
+    ):
         if rows is None:
             super().__init__(plain, context)
             local = shared = decay = None
@@ -215,7 +221,8 @@ class StackedEmbedding(StackedModule):
             self.context, self.shared_names = context, frozenset()
             shared, device = plain.weight.detach(), plain.weight.device
             local = torch.full((len(rows), len(shared)), -1, dtype=torch.int32, device=device)
-            kept = shared.new_zeros(len(rows), max(len(r) for r in rows), shared.shape[1])
+            most = -(-max(len(r) for r in rows) // row_multiple) * row_multiple
+            kept = shared.new_zeros(len(rows), most, shared.shape[1])
             for t, r in enumerate(rows):
                 local[t, r] = torch.arange(len(r), dtype=torch.int32, device=device)
                 kept[t, : len(r)] = shared[r]

@@ -65,6 +65,7 @@ class StackedModel(nn.Module):
         rows: Maps the names of embedding modules to the rows that each trial trains, see `StackedEmbedding`.
         shared: Names of parameters that are frozen and the same in all trials. A module that has no others stays as it
             is; biases and layer norms of which a part is trained have a trial axis nevertheless.
+        row_multiple: Round the number of rows up to a multiple of this.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class StackedModel(nn.Module):
         trials: int,
         rows: Mapping[str, list[Tensor]] | None = None,
         shared: Collection[str] = (),
+        row_multiple: int = 1,
     ):
         super().__init__()
         if trials < 1:
@@ -84,6 +86,7 @@ class StackedModel(nn.Module):
             )
         model_type = encoders[0].config.model_type
         self.family = family_of(model_type)
+        self.row_multiple = row_multiple
         self.context = StackContext(trials, batch_dim=int(model_type in SEQUENCE_FIRST_FAMILIES))
         # copy everything except what trials share: it is large and not modified
         parameters = dict(template.named_parameters())
@@ -145,7 +148,7 @@ class StackedModel(nn.Module):
                 f"cannot stack {type(module).__name__}, a kind of embedding that is not supported. Add it to"
                 " whichlayers/engine/stacking.py."
             )
-        embedding = StackedEmbedding(module, self.context, rows)
+        embedding = StackedEmbedding(module, self.context, rows, self.row_multiple)
         embedding.freeze_padding = self.family.causal
         return embedding
 
