@@ -37,9 +37,9 @@ step() { # step NAME SECONDS COMMAND...
 
 case $part in
 tests) # what only a GPU can show, the newest first
-    for file in engine/test_stack_rounding engine/test_cuda engine/test_decoders_cuda engine/test_freezing_cuda \
-        engine/test_attention engine/test_optimizer_kernels engine/test_finetune probes/test_probe_trainer_cuda \
-        probes/test_run_sentence_probes_cuda probes/test_run_word_probes_cuda test_rng; do
+    for file in engine/test_stack_rounding engine/test_compile_ahead engine/test_cuda engine/test_decoders_cuda \
+        engine/test_freezing_cuda engine/test_attention engine/test_optimizer_kernels engine/test_finetune \
+        probes/test_probe_trainer_cuda probes/test_run_sentence_probes_cuda probes/test_run_word_probes_cuda test_rng; do
         step "$file" 180 "$python" -m pytest "tests/$file.py" -q -s -p no:cacheprovider
     done
     ;;

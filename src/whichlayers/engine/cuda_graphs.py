@@ -26,6 +26,7 @@ from whichlayers.engine.dataloader import LENGTH_STEP
 from whichlayers.models.families import Anatomy
 
 if TYPE_CHECKING:
+    from whichlayers.engine.dataloader import TrainDataLoader
     from whichlayers.engine.stack_trainer import StackTrainer
 
 log = logging.getLogger(__name__)
@@ -149,13 +150,8 @@ class StepRunner:
             layer_weights = sum(
                 p.param.numel() for p in trainer.parameters if trainer.initial_weights.layer_of(p.name)
             )  # of all trials
-            known = _compiled_sizes.setdefault(
-                (layer_weights, len(trainer.trials), loader.batch_size, trainer.packed), set()
-            )
-            tokens = 1 if trainer.packed else loader.batch_size  # of a trial, for each unit of size
-            seconds = FLOP_PER_WEIGHT * layer_weights * tokens / FLOP_PER_SECOND
-            compile_seconds = COMPILE_SECONDS / similar_stacks if compiled else 0.0
-            self.sizes = choose_sizes(self.sizes, seconds, known, compile_seconds)
+            trials, packed = len(trainer.trials), trainer.packed
+            self.sizes, known = plan_sizes(loader, trials, layer_weights, packed, compiled, similar_stacks)
             if compiled:
                 known |= set(self.sizes.tolist())
         if compiled:
@@ -174,6 +170,36 @@ class StepRunner:
         graphed()
         if graphed.capture_failed:  # other sizes would fail as well: run all further steps eagerly
             self.graphs = None
+
+
+def plan_sizes(
+    loader: TrainDataLoader,
+    trials: int,
+    layer_weights: int,
+    packed: bool,
+    compiled: bool,
+    similar_stacks: int,
+) -> tuple[np.ndarray, set[int]]:
+    """The sizes that the steps of a stack are padded to, and the sizes that this process has compiled already.
+
+    Args:
+        loader: The training batches of the stack.
+        trials: Number of trials.
+        layer_weights: Number of trained weights in the layers of all trials.
+        packed: Whether the stack is packed.
+        compiled: Whether its layers are compiled.
+        similar_stacks: Number of stacks of the same shape.
+
+    Returns:
+        (steps,) sizes, and the known sizes of this shape, a set that the caller may add to.
+    """
+    key = (layer_weights, trials, loader.batch_size, packed)
+    known = _compiled_sizes.setdefault(key, set())
+    tokens = 1 if packed else loader.batch_size  # of a trial, for each unit of size
+    seconds = FLOP_PER_WEIGHT * layer_weights * tokens / FLOP_PER_SECOND
+    compile_seconds = COMPILE_SECONDS / similar_stacks if compiled else 0.0
+    sizes = loader.step_tokens if packed else loader.step_lengths
+    return choose_sizes(sizes, seconds, known, compile_seconds), known
 
 
 # sizes of steps for which compiled code exists, by (weights in layers, trials, batch size, packed)

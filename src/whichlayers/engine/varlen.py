@@ -201,6 +201,12 @@ AttentionInterface.register(PACKED_ATTENTION, packed_attention)
 AttentionMaskInterface.register(PACKED_ATTENTION, AttentionMaskInterface()[ATTENTION])
 
 
+def is_packable(config: Any) -> bool:
+    """Whether models with this config can be packed."""
+    one_token_window = getattr(config, "sliding_window", None) == 1  # would be read as no window
+    return config.model_type in PACKABLE_FAMILIES and not one_token_window
+
+
 def pack_layers(model: StackedModel) -> bool:
     """Make the layers of a stacked model compute on packed tokens, in place.
 
@@ -211,8 +217,7 @@ def pack_layers(model: StackedModel) -> bool:
         Whether the model can be packed; if not, the model is unchanged.
     """
     encoder = next(m for m in model.modules() if isinstance(m, PreTrainedModel))
-    one_token_window = getattr(encoder.config, "sliding_window", None) == 1  # would be read as no window
-    if encoder.config.model_type not in PACKABLE_FAMILIES or one_token_window:
+    if not is_packable(encoder.config):
         return False
     context, layers = model.context, Anatomy(encoder).layers
     for module in model.modules():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import random
 import threading
+import time
+from types import SimpleNamespace
 
 import fakes
 import numpy as np
@@ -16,7 +18,7 @@ from small_study import small_study, write_model
 
 import whichlayers
 from whichlayers.data.load_task import load_task
-from whichlayers.engine import memory
+from whichlayers.engine import compile_ahead, memory
 from whichlayers.errors import WhichlayersError
 from whichlayers.models import load
 from whichlayers.results.db import ResultsDB
@@ -228,6 +230,46 @@ def test_an_error_is_reported_for_the_stack_that_causes_it(study, expected, tmp_
         assert {failure.error for failure in db.failures()} == {"the disk is gone"}
     found = values(tmp_path / "study")
     assert found == {key: expected[key] for key in found}
+
+
+class Compiling(fakes.FakeHandler):
+    """A stack that takes 3 GB of device memory to compile."""
+
+    def preload(self, trials, worker):
+        pass
+
+    def plan_compile_job(self, trials, worker, settings):
+        return SimpleNamespace(device_bytes=3e9, trials=trials, settings=settings)
+
+
+@pytest.mark.parametrize(("free", "compiles"), [(10.1e9, True), (9.9e9, False), (None, False)])
+def test_code_is_compiled_ahead_where_the_device_has_memory_to_spare(monkeypatch, free, compiles):
+    jobs, killed = [], threading.Event()
+
+    class Process:
+        def __init__(self, job):
+            jobs.append(job)
+
+        def wait(self, timeout):
+            return -9 if killed.wait(20) else 0
+
+        def kill(self):
+            killed.set()
+
+    monkeypatch.setattr(compile_ahead, "CompileProcess", Process)
+    monkeypatch.setattr(memory, "free_memory", lambda device: free if device == "cuda" else 1e12)
+    monkeypatch.setattr(fakes.FakeAssets, "bytes_to_load", lambda self, trial: 0, raising=False)
+    config = WorkerConfig(fakes.handlers_of(Compiling()), "cuda", 1)
+    runner = TrialRunner(config, fakes.FakeAssets())
+    trials = tuple(point.trial for point in make_points())
+    runner.preloader.start(Stack(0, trials, slots=20, similar_stacks=3))
+    while compiles and runner.preloader.process is None:
+        time.sleep(0.01)
+    runner.preloader.close()
+    assert [(job.trials, job.settings.slots, job.settings.similar_stacks) for job in jobs] == (
+        [(trials, 20, 3)] if compiles else []
+    )
+    assert killed.is_set() == compiles
 
 
 class SlowLoading(fakes.FakeHandler):

@@ -110,7 +110,7 @@ class InProcessExecutor(Executor):
         self.runner.run(stack, self.emit)
 
     def close(self) -> None:
-        self.runner.preloader.wait()
+        self.runner.preloader.close()
 
 
 class WorkerProcess:

@@ -23,6 +23,7 @@ from whichlayers.trial import Trial, TrialKind
 
 if TYPE_CHECKING:
     from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
+    from whichlayers.engine.compile_ahead import CompileJob
 
 MAX_TIMING_ERROR = 0.4
 TRAINING_COST = 3  # of a training step, relative to its forward pass: the backward pass takes twice as long
@@ -179,6 +180,12 @@ class TrialHandler(ABC):
         generator. Its errors are ignored: `run` raises them again.
         """
         worker.assets.load(trials[0])
+
+    def plan_compile_job(
+        self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings
+    ) -> CompileJob | None:
+        """What to compile before a stack's turn, after `preload` and in the same thread; None: nothing."""
+        return None
 
     @abstractmethod
     def run(

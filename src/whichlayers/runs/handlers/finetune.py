@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Hashable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from whichlayers.engine.cost import (
     MemoryCost,
@@ -27,6 +28,9 @@ from whichlayers.runs.handlers.base import (
     mean_length,
 )
 from whichlayers.trial import Trial
+
+if TYPE_CHECKING:
+    from whichlayers.engine.compile_ahead import CompileJob
 
 MATRIX_BYTES = 130  # bytes of a weight matrix in results.db, indices included
 MATRICES_PER_LAYER = 6
@@ -69,6 +73,14 @@ class FinetuneHandler(TrialHandler):
 
     def result_bytes(self, trial: Trial, depth: int) -> int:
         return super().result_bytes(trial, depth) + MATRIX_BYTES * MATRICES_PER_LAYER * depth
+
+    def plan_compile_job(
+        self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings
+    ) -> CompileJob | None:
+        from whichlayers.engine.compile_ahead import plan_job
+
+        encoder, data = worker.assets.encoder(trials[0]), worker.assets.data(trials[0])
+        return plan_job(trials, encoder, data, worker.device, settings)
 
     def run(
         self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, report: Reporter
