@@ -411,6 +411,9 @@ def test_watch_fills_in_while_a_run_writes(browser, tmp_path):
             wait_until(page, lambda: drawn.count() == 7)
             assert "21 of 21 trials finished" in page.locator("#status").inner_text()
             assert page.title() == "100% · a study · whichlayers"
+            assert page.locator("#status").get_attribute("class") == "soft"
+            assert page.locator("#trials .scroll-hint").count() == 1  # also after an update
+            assert page.locator("main > :last-child").inner_text().startswith("Generated")
             assert not figure.locator("label", has_text="single trials").locator("input").is_checked()
         server.shutdown()
 
@@ -437,6 +440,9 @@ def test_watch_draws_the_loss_of_running_trials(browser, tmp_path, monkeypatch):
         with opening(browser, f"http://{HOST}:{server.server_address[1]}/") as page:
             page.wait_for_selector("#losses svg g.loss")
             assert page.locator("#losses g.loss").count() == 2
+            assert page.locator("nav a", has_text="Training loss").is_visible()
+            ticks = page.locator("#losses svg text[text-anchor=end]").all_text_contents()
+            assert ticks == ["0", "0.2", "0.4", "0.6", "0.8"]
             page.locator("#losses g.loss circle").first.hover()
             assert "step 60 of" in page.locator("#losses .tooltip").inner_text()
             assert page.title().startswith("42% ·")
