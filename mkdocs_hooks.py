@@ -34,13 +34,17 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite links that leave docs/."""
+    """Rewrite links that leave docs/, and name pages by their titles instead of their files."""
     source = page.file.src_uri
 
     def rewrite(match: re.Match[str]) -> str:
         image, text, target, _anchor = match.groups()
         path = outside(source, target)
         if path is None:
+            linked = DOCS / posixpath.dirname(source) / target
+            if text.endswith(".md") and linked.is_file():
+                title = linked.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+                return match[0].replace(f"[{text}]", f"[{title}]", 1)
             return match[0]
         if path.endswith(IMAGES):
             return f"{image}[{text}]({posixpath.relpath(path, posixpath.dirname(source) or '.')})"

@@ -70,6 +70,11 @@ def test_the_reference_is_generated_from_the_code(site):
         assert f'id="{name}"' in python
 
 
+def test_links_name_pages_by_their_titles(site):
+    for page in site.rglob("*.html"):
+        assert not re.search(r"<a [^>]*>[\w/-]+\.md</a>", page.read_text(encoding="utf-8")), page
+
+
 def test_images_outside_docs_are_part_of_the_site(site):
     page = (site / "gallery.html").read_text(encoding="utf-8")
     images = re.findall(r'<img[^>]* src="([^"]+)"', page)
