@@ -30,6 +30,12 @@ def test_layers_with_adapters():
     }  # fmt: skip
 
 
+def test_the_summary_names_the_numbers_of_layers():
+    assert Adapt(where=["last"], k=[1, 3]).summary().endswith("in the last k layers, for k = 1 and 3")
+    assert Adapt(where=["first"]).summary().endswith("in the first k layers, for every k")
+    assert Adapt(where=["single"]).summary().endswith("in each single layer")
+
+
 def test_the_same_layers_are_one_trial_and_each_name_has_its_baseline():
     study = a_study(experiments=[{"kind": "adapt", "where": ["everywhere", "first", "single"], "k": [1, 3]}])
     points = {(p.experiment, p.condition, p.x): p.trial for p in expand(study, FakeFacts(depth=3))}

@@ -170,7 +170,9 @@ class Adapt(FinetuningExperiment):
         where = join_list([places[place] for place in self.where], "or")
         modules = "" if self.targets == ALL_TARGETS else f" on {join_list(self.targets)}"
         name = {"lora": "LoRA", "ia3": "IA3"}[self.method]
-        return f"train {name} adapters{ranks}{modules} in {where}{peft_lr_text(self.peft_lr)}"
+        values = "every k" if self.k == "all" else f"k = {join_list(self.k)}"
+        curves = f", for {values}" if {"first", "last"} & set(self.where) else ""
+        return f"train {name} adapters{ranks}{modules} in {where}{peft_lr_text(self.peft_lr)}{curves}"
 
 
 def matching_modules(target: str, modules: tuple[str, ...]) -> list[str]:
