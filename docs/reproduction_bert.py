@@ -45,7 +45,7 @@ def small_bert() -> Iterator[str]:
     yield f"The published curve at 5k has most of its increase at k = 2 and 3 ({pts(curve[1])} to {pts(curve[3])}), ours at k = 3 to 5"
     found = steps(SMALL).query("task == 'QNLI' and to_k > 5 and p_adjusted < 0.05")
     (only,) = found.itertuples()
-    yield f"No layer above 5 has a significant effect, except for a loss of {pts(-only.mean)} points at layer {only.to_k} with {only.train_size} examples"
+    yield f"No layer above 5 has a significant effect, except for a drop of {pts(-only.mean)} points at layer {only.to_k} with {only.train_size} examples"
     early = test_of(SMALL, "T1", "QNLI: fraction")
     assert early.verdict == "holds"
     yield f"first four layers is {pts(early.effect, 0)} percentage points larger at 5,000 examples than at 500 (95% interval {pts(early.low, 0)} to {pts(early.high, 0)})"
@@ -53,7 +53,7 @@ def small_bert() -> Iterator[str]:
     yield f"layers 1 to 3 add nothing, and layer 5 adds {pts(step(SMALL, 'QNLI', 500, 5).mean)} points; with 5,000, layers 3 and 4 add {pts(many - few)}"
     assert not any(step(SMALL, "QNLI", 500, k).p_adjusted < 0.05 for k in (1, 2, 3))
     shape = {task: test_of(SMALL, "T1", f"{task}: interaction") for task in ("SST-2", "CoLA", "QNLI")}
-    assert [t.verdict for t in shape.values()] == ["not enough data", "below the margin", "holds"]
+    assert [t.verdict for t in shape.values()] == ["not enough trials", "below the margin", "holds"]
     yield f"{pts(shape['QNLI'].effect)} points (root mean square). On CoLA it is present, {pts(shape['CoLA'].effect)} points, but smaller than the margin of {pts(shape['CoLA'].margin)}; on SST-2 ({pts(shape['SST-2'].effect)} points) it is not significant after correction (p = {shape['SST-2'].p:.3f}, adjusted {shape['SST-2'].p_adjusted:.2f})"
     again, kept = (test_of(SMALL, "T3", f"block {c}:") for c in ("reinitialized", "preserved"))
     assert verdict(SMALL, "T3") == "holds"
@@ -65,7 +65,7 @@ def small_bert() -> Iterator[str]:
     none, every = permutation_baselines(SMALL, "CoLA")
     yield f"ten permutations reach {pts(i.mean)} ({pts(i.low)} to {pts(i.high)}), and with the same seed the original order {every} and no pretrained layer {none}"
     order = test_of(SMALL, "T4", "CoLA: permuted")
-    assert order.verdict == "not enough data"
+    assert order.verdict == "not enough trials"
     assert verdict(SMALL, "T4") == "not enough trials"
     yield f"(p = {order.p:.3f}) is not significant after correction, and T4 is undecided"
     moved = sorted(math.exp(test.effect) for test in claims(SMALL)["S2"].tests)
@@ -111,7 +111,7 @@ def _blocks_of_qnli() -> Iterator[str]:
     alone = effects[effects["condition"] == again]
     assert not (alone["p_adjusted"] < 0.05).any()
     yield "No block above layer 5 has an effect."
-    yield f"without layers 1 to 3 the score is {at(again, 1)}, without 4 to 6 {at(again, 4)}, and without both, in blocks 2 to 4 and 3 to 5, {at(again, 2)} and {at(again, 3)}, a loss of all but {float(at(again, 3)) - float(none):.1f} points of the gain"
+    yield f"without layers 1 to 3 the score is {at(again, 1)}, without 4 to 6 {at(again, 4)}, and without both, in blocks 2 to 4 and 3 to 5, {at(again, 2)} and {at(again, 3)}, a drop of all but {float(at(again, 3)) - float(none):.1f} points of the gain"
     yield "as long as layer 3 or layer 4 is kept"
 
 

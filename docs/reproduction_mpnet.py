@@ -128,7 +128,7 @@ def _permutations() -> Iterator[str]:
     permuted = by_order["value"].mean()
     at_zero = int((by_order["value"] == 0).sum())
     assert by_order.loc[by_order["value"] == 0, "accuracy"].nunique() == 1  # that of the majority class
-    yield f"Ten permutations with three trials each reach {pts(permuted)} on CoLA, where no pretrained layer reaches {none} and the original order {every}: a loss of {pts(-lost.effect)} points ({pts(-lost.high)} to {pts(-lost.low)}). In {at_zero} of {len(by_order)} trials the model predicts a single class"
+    yield f"Ten permutations with three trials each reach {pts(permuted)} on CoLA, where no pretrained layer reaches {none} and the original order {every}: a drop of {pts(-lost.effect)} points ({pts(-lost.high)} to {pts(-lost.low)}). In {at_zero} of {len(by_order)} trials the model predicts a single class"
     i = t_interval(values(MPNET, experiment="permutation", condition="permuted", task="SST-2"))
     none, every = permutation_baselines(MPNET, "SST-2")
     yield f"on SST-2, in the earlier study, {pts(i.mean)} ± {pts(i.half_width)}, against {none} and {every}"
@@ -148,7 +148,7 @@ def _does_not() -> Iterator[str]:
     assert cola.verdict == "holds"
     yield f"the correlation is {interval(cola)}"
     more = test_of(TAMKIN, "T2", "CoLA: correlation with probing, 500")
-    assert more.verdict == "not enough data"
+    assert more.verdict == "not enough trials"
     yield f"by {interval(more)}"
     found = {(t, n): gain(TAMKIN, t, n).gain for t in TASKS for n in (500, 5000)}
     yield f"On SST-2 the gain is {pts(found['SST-2', 500])} points at 500 examples and {pts(found['SST-2', 5000])} at 5,000; on CoLA it is {pts(found['CoLA', 500])} and {pts(found['CoLA', 5000])}, on QNLI rebuilt {pts(found[REBUILT, 500])} and {pts(found[REBUILT, 5000])}"

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "results"))
 
 from recompute import RESULTS, WORD_EXPERIMENTS, read_points, recompute_claims
 
-from whichlayers.analysis.claims import VERDICT_LABELS, Claim, ClaimTest
+from whichlayers.analysis.claims import Claim, ClaimTest
 from whichlayers.analysis.incremental_curves import early_gain_fractions, gains, incremental_steps
 from whichlayers.analysis.intervals import WelchDifference, welch_difference
 from whichlayers.analysis.published import published_curves
@@ -62,7 +62,7 @@ def permutation_baselines(study: str, task: str) -> tuple[str, str]:
 
 
 def verdict(study: str, claim: str) -> str:
-    return VERDICT_LABELS[claims(study)[claim].verdict]
+    return claims(study)[claim].verdict
 
 
 def values(study: str, **fixed: object) -> pd.Series:

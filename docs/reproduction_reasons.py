@@ -170,7 +170,7 @@ def _numbers_of_examples() -> Iterator[str]:
         lost = [-np.mean([upper_change(model, corpus, task) for corpus in CORPORA]) for task in FINETUNED]
         rho = stats.spearmanr([SIZES_OF_TASKS[task] for task in FINETUNED], lost).statistic
         found.append(f"{rho:.1f}")
-    yield f"Over the five tasks, the loss of the upper layers and the number of training examples have a rank correlation of {found[0]} in carryover-bert-small and {found[1]} in all-mpnet-base-v2"
+    yield f"Over the five tasks, the drop in the upper layers and the number of training examples have a rank correlation of {found[0]} in carryover-bert-small and {found[1]} in all-mpnet-base-v2"
 
 
 def not_run() -> Iterator[str]:

@@ -71,7 +71,7 @@ def _layer_facts() -> Iterator[str]:
     changes = {(c, t): upper_change(SMALL, c, t) for c in CORPORA for t in FINETUNED}
     assert max(changes.values()) < 0
     assert [key for key, v in changes.items() if v < -0.01] == [("CoNLL-2000:chunk", "SST-2")]
-    yield "only chunks after SST-2 by a point or more; for semantic tags after QNLI a loss of one point is ruled out"
+    yield "only chunks after SST-2 by a point or more; for semantic tags after QNLI a drop of one point is ruled out"
     lower = [
         abs(upper_change(m, c, t, tuple(range(7))))
         for m in (SMALL, MPNET)

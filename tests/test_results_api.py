@@ -63,7 +63,7 @@ def test_claims_are_a_table_with_one_row_per_test(results):
     table = results.claims()
     assert {"claim", "claim_verdict", "effect", "low", "high", "p_adjusted"} <= set(table.columns)
     assert (table["claim"] == "T1").sum() == 1  # the paper excepts SST-2 with 500 examples from the other
-    assert set(table.loc[table["claim"] == "T5", "claim_verdict"]) != {"not asked for"}
+    assert set(table.loc[table["claim"] == "T5", "claim_verdict"]) != {"not tested"}
     wide = results.claims(margin=0.5)
     assert list(wide.loc[wide["claim"] == "T5", "claim_verdict"].unique()) == ["holds"]
 

@@ -141,18 +141,18 @@ class Results:
 
         return results_html(self.folder)
 
-    def recommend(self, loss: float = 0.01, goal: Goal | None = None) -> StudyRecommendation:
+    def recommend(self, tolerance: float = 0.01, goal: Goal | None = None) -> StudyRecommendation:
         """What to do, from these results; `print` shows it, `to_dict` gives JSON-serializable values.
 
         Writes next-study.toml, which asks what the study did not, and costs.json to the folder.
 
         Args:
-            loss: Largest acceptable loss, and smallest gain that matters, in units of the metric.
+            tolerance: Largest accepted drop of the score, and smallest gain that matters, in units of the metric.
             goal: "size", "speed", "accuracy" or "features": only answer what serves this goal.
         """
         from whichlayers.deploy.recommend import recommend_study
 
-        return recommend_study(StudyFolder(self.folder), loss, goal)
+        return recommend_study(StudyFolder(self.folder), tolerance, goal)
 
     def build(
         self,
@@ -180,7 +180,7 @@ class Results:
             train: Training examples: a number, a fraction or "all". Default: as in the study.
             seeds: Number of seeds to train; None: as many as the study has trials.
             keep: "best" saves the seed with the highest score on held-out training examples, "all" saves each.
-            options: Further options of `whichlayers.deploy.build.BuildOptions`: model, task, loss, goal, device.
+            options: Further options of `whichlayers.deploy.build.BuildOptions`: model, task, tolerance, goal, device.
 
         Returns:
             The saved models: one, or one per seed with keep = "all".

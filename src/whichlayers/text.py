@@ -91,6 +91,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def outer_layers(end: str, count: int) -> str:
+    """The layers at one end of a model: "the top layer", "the top 4 layers"."""
+    return f"the {end} layer" if count == 1 else f"the {end} {count} layers"
+
+
 def count_range(numbers: Iterable[int]) -> str:
     """The lowest and the highest of some counts: "3 to 5", or "3" if they are equal; "" without any."""
     ordered = sorted(map(int, numbers))

@@ -33,7 +33,7 @@ from whichlayers.trial import Point, Training
 
 DEPTH = 6
 THRESHOLDS = ClaimThresholds()
-HOLDS, FAILS, UNDECIDED, NOT_TESTED = "holds", "does not hold", "not enough data", "not asked for"
+HOLDS, FAILS, UNDECIDED, NOT_TESTED = "holds", "does not hold", "not enough trials", "not tested"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,7 @@ from whichlayers.results.frames import finished, load_points
 
 DEPTH = 6
 THRESHOLDS = ClaimThresholds()
-HOLDS, FAILS, UNDECIDED, NOT_TESTED = "holds", "does not hold", "not enough data", "not asked for"
+HOLDS, FAILS, UNDECIDED, NOT_TESTED = "holds", "does not hold", "not enough trials", "not tested"
 
 
 @pytest.fixture(scope="module")

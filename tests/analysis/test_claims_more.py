@@ -16,7 +16,7 @@ from whichlayers.analysis.claims.tamkin2020_layers import t8
 from whichlayers.analysis.claims.tamkin2020_training import t9, t10
 
 THRESHOLDS = ClaimThresholds()
-HOLDS, FAILS, UNDECIDED, NOT_TESTED = "holds", "does not hold", "not enough data", "not asked for"
+HOLDS, FAILS, UNDECIDED, NOT_TESTED = "holds", "does not hold", "not enough trials", "not tested"
 DEPTH = 12
 BLOCK = 3
 FIRST = np.arange(1, DEPTH - BLOCK + 2)  # first layers of the blocks

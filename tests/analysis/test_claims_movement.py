@@ -15,7 +15,7 @@ from whichlayers.analysis.claims import ClaimThresholds
 from whichlayers.analysis.claims.singh2020 import s1, s2
 
 THRESHOLDS = ClaimThresholds()
-NOT_TESTED = "not asked for"
+NOT_TESTED = "not tested"
 
 
 def weight_change(rows):

@@ -110,7 +110,7 @@ def test_t1_without_a_gain_a_single_trial_and_equal_trials():
     early = t1(falling, THRESHOLDS).tests[1]
     assert early.effect < 0
     assert (early.p, early.power) == (1.0, None)
-    assert t1(more, THRESHOLDS).verdict == "not asked for"
+    assert t1(more, THRESHOLDS).verdict == "not tested"
 
 
 # --- T2 ---
@@ -177,7 +177,7 @@ def test_t2_corrected_correlations_stay_within_1():
         ).tests[0]
         assert -1.0 <= test.low <= test.effect <= test.high <= 1.0
         assert sign * test.effect > 0.95
-    assert t2(same[same["train_size"] != 500], THRESHOLDS).verdict == "not asked for"
+    assert t2(same[same["train_size"] != 500], THRESHOLDS).verdict == "not tested"
 
 
 @pytest.mark.parametrize("single", [0, 1, 2])
@@ -259,7 +259,7 @@ def test_t3_is_the_interaction_of_scaled_scores():
     two = points[points["seed"] < 2]
     one_block = t3(two[(two["x"] <= 1)], THRESHOLDS).tests[0]  # a single x cannot interact
     assert (one_block.n, one_block.note) == (2, "a single trial per point has no variance: run at least 3")
-    assert t3(points[points["task"] == "task 0"], THRESHOLDS).verdict == "not asked for"
+    assert t3(points[points["task"] == "task 0"], THRESHOLDS).verdict == "not tested"
 
 
 @pytest.mark.parametrize("condition", ["block reinitialized", "block preserved"])
@@ -283,5 +283,5 @@ def test_t8_is_the_difference_of_early_and_late_blocks(condition):
     assert t8(incomplete, THRESHOLDS).tests[0].n == 4
     one_left = t8(points[(points["seed"] == 0) | (points["x"] != 4)], THRESHOLDS).tests[0]
     assert (one_left.n, one_left.note) == (1, "a single trial per point has no variance: run at least 3")
-    assert t8(points[points["x"] <= 3], THRESHOLDS).verdict == "not asked for"
-    assert t8(points[~points["x"].isin([1, 2])], THRESHOLDS).verdict == "not asked for"
+    assert t8(points[points["x"] <= 3], THRESHOLDS).verdict == "not tested"
+    assert t8(points[~points["x"].isin([1, 2])], THRESHOLDS).verdict == "not tested"

@@ -97,7 +97,7 @@ def test_t4_without_a_loss_a_gain_or_enough_permutations():
     assert t4(same, THRESHOLDS).tests[1].note == "SST-2: no significant gain from pretraining"
     (one,) = t4(points[points["x"] <= 1], THRESHOLDS).tests
     assert (one.n, one.note) == (1, "needs 2 permutations or more, and 2 seeds of the baseline")
-    assert t4(points[points["condition"] == "permuted"], THRESHOLDS).verdict == "not asked for"
+    assert t4(points[points["condition"] == "permuted"], THRESHOLDS).verdict == "not tested"
 
 
 def test_t4_keeps_a_fraction_of_the_gain_of_its_own_seeds():
@@ -218,9 +218,9 @@ def test_t5_on_cola_tests_the_first_layer_apart():
     fewer = points[(points["seed"] == 0) | ((points["seed"] == 1) & (points["x"] == 2))]
     undecided = t5(fewer, THRESHOLDS).tests[0]
     assert (undecided.n, undecided.about) == (1, "CoLA: every layer")
-    assert t5(points[points["condition"] == ""], THRESHOLDS).verdict == "not asked for"
+    assert t5(points[points["condition"] == ""], THRESHOLDS).verdict == "not tested"
     without_first = t5(points[points["x"] != 1], ClaimThresholds(margin=0.01))
-    assert without_first.verdict == "not enough data"  # although the other layer is equivalent
+    assert without_first.verdict == "not enough trials"  # although the other layer is equivalent
     assert without_first.tests[0].verdict == "holds"
     assert without_first.details.endswith("CoLA: layer 1 was not re-initialized")
 
@@ -266,10 +266,10 @@ def test_t6_and_t7_are_one_sided_tests_of_the_mean_over_k(claim, change, name):
         f"SST-2, m, 500 examples, as_described: {name} against usual",
         f"SST-2, n, 5,000 examples, bert_init: {name} against usual",
     }
-    assert claim(points.assign(untouched=True), THRESHOLDS).verdict == "not asked for"
-    assert claim(points.assign(experiment="epochs"), THRESHOLDS).verdict == "not asked for"
+    assert claim(points.assign(untouched=True), THRESHOLDS).verdict == "not tested"
+    assert claim(points.assign(experiment="epochs"), THRESHOLDS).verdict == "not tested"
     apart = points[(points["x"] < 3) == (points[next(iter(change))] == next(iter(change.values())))]
-    assert claim(apart, THRESHOLDS).verdict == "not asked for"  # no k in both
+    assert claim(apart, THRESHOLDS).verdict == "not tested"  # no k in both
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_t9_at_the_sizes_of_the_paper(size, tested):
         for n, t in ((3, short), (4, long))
     ]
     found = t9(pd.concat(parts), ClaimThresholds(margin=0.02))
-    assert (found.verdict != "not asked for") == tested
+    assert (found.verdict != "not tested") == tested
     if tested:
         (test,) = found.tests
         gains = (long - short).mean(axis=1)

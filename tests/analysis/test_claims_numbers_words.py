@@ -19,7 +19,7 @@ from whichlayers.analysis.claims.singh2020 import movement, s1, s3, s4, scaled_m
 
 THRESHOLDS = ClaimThresholds(margin=0.01)
 LAYERS = np.arange(9)  # of eight layers and the embeddings
-NOT_TESTED = "not asked for"
+NOT_TESTED = "not tested"
 
 
 def noisy(rng, shape, n=5, sd=0.005):

@@ -57,7 +57,7 @@ def one_trial(experiment, x, **columns):
 @pytest.mark.parametrize(("experiment", "columns"), CELLS)
 def test_a_single_trial_decides_nothing(experiment, columns):
     points = one_trial(experiment, **columns)
-    assert {claim.verdict for claim in evaluate_claims(points)} <= {"not enough data", "not asked for"}
+    assert {claim.verdict for claim in evaluate_claims(points)} <= {"not enough trials", "not tested"}
     assert compare_with_guessing(points) == []
     assert all(curve.gain is None for curve in curves(points))
     assert incremental_steps(points).empty
@@ -78,4 +78,4 @@ def test_a_single_pair_of_probes_before_and_after_finetuning():
     (test,) = claims["D1"].tests
     assert (test.about, test.n) == ("UD-EWT:xpos after SST-2: upper quarter of the layers", 1)
     assert math.isnan(test.p)
-    assert claims["D1"].verdict == "not enough data"
+    assert claims["D1"].verdict == "not enough trials"

@@ -9,7 +9,7 @@ from scipy import stats
 from whichlayers.analysis.decisions import cross_fit, cross_fitted, fixed_sequence, non_inferiority
 from whichlayers.analysis.intervals import t_interval
 
-LOSS = 0.01
+TOLERANCE = 0.01
 SD = 0.01
 
 
@@ -31,43 +31,45 @@ def simultaneous(differences):
 
 def test_non_inferiority_is_the_one_sided_t_test_of_scipy():
     differences = np.random.default_rng(0).normal(-0.003, SD, 12)
-    test = non_inferiority(differences, LOSS)
-    assert test.p == pytest.approx(stats.ttest_1samp(differences, -LOSS, alternative="greater").pvalue)
-    assert test.p_worse == pytest.approx(stats.ttest_1samp(differences, -LOSS, alternative="less").pvalue)
-    assert test.within == (test.interval.low > -LOSS)
+    test = non_inferiority(differences, TOLERANCE)
+    assert test.p == pytest.approx(stats.ttest_1samp(differences, -TOLERANCE, alternative="greater").pvalue)
+    assert test.p_worse == pytest.approx(
+        stats.ttest_1samp(differences, -TOLERANCE, alternative="less").pvalue
+    )
+    assert test.within == (test.interval.low > -TOLERANCE)
 
 
 def test_a_better_model_is_within_the_loss_and_equal_values_decide_nothing():
-    assert non_inferiority(0.2 + SD * np.random.default_rng(0).normal(size=8), LOSS).within
-    equal = non_inferiority(np.zeros(5), LOSS)
+    assert non_inferiority(0.2 + SD * np.random.default_rng(0).normal(size=8), TOLERANCE).within
+    equal = non_inferiority(np.zeros(5), TOLERANCE)
     assert not equal.within
     assert not equal.worse
     assert equal.trials_needed is None
-    assert not non_inferiority(np.array([0.1]), LOSS).within
+    assert not non_inferiority(np.array([0.1]), TOLERANCE).within
 
 
 def test_a_sequence_stops_at_the_first_failure():
     rng = np.random.default_rng(1)
     good, bad = SD * rng.normal(size=(3, 20)), SD * rng.normal(size=20) - 0.05
-    sequence = fixed_sequence([good[0], bad, good[1], good[2]], LOSS)
+    sequence = fixed_sequence([good[0], bad, good[1], good[2]], TOLERANCE)
     assert len(sequence.tests) == 2
     assert sequence.passed == 1
     assert sequence.failed is not None
     assert sequence.failed.worse
-    assert fixed_sequence(good, LOSS).failed is None
-    assert fixed_sequence([], LOSS).passed == 0
+    assert fixed_sequence(good, TOLERANCE).failed is None
+    assert fixed_sequence([], TOLERANCE).passed == 0
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.9])
 @pytest.mark.parametrize("n", [4, 10])
 def test_a_fixed_sequence_rarely_goes_too_far(correlation, n):
-    """Every step from the third on loses exactly the loss: the worst case for recommending it."""
+    """Every step from the third on loses exactly the tolerance: the worst case for recommending it."""
     rng = np.random.default_rng(n)
-    means = [0.9, 0.9, 0.9, *[0.9 - LOSS] * 5]  # baseline, two good steps, five that are not
+    means = [0.9, 0.9, 0.9, *[0.9 - TOLERANCE] * 5]  # baseline, two good steps, five that are not
     wrong, right = 0, 0
     for _ in range(1500):
         scores = noisy_scores(rng, means, n, correlation)
-        passed = fixed_sequence(list((scores[:, 1:] - scores[:, :1]).T), LOSS).passed
+        passed = fixed_sequence(list((scores[:, 1:] - scores[:, :1]).T), TOLERANCE).passed
         wrong += passed > 2
         right += passed == 2
     assert wrong / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
@@ -79,12 +81,14 @@ def test_needed_trials_reach_the_power():
     """With as many trials as needed, the test succeeds in about 80% of studies with that mean and sd."""
     rng = np.random.default_rng(3)
     pilot = np.array([-0.006, -0.002, 0.002, 0.006]) - 0.002
-    needed = non_inferiority(pilot, LOSS).trials_needed
+    needed = non_inferiority(pilot, TOLERANCE).trials_needed
     assert needed is not None
     mean, sd = pilot.mean(), pilot.std(ddof=1)
-    successes = [non_inferiority(rng.normal(mean, sd, needed), LOSS).within for _ in range(2000)]
+    successes = [non_inferiority(rng.normal(mean, sd, needed), TOLERANCE).within for _ in range(2000)]
     assert 0.78 < np.mean(successes) < 0.95  # trials are whole numbers
-    assert non_inferiority(pilot - 0.01, LOSS).trials_needed is None  # the estimate is beyond the loss
+    assert (
+        non_inferiority(pilot - 0.01, TOLERANCE).trials_needed is None
+    )  # the estimate is beyond the tolerance
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
@@ -172,12 +176,12 @@ def test_a_gain_that_one_of_eleven_has_is_rarely_excluded(n, noise):
     """The good one gains exactly the margin, ten others half of it; it may be noisier than they are."""
     rng, wrong, by_interval = np.random.default_rng(n), 0, 0
     for _ in range(1500):
-        scores = noisy_scores(rng, [0.9, 0.9 + LOSS, *[0.9 + LOSS / 2] * 10], n, 0.0)
-        scores[:, 2:] += 0.75 * (scores[:, :1] - scores[:, 2:] + LOSS / 2)  # paired with the baseline
+        scores = noisy_scores(rng, [0.9, 0.9 + TOLERANCE, *[0.9 + TOLERANCE / 2] * 10], n, 0.0)
+        scores[:, 2:] += 0.75 * (scores[:, :1] - scores[:, 2:] + TOLERANCE / 2)  # paired with the baseline
         scores[:, 1] += (noise - 1) * SD * rng.normal(size=n)
         fit = cross_fit(scores[:, 1:], scores[:, 0])
-        wrong += fit.excluded(LOSS)
-        by_interval += fit.gain.high < LOSS  # of the one with the highest mean, which may be another
+        wrong += fit.excluded(TOLERANCE)
+        by_interval += fit.gain.high < TOLERANCE  # of the one with the highest mean, which may be another
     assert wrong / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
     if n == 20 and noise == 4.0:
         assert by_interval / 1500 > 0.1

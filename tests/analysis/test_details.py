@@ -208,7 +208,7 @@ def test_s1_and_s2_compare_halves_and_the_extreme_sizes(tmp_path):
         np.mean([math.log((3.5 + s + 5) / (3.5 + s + 0.5)) for s in range(3)])
     )
     one_size = done[done["train_size"] == 500]
-    assert s2(one_size, weights, THRESHOLDS).verdict == "not asked for"
+    assert s2(one_size, weights, THRESHOLDS).verdict == "not tested"
     two_models = pd.concat([done, done.assign(model="other", trial_id="other " + done["trial_id"])])
     of_both = pd.concat([weights, weights.assign(trial_id="other " + weights["trial_id"])])
     assert {test.about.partition(":")[0] for test in s2(two_models, of_both, THRESHOLDS).tests} == {

@@ -130,7 +130,7 @@ def test_d3_holds_around_the_published_numbers_of_all_families():
 def test_d3_fails_if_roberta_behaves_as_bert_and_says_nothing_of_other_families():
     assert d3(neuron_rows(["roberta"], bert_like=["roberta"]), THRESHOLDS).verdict != "holds"
     other = d3(neuron_rows(["mpnet"], bert_like=["mpnet"]), THRESHOLDS)
-    assert other.verdict == "not asked for"
+    assert other.verdict == "not tested"
     assert "no claim about other models and tasks" in other.details
 
 
@@ -202,8 +202,8 @@ def test_d1_distinguishes_tasks_that_forget_from_tasks_that_preserve():
     assert d1(probing_rows("bert", all_forget), THRESHOLDS).verdict == "does not hold"
     none_forget = dict.fromkeys(AS_DESCRIBED, 0.0)
     assert d1(probing_rows("bert", none_forget), THRESHOLDS).verdict == "does not hold"
-    assert d1(probing_rows("bert", {"RTE": 0.01, "MRPC": 0.0}), THRESHOLDS).verdict == "not asked for"
-    assert d1(probing_rows("bert", {"CoLA": 0.1}), THRESHOLDS).verdict == "not asked for"
+    assert d1(probing_rows("bert", {"RTE": 0.01, "MRPC": 0.0}), THRESHOLDS).verdict == "not tested"
+    assert d1(probing_rows("bert", {"CoLA": 0.1}), THRESHOLDS).verdict == "not tested"
 
 
 def test_d1_allows_roberta_and_xlnet_a_loss_of_less_than_two_points_in_the_lower_layers():
@@ -228,7 +228,7 @@ def test_d2_expects_a_shift_in_roberta_and_xlnet_and_none_in_bert():
         assert d2(spread_rows(family, 0.0), THRESHOLDS).verdict != "holds"
     assert d2(spread_rows("bert", 0.0), THRESHOLDS).verdict == "holds"
     assert d2(spread_rows("bert", 0.8), THRESHOLDS).verdict == "does not hold"
-    assert d2(spread_rows("mpnet", 0.8), THRESHOLDS).verdict == "not asked for"
+    assert d2(spread_rows("mpnet", 0.8), THRESHOLDS).verdict == "not tested"
 
 
 def test_d1_and_d2_compare_the_architectures_of_a_study():

@@ -51,12 +51,18 @@ def test_the_smallest_model_is_the_last_one_within_the_loss(tmp_path):
     assert answer.trial_id in set(points.query("condition == 'top' and x == 2")["trial_id"])
     assert answer.low > -0.01
     results = [c.result for c in answer.compared]
-    assert results == ["within the loss", "within the loss", "more than the loss", "not tested", "not tested"]
+    assert results == [
+        "within the tolerance",
+        "within the tolerance",
+        "below the tolerance",
+        "not tested",
+        "not tested",
+    ]
     assert "Stopped at layers 1-3 of 6" in answer.text
     paired = points.pivot_table(index="seed", columns=["condition", "x"], values="value")
     difference = (paired["top", 2] - paired["all pretrained", 0]).mean()
     assert answer.difference == pytest.approx(difference)
-    assert only(recommend(points, loss=0.3)).layers == (1,)
+    assert only(recommend(points, tolerance=0.3)).layers == (1,)
 
 
 def test_nothing_to_gain_if_even_one_layer_costs_too_much(tmp_path):
@@ -69,7 +75,7 @@ def test_nothing_to_gain_if_even_one_layer_costs_too_much(tmp_path):
 
 def test_not_enough_trials_says_how_many_more_and_how_long(tmp_path):
     points = points_of(tmp_path, top(1, 2), lambda p: 0.9, trials=3, sd=0.02)
-    answer = only(recommend(points, loss=0.005))
+    answer = only(recommend(points, tolerance=0.005))
     assert answer.verdict == "not enough trials"
     assert answer.more_trials > 0
     assert answer.minutes == pytest.approx(answer.more_trials * 3)  # three models of a minute each
@@ -78,7 +84,7 @@ def test_not_enough_trials_says_how_many_more_and_how_long(tmp_path):
 
 def test_an_estimate_beyond_the_loss_needs_no_more_trials(tmp_path):
     points = points_of(tmp_path, top(1), lambda p: 0.9 - 0.02 * p.x, trials=3, sd=0.02)
-    answer = only(recommend(points, loss=0.001))
+    answer = only(recommend(points, tolerance=0.001))
     assert (answer.verdict, answer.more_trials) == ("not enough trials", None)
     assert "more trials will probably not show it" in answer.text
 
@@ -86,7 +92,7 @@ def test_an_estimate_beyond_the_loss_needs_no_more_trials(tmp_path):
 def test_a_model_that_did_not_learn_gives_no_answer(tmp_path):
     points = points_of(tmp_path, [*top(1, 2), {"kind": "probing"}], lambda p: 0.5)
     points["memory"] = 4.0 - points["x"]  # a smaller model needs less
-    answers = recommend(points, loss=0.1).answers
+    answers = recommend(points, tolerance=0.1).answers
     assert {a.verdict for a in answers} == {"not learned"}
     assert not any(a.savings for a in answers)
     assert all(a.trial_id is None and math.isnan(a.difference) for a in answers)
@@ -185,8 +191,8 @@ def test_answers_are_json(tmp_path):
 
 def test_bad_arguments(tmp_path):
     points = points_of(tmp_path, top(1), lambda p: 0.9)
-    with pytest.raises(WhichlayersError, match="loss = 0"):
-        recommend(points, loss=0)
+    with pytest.raises(WhichlayersError, match="tolerance = 0"):
+        recommend(points, tolerance=0)
     with pytest.raises(WhichlayersError, match="size, speed, accuracy, features"):
         recommend(points, goal="fun")
 

@@ -170,7 +170,7 @@ def test_too_few_trials_to_say_whether_the_model_learned(tmp_path):
     """Two trials of 0.75, guessing 0.5: the interval includes guessing, and a perfect score."""
     points = points_of(tmp_path, [{"kind": "freeze", "train": ["top"]}], lambda p: 0.75, trials=2)
     points["value"] = 0.7 + 0.1 * points["seed"] + 0.0001 * points["x"] * points["seed"]
-    answer = only(recommend(points, loss=0.1))
+    answer = only(recommend(points, tolerance=0.1))
     assert answer.verdict == "not enough trials"
     assert answer.text.startswith(
         "No answer: not shown to be better than guessing: too few trials. The model scores 75.0 with all layers "

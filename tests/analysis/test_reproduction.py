@@ -62,19 +62,19 @@ def test_weight_changes_of_frozen_models_are_not_taken_from_the_stored_table(tmp
     (tmp_path / "results.csv.gz").write_bytes((source / "results.csv.gz").read_bytes())
     assert "S1" in set(stored.loc[stored["effect"].notna(), "claim"])
     found = {claim.id: claim.verdict for claim in recompute.recompute_claims(tmp_path)}
-    assert found["S1"] == "not asked for"
+    assert found["S1"] == "not tested"
 
 
 def test_a_claim_that_is_below_the_margin_is_not_listed_as_holding(monkeypatch):
     reasons = sys.modules["reproduction_reasons"]
     one = recompute.subjects()[0]
     verdicts = {
-        "T1": ["holds", "not enough data"],
+        "T1": ["holds", "not enough trials"],
         "T2": ["holds", "below the margin"],
         "T3": ["below the margin"],
         "T4": ["does not hold"],
         "T5": ["does not hold", "below the margin"],
-        "T6": ["not enough data"],
+        "T6": ["not enough trials"],
     }
     subjects = [dataclasses.replace(one, claim=c, verdict=v) for c, each in verdicts.items() for v in each]
     monkeypatch.setattr(reasons, "subjects", lambda: subjects)

@@ -26,7 +26,7 @@ from whichlayers.analysis.claims.base import (
 )
 from whichlayers.errors import WhichlayersError
 
-HOLDS, BELOW, FAILS, UNDECIDED = "holds", "below the margin", "does not hold", "not enough data"
+HOLDS, BELOW, FAILS, UNDECIDED = "holds", "below the margin", "does not hold", "not enough trials"
 THRESHOLDS = ClaimThresholds()
 SAMPLE = np.array([0.011, 0.002, 0.017, -0.004, 0.009])
 

@@ -159,7 +159,7 @@ def test_the_layer_diagram_has_controls_and_tooltips(opened):
     text = figure.locator(".tooltip").inner_text()
     assert "SST-2" in text
     assert "95% interval" in text
-    figure.locator("select").first.select_option(label="Loss from re-initializing a single layer")
+    figure.locator("select").first.select_option(label="Drop from re-initializing a single layer")
     assert numbers.count() == 6
     assert "this layer re-initialized" in figure.locator("figcaption").inner_text()
 

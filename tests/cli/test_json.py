@@ -132,3 +132,19 @@ def test_shell_completion(typed, expected, folder):
     }
     result = CliRunner().invoke(app, [], env=words | {"PATH": os.environ["PATH"]}, prog_name="whichlayers")
     assert result.stdout.split() == expected
+
+
+def test_the_how_to_lists_the_commands_with_json():
+    import typer
+
+    group = typer.main.get_command(app)
+    with_json = {
+        name
+        for name, command in group.commands.items()
+        if any("--json" in parameter.opts for parameter in command.params)
+    }
+    text = (Path(__file__).resolve().parents[2] / "docs" / "how-to.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if "--json" in line or line.startswith("Also `plan`")]
+    named = set(re.findall(r"(?:whichlayers |`)([a-z]+)", " ".join(lines)))
+    assert len(with_json) > 5
+    assert named & set(group.commands) - {"export"} == with_json

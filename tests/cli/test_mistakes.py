@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
+import re
 from pathlib import Path
 
 import fakes
@@ -11,10 +14,18 @@ from synthetic_results import incremental, lifelike, write_results
 from typer.testing import CliRunner
 
 from whichlayers.cli import app
+from whichlayers.cli.format import describe_trial
 from whichlayers.cli.show import describe_changes
 from whichlayers.deploy.predict import check_output
 from whichlayers.errors import WhichlayersError
+from whichlayers.experiments import display_of
+from whichlayers.experiments.lr_decay import LrDecay
+from whichlayers.experiments.prune import Prune
+from whichlayers.results.lock import study_lock
 from whichlayers.runs import assets, run_study
+from whichlayers.study.expand import expand
+from whichlayers.study.study_file import Study
+from whichlayers.text import outer_layers
 
 
 @pytest.fixture(autouse=True)
@@ -166,3 +177,60 @@ def test_predict_does_not_replace_files_unasked(tmp_path):
     check_output(tmp_path / "other.csv", texts, overwrite=False)
     with pytest.raises(WhichlayersError, match="is the file of the texts"):
         check_output(texts, texts, overwrite=True)
+
+
+def pruning(trials):
+    """Points of a pruning experiment of a model with six layers."""
+    settings = fakes.make_study().settings() | {
+        "experiments": [{"kind": "prune", "top": [1, 2]}],
+        "trials": trials,
+    }
+    return expand(Study(**settings), fakes.FakeAssets())
+
+
+def test_recommend_says_that_the_study_runs_and_whether_its_trials_are_enough():
+    points = [*incremental(trials=4), *pruning(4)]
+    folder = write_results(Path("s"), points, lambda p: lifelike(6)(p) if p.experiment != "prune" else None)
+    with study_lock(folder):
+        output = " ".join(call("recommend", "s").output.split())
+        data = json.loads(call("recommend", "s", "--json").output)
+    assert re.search(r"28 of 40 trials are done, and are (not )?enough for .* The study is running\.", output)
+    assert "Smallest model" not in output  # no answer yet
+    assert "smallest model" not in output  # but asked: not among what the study did not ask
+    assert "Run more trials" not in output
+    assert (data["trials"], data["trials_done"], data["running"]) == (40, 28, True)
+    assert "smallest" not in [question["question"] for question in data["not_asked"]]
+    output = " ".join(call("recommend", "s").output.split())
+    assert "The study is not complete; resume it with: whichlayers run s." in output
+
+
+def test_commands_name_a_run_that_has_no_results_yet():
+    Path("empty").mkdir()
+    write_results(Path("pending"), incremental(trials=2), lambda p: None)
+    with study_lock(Path("empty")), study_lock(Path("pending")):
+        assert "is running" in (error := call("recommend", "empty", code=2).stderr)
+        assert "has no results yet" in error
+        error = call("recommend", "pending", code=2).stderr
+        assert "the study in pending is running, and none of its 14 trials is done" in error
+    assert "run it with `whichlayers run`" in call("recommend", "pending", code=2).stderr
+
+
+def test_the_baseline_of_frozen_models_has_one_name():
+    assert display_of("freeze").condition_name("all pretrained") == "all parameters trained"
+    assert display_of("prune").condition_name("all pretrained") == "all pretrained"
+    trial = fakes.make_trial()
+    assert describe_trial(trial).endswith("(all pretrained)")
+    frozen = dataclasses.replace(
+        trial, training=dataclasses.replace(trial.training, lr_factors=((1, 0.0), (2, 0.0)))
+    )
+    assert describe_trial(frozen).endswith("(frozen 1-2)")
+
+
+@pytest.mark.parametrize(
+    ("end", "count", "text"), [("top", 1, "the top layer"), ("highest", 3, "the highest 3 layers")]
+)
+def test_one_layer_is_singular(end, count, text):
+    assert outer_layers(end, count) == text
+    decay = LrDecay(kind="lr_decay", reinit_top=[0, count]).summary()
+    assert f"with no layer or {outer_layers('highest', count)} re-initialized" in decay
+    assert Prune(kind="prune", top=[count]).summary() == f"drop {outer_layers('top', count)}"

@@ -75,17 +75,17 @@ def test_the_card_says_what_was_done_and_how_it_scores(one_layer, easy_results):
 
 
 def test_the_recommended_variant_is_the_one_of_the_answer(easy_results, tmp_path):
-    recommendation = easy_results.recommend(loss=0.9)  # anything is within such a loss
+    recommendation = easy_results.recommend(tolerance=0.9)  # anything is within such a tolerance
     (answer,) = recommendation.recommendation.of("smallest")
     assert answer.layers == (1,)
-    (built,) = easy_results.build(tmp_path / "m", loss=0.9)
+    (built,) = easy_results.build(tmp_path / "m", tolerance=0.9)
     assert built.answer == answer
     assert built.trial.surgery.order == (1,)
     assert answer.text in (built.folder / "README.md").read_text()
 
 
 def test_without_a_recommendation_the_full_model_is_built(easy_results, tmp_path):
-    (built,) = easy_results.build(tmp_path / "m", loss=1e-6)
+    (built,) = easy_results.build(tmp_path / "m", tolerance=1e-6)
     assert built.answer is None
     assert built.trial.surgery.order is None
     assert "nothing else is recommended" in built.reason
@@ -171,14 +171,14 @@ def test_bad_layers_are_an_error(text):
 
 
 def test_costs_are_measured_once_and_stored(easy_results):
-    first = easy_results.recommend(loss=0.9)
+    first = easy_results.recommend(tolerance=0.9)
     stored = json.loads((easy_results.folder / "costs.json").read_text())
     assert {tuple(cost["layers"]) for cost in stored} == {(1,), (1, 2, 3)}
     smaller, full = sorted(stored, key=lambda cost: cost["parameters"])
     assert full["bytes"] == 4 * full["parameters"]
     assert smaller["milliseconds"] > 0
     assert "parameters instead of" in str(first)
-    assert easy_results.recommend(loss=0.9).costs == first.costs
+    assert easy_results.recommend(tolerance=0.9).costs == first.costs
 
 
 def test_the_next_study_is_valid_and_asks_what_is_missing(easy_results):

@@ -18,14 +18,14 @@ def call(*arguments, code=0):
 
 def test_from_results_to_predictions(easy_results, tmp_path):
     study, model = easy_results.folder, tmp_path / "model"
-    text = call("recommend", study, "--loss", "0.9", "--details")
+    text = call("recommend", study, "--tolerance", "0.9", "--details")
     assert "signs, 120 examples: recommended" in text
     assert "Use layer 1 of 3" in text
     assert "parameters instead of" in text
     assert f"Build it: whichlayers build {study}" in text.replace("\n", "")
     assert "whichlayers plan" in text
-    assert "within the loss" in text
-    built = call("build", study, "--out", model, "--loss", "0.9")
+    assert "within the tolerance" in text
+    built = call("build", study, "--out", model, "--tolerance", "0.9")
     assert f"wrote {model}" in built
     assert "accuracy" in built
     assert "Do not load it with `AutoModelForSequenceClassification`" in built, "the head is the mean"
@@ -42,7 +42,7 @@ def test_from_results_to_predictions(easy_results, tmp_path):
 
 
 def test_json(easy_results):
-    found = json.loads(call("recommend", easy_results.folder, "--loss", "0.9", "--json"))
+    found = json.loads(call("recommend", easy_results.folder, "--tolerance", "0.9", "--json"))
     (answer,) = found["answers"]
     assert answer["layers"] == [1]
     assert answer["cost"]["parameters"] < answer["baseline_cost"]["parameters"]
@@ -61,9 +61,9 @@ def test_an_edited_next_study_is_kept(easy_results):
 
 
 def test_a_loss_in_points_is_an_error(easy_results):
-    for loss in ("1", "2"):
-        text = call("recommend", easy_results.folder, "--loss", loss, code=2)
-        assert f"{loss}00 points" in text.replace("\n", " ")
+    for tolerance in ("1", "2"):
+        text = call("recommend", easy_results.folder, "--tolerance", tolerance, code=2)
+        assert f"{tolerance}00 points" in text.replace("\n", " ")
 
 
 def test_build_without_recommended_features_is_an_error(easy_results, tmp_path):

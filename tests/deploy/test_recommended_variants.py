@@ -39,7 +39,7 @@ EXPERIMENTS = [
 BETTER = {("incremental", 2), ("lr_decay", 0.5), ("adapt_layers", 2), ("probing", 2)}
 CHOICES = {
     "smallest": "layers 1-2 of 3",
-    "reinit": "the top 1 layer re-initialized",
+    "reinit": "the top layer re-initialized",
     "lr_decay": "a decay of 0.5",
     "freeze": "layers 1-2 and the embeddings frozen",
     "adapters": "adapters in layer 3 (lr 0.02)",
@@ -197,9 +197,9 @@ def call(*arguments, code=0):
 
 
 def test_the_command_to_build_has_the_options_of_the_recommendation(results):
-    text = call("recommend", results.folder, "--loss", "0.02")
+    text = call("recommend", results.folder, "--tolerance", "0.02")
     likes = "--like reinit, --like lr_decay, --like freeze, --like adapters, --like adapter_place or --like features"
-    assert f"whichlayers build {results.folder} --out my-model --loss 0.02 (or with {likes})" in text
+    assert f"whichlayers build {results.folder} --out my-model --tolerance 0.02 (or with {likes})" in text
     text = call("recommend", results.folder, "--for", "features")
     assert f"whichlayers build {results.folder} --out my-model --for features" in text
 
@@ -237,7 +237,7 @@ def test_each_goal_has_its_recommendation(results):
 
 def test_what_is_not_recommended_cannot_be_built_by_question(results, tmp_path):
     with pytest.raises(WhichlayersError, match=r"--like freeze: nothing is recommended\. Not enough trials"):
-        results.build(tmp_path / "m", question="freeze", loss=1e-6)
+        results.build(tmp_path / "m", question="freeze", tolerance=1e-6)
     with pytest.raises(WhichlayersError, match="--like size: choose one of recommended, full, smallest"):
         results.build(tmp_path / "m", question="size")
     text = call("build", results.folder, "--out", tmp_path / "m", "--like", "freeze", "--for", "size", code=2)

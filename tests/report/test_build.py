@@ -128,7 +128,7 @@ def test_the_charts_have_the_numbers_of_the_summary(full):
         assert len(mark["trials"]) == 4 * 7
     assert chart["hidden"] == []  # because of overlay=True
     assert set(page.data["charts"]) == {"incremental", "localized", "permutation", "permutation_two_sd"}
-    assert [p["source"][:9] for p in page.data["layers"]] == ["Effect of", "Loss from", "Gain from"]
+    assert [p["source"][:9] for p in page.data["layers"]] == ["Effect of", "Drop from", "Gain from"]
 
 
 def test_figures_have_alt_texts(full):
@@ -388,7 +388,7 @@ def test_reads_what_the_real_store_writes(tmp_path):
 def test_the_page_has_the_tested_claims_and_table_1(full):
     folder, page = full
     claims = pd.read_csv(folder / "claims.csv")
-    assert set(claims.loc[claims.claim == "T3", "claim_verdict"]) == {"not asked for"}
+    assert set(claims.loc[claims.claim == "T3", "claim_verdict"]) == {"not tested"}
     assert (claims.claim == "T1").sum() == 3  # the paper excepts SST-2 with 500 examples from the fourth
     assert "Claims from the papers" in page.text
     assert "Not tested in this study: T2, T3, T5, T6, T7, T9, T10, S1, S2" in page.text

@@ -28,7 +28,7 @@ def test_fits_the_width_and_truncates_nothing(folder, width):
     text = console.export_text()
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
-    others = [claim for claim in study_claims(folder) if claim.verdict == "not asked for"]
+    others = [claim for claim in study_claims(folder) if claim.verdict == "not tested"]
     assert text.count("not tested") == len(others) >= 8
     assert "[bold]CoLA" in text
     assert "95% interval" in " ".join(text.split())

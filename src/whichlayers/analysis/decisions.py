@@ -31,51 +31,53 @@ CHOICE_LEVEL = 0.98  # of intervals by cross-fitting; `cross_fit` says why
 
 @dataclass(frozen=True)
 class NonInferiority:
-    """Test whether a mean difference is above -loss, the lower one of the two one-sided tests (TOST).
+    """Test whether a mean difference is above -tolerance, the lower one of the two one-sided tests (TOST).
 
-    The other one, of a gain below +loss, is not used: a smaller model that scores higher is no loss.
+    The other one, of a gain below +tolerance, is not used: a smaller model may score higher.
     """
 
-    interval: Interval  # of the difference, at level 1 - 2·alpha, so that `within` is low > -loss
-    loss: float
+    interval: Interval  # of the difference, at level 1 - 2·alpha, so that `within` is low > -tolerance
+    tolerance: float
     alpha: float
-    p: float  # one-sided, for a mean above -loss; NaN without variance
-    p_worse: float  # one-sided, for a mean below -loss
+    p: float  # one-sided, for a mean above -tolerance; NaN without variance
+    p_worse: float  # one-sided, for a mean below -tolerance
 
     @property
     def within(self) -> bool:
-        """Whether the difference is shown to be within the loss."""
+        """Whether the difference is shown to be within the tolerance."""
         return self.p < self.alpha  # False for NaN
 
     @property
     def worse(self) -> bool:
-        """Whether the difference is shown to be larger than the loss."""
+        """Whether the difference is shown to be larger than the tolerance."""
         return self.p_worse < self.alpha
 
     @property
     def trials_needed(self) -> int | None:
         """Trials in total with which the test would show `within` with 80% power, if mean and sd are as estimated.
 
-        None if the estimated difference is beyond the loss, if more than `power.MAX_TRIALS` are needed, or without
+        None if the estimated difference is beyond the tolerance, if more than `power.MAX_TRIALS` are needed, or without
         an estimate of the variance.
         """
-        room = self.interval.mean + self.loss
+        room = self.interval.mean + self.tolerance
         if not room > 0 or not self.interval.n > 1:
             return None
         needed = trials_for(mean_power(room, self.interval.sd, two_sided=False), self.alpha)
         return needed if needed is None else max(needed, self.interval.n + 1)
 
 
-def non_inferiority(differences: np.ndarray, loss: float, alpha: float = ALPHA) -> NonInferiority:
-    """Test on paired `differences` (n,), model minus baseline, whether their mean is above -loss.
+def non_inferiority(differences: np.ndarray, tolerance: float, alpha: float = ALPHA) -> NonInferiority:
+    """Test on paired `differences` (n,), model minus baseline, whether their mean is above -tolerance.
 
     Without differences (n = 0), all numbers of the interval are NaN.
     """
     nothing = Interval(math.nan, math.nan, math.nan, math.nan, 0)
     interval = t_interval(differences, 1 - 2 * alpha) if len(differences) else nothing
     if interval.n < 2:
-        return NonInferiority(interval, loss, alpha, math.nan, math.nan)
-    return NonInferiority(interval, loss, alpha, mean_p_above(interval, -loss), mean_p_below(interval, -loss))
+        return NonInferiority(interval, tolerance, alpha, math.nan, math.nan)
+    return NonInferiority(
+        interval, tolerance, alpha, mean_p_above(interval, -tolerance), mean_p_below(interval, -tolerance)
+    )
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class FixedSequence:
 
     @property
     def passed(self) -> int:
-        """Number of steps, from the first one on, that are shown to be within the loss."""
+        """Number of steps, from the first one on, that are shown to be within the tolerance."""
         return sum(test.within for test in self.tests)
 
     @property
@@ -95,11 +97,11 @@ class FixedSequence:
         return self.tests[-1] if self.tests and not self.tests[-1].within else None
 
 
-def fixed_sequence(steps: Sequence[np.ndarray], loss: float, alpha: float = ALPHA) -> FixedSequence:
-    """Test the differences of each step in order, at level alpha each, until one is not shown to be within the loss."""
+def fixed_sequence(steps: Sequence[np.ndarray], tolerance: float, alpha: float = ALPHA) -> FixedSequence:
+    """Test the differences of each step in order, at level alpha each, up to the first not shown to be within it."""
     tests: list[NonInferiority] = []
     for differences in steps:
-        tests.append(non_inferiority(differences, loss, alpha))
+        tests.append(non_inferiority(differences, tolerance, alpha))
         if not tests[-1].within:
             break
     return FixedSequence(tuple(tests))

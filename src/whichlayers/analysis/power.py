@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from whichlayers.analysis.intervals import paired_difference
+from whichlayers.experiments import display_of
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
 from whichlayers.trial import ALL_PRETRAINED, BASELINES
@@ -264,9 +265,10 @@ def _adjacent_k(rows: pd.DataFrame) -> Iterator[NamedPair]:
 
 def _points_and_baseline(rows: pd.DataFrame) -> Iterator[NamedPair]:
     baseline = rows[rows["condition"] == ALL_PRETRAINED]
+    name = display_of(str(rows["experiment"].iloc[0])).baselines.get(ALL_PRETRAINED, ALL_PRETRAINED)
     for (condition, x), cell in each_group(rows[~rows["condition"].isin(BASELINES)], ["condition", "x"]):
         if not baseline.empty:
-            yield f"{condition or 'x ='} {x:g} against {ALL_PRETRAINED}", cell, baseline
+            yield f"{condition or 'x ='} {x:g} against {name}", cell, baseline
 
 
 def _power_estimate(

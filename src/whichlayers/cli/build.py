@@ -10,7 +10,7 @@ import typer
 
 from whichlayers.cli.format import print_line, progress_bar
 from whichlayers.cli.options import StudyFolderPath, parse_size
-from whichlayers.cli.recommend import For, Loss
+from whichlayers.cli.recommend import For, Tolerance
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import format_bytes, format_range, format_score
 
@@ -81,7 +81,7 @@ def build(
     ] = KeepOption.best,
     model: Annotated[str | None, typer.Option("--model", help="Model, if the study has several.")] = None,
     task: Annotated[str | None, typer.Option("--task", help="Task, if the study has several.")] = None,
-    loss: Loss = 0.01,
+    tolerance: Tolerance = 0.01,
     goal: For = None,
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda or cuda:N. Default: a GPU if there is one.")
@@ -116,7 +116,7 @@ def build(
         keep="all" if keep == KeepOption.all else "best",
         model=model,
         task=task,
-        loss=loss,
+        tolerance=tolerance,
         goal=None if goal is None else goal.value,
         device=device,
     )

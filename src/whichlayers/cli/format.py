@@ -77,6 +77,12 @@ def describe_trial(trial: Trial) -> str:
         changes.append(f"layers {_format_layers(trial.surgery.order)}")
     if trial.surgery.reinit:
         changes.append(f"re-initialized {_format_layers(trial.surgery.reinit)}")
+    if trial.training.frozen_layers:
+        changes.append(f"frozen {_format_layers(trial.training.frozen_layers)}")
+    if trial.training.parameters != "all":
+        changes.append(f"only {trial.training.parameters} trained")
+    if trial.adapter is not None:
+        changes.append(f"{trial.adapter.method} adapters in {_format_layers(trial.adapter.layers)}")
     return (
         f"{trial.model} on {trial.task}, {examples}, seed {trial.seed}"
         f" ({', '.join(changes) or 'all pretrained'})"

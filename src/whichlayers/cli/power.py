@@ -46,7 +46,7 @@ def power(
     if not estimates:
         raise WhichlayersError(
             f"{folder.path} has nothing to compare yet: incremental curves need finished trials of two values of"
-            ' k, other experiments finished trials of their baseline "all pretrained"'
+            ' k, other experiments finished trials of their baseline, such as "all pretrained"'
         )
     runs = load_runs(folder.path)
     on_gpu = bool(len(runs)) and "cuda" in str(runs["device"].iloc[-1])

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from whichlayers.analysis.verdicts import ANSWER_VERDICTS
 from whichlayers.cli.format import console, make_table, print_line
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.results.folder import find_folder
@@ -19,12 +20,7 @@ from whichlayers.text import format_range, format_score
 if TYPE_CHECKING:
     from whichlayers.analysis.recommend import Answer
 
-STYLES = {
-    "recommended": "green",
-    "nothing to gain": "blue",
-    "not enough trials": "yellow",
-    "not learned": "red",
-}
+STYLES = dict(zip(ANSWER_VERDICTS, ("green", "blue", "yellow", "red"), strict=True))
 
 
 class GoalOption(StrEnum):
@@ -36,10 +32,13 @@ class GoalOption(StrEnum):
     features = "features"
 
 
-Loss = Annotated[
+Tolerance = Annotated[
     float,
     typer.Option(
-        "--loss", min=1e-6, help="Largest acceptable loss, in units of the metric: 0.01 is one point."
+        "--tolerance",
+        min=1e-6,
+        help="Largest drop of the score that you accept, and smallest gain that matters, in units of the metric: 0.01"
+        " is one point.",
     ),
 ]
 For = Annotated[
@@ -50,7 +49,7 @@ For = Annotated[
 
 def recommend(
     folder: StudyFolderPath,
-    loss: Loss = 0.01,
+    tolerance: Tolerance = 0.01,
     goal: For = None,
     details: Annotated[
         bool, typer.Option("--details", help="Also show every comparison that was made.")
@@ -60,11 +59,13 @@ def recommend(
     """Say what to do: the smallest model, the layers to re-initialize, the best features, and how sure that is."""
     from whichlayers.deploy.recommend import recommend_study
 
-    result = recommend_study(find_folder(folder), loss, None if goal is None else goal.value)
+    result = recommend_study(find_folder(folder), tolerance, None if goal is None else goal.value)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2, ensure_ascii=False))
         return
     out, previous = console(), None
+    if progress := result.progress():
+        print_line(progress, "yellow")
     for answer in result.recommendation.answers:
         if answer.question != previous:
             previous = answer.question
@@ -77,7 +78,7 @@ def recommend(
         if details:
             out.print(Padding(_comparison_table(answer), (0, 0, 0, 4)))
         out.print()
-    if not result.recommendation.answers:
+    if not result.recommendation.answers and result.complete:
         goal_text = "" if goal is None else f" for {goal.value}"
         print_line(f"This study asked no question that a recommendation{goal_text} answers.")
     for line in result.next_steps():

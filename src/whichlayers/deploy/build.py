@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from whichlayers.analysis.recommend import LOSS, Answer, Goal
+from whichlayers.analysis.recommend import TOLERANCE, Answer, Goal
 from whichlayers.deploy.card import CardFacts, base_license, model_card
 from whichlayers.deploy.choose import Choice, Variant, choose, training_size
 from whichlayers.deploy.costs import folder_size
@@ -61,7 +61,7 @@ class BuildOptions:
         seeds: Number of seeds to train; None: as many as the study has trials.
         keep: "best" saves the seed with the highest score on held-out training examples, "all" saves each.
         model, task: Names, if the study has several.
-        loss, goal: As for `recommend`.
+        tolerance, goal: As for `recommend`.
         device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
     """
 
@@ -71,7 +71,7 @@ class BuildOptions:
     keep: Keep = "best"
     model: str | None = None
     task: str | None = None
-    loss: float = LOSS
+    tolerance: float = TOLERANCE
     goal: Goal | None = None
     device: str | None = None
 
@@ -110,7 +110,7 @@ def build(
         options.variant,
         model=options.model,
         task=options.task,
-        loss=options.loss,
+        tolerance=options.tolerance,
         goal=options.goal,
     )
     with _new_folder(out) as partial:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whichlayers.analysis.recommend import LOSS, QUESTIONS, Answer, Goal, recommend
+from whichlayers.analysis.recommend import QUESTIONS, TOLERANCE, Answer, Goal, recommend
 from whichlayers.analysis.recommend.base import describe_layers
+from whichlayers.analysis.verdicts import RECOMMENDED
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
@@ -74,7 +75,7 @@ def choose(
     *,
     model: str | None = None,
     task: str | None = None,
-    loss: float = LOSS,
+    tolerance: float = TOLERANCE,
     goal: Goal | None = None,
 ) -> Choice:
     """What to build for one model and one task of a study.
@@ -85,7 +86,7 @@ def choose(
         assets: Loads the models and tasks of the study.
         variant: What to build; if it names nothing, what the study recommends.
         model, task: Names, if the study has several.
-        loss, goal: As for `recommend`.
+        tolerance, goal: As for `recommend`.
 
     Raises:
         WhichlayersError: If the model or task is ambiguous or unknown.
@@ -125,7 +126,7 @@ def choose(
         return Choice(_described(base, study, variant, model_info.depth), f"as requested: {_words(variant)}.")
     points = finished(load_points(folder.path))
     of_both = (points["model_fingerprint"] == model_info.fingerprint) & (points["task"] == task_info.name)
-    recommendation = recommend(points[of_both], loss, None if variant.question else goal)
+    recommendation = recommend(points[of_both], tolerance, None if variant.question else goal)
     answers = [a for a in recommendation.answers if variant.question in (None, a.question)]
     largest = max((a.train_size for a in answers), default=0)
     answers = [a for a in answers if a.train_size == largest]
@@ -151,7 +152,7 @@ def _answer_to(question: str, answers: Sequence[Answer]) -> Answer:
         raise WhichlayersError(
             f"{option}: the study did not ask this; `whichlayers recommend` writes a study file that does"
         )
-    found = next((a for a in answers if a.verdict == "recommended"), None)
+    found = next((a for a in answers if a.verdict == RECOMMENDED), None)
     if found is None:
         raise WhichlayersError(f"{option}: nothing is recommended. {answers[0].text}")
     return found

@@ -6,16 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whichlayers.analysis.recommend import LOSS, QUESTIONS, Answer, Goal, Question, Recommendation, recommend
+from whichlayers.analysis.recommend import (
+    QUESTIONS,
+    TOLERANCE,
+    Answer,
+    Goal,
+    Question,
+    Recommendation,
+    recommend,
+)
 from whichlayers.analysis.recommend.costs import cost_text
+from whichlayers.analysis.verdicts import NOT_ENOUGH_TRIALS, RECOMMENDED
 from whichlayers.deploy.costs import answer_costs
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.costs import ModelCost, find_cost
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.frames import finished, load_points, load_study_summary
+from whichlayers.results.lock import lock_holder
 from whichlayers.study.follow_up import follow_up_study, write_follow_up
 from whichlayers.study.study_file import load_study
-from whichlayers.text import join_list
+from whichlayers.text import counted, join_list
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,9 @@ class StudyRecommendation:
     recommendation: Recommendation
     costs: tuple[ModelCost, ...]
     next_study: Path | None  # study file that asks what the study did not; None if there is nothing to ask
+    done: int = 0  # trials of the study that are done
+    trials: int = 0  # trials of the study
+    running: bool = False  # whether a process is running the study
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -48,13 +61,36 @@ class StudyRecommendation:
         """The answer, its costs and its outlook, without empty ones."""
         return [text for text in (answer.text, self.describe_cost(answer), answer.outlook) if text]
 
+    @property
+    def complete(self) -> bool:
+        """Whether all trials of the study are done."""
+        return self.done >= self.trials
+
+    def progress(self) -> str:
+        """One sentence on the trials of a study that is not complete, and whether they are enough; "" if it is."""
+        if self.complete:
+            return ""
+        decided = sum(a.verdict != NOT_ENOUGH_TRIALS for a in self.answers)
+        enough = f"are enough for {decided} of {counted(len(self.answers), 'answer')} below, which may still change"
+        if not decided:
+            enough = "are not enough for an answer yet"
+        state = (
+            "is running"
+            if self.running
+            else f"is not complete; resume it with: whichlayers run {self.folder}"
+        )
+        verb = "is" if self.trials == 1 else "are"
+        return (
+            f"{self.done:,} of {counted(self.trials, 'trial')} {verb} done, and {enough}. The study {state}."
+        )
+
     def next_steps(self) -> list[str]:
-        """Commands to run next."""
+        """Commands to run next; a study that is not complete needs none to run more trials."""
         lines = []
-        if any(a.verdict == "recommended" for a in self.answers):
+        if any(a.verdict == RECOMMENDED for a in self.answers):
             lines.append(f"Build it: {self._build_command()}")
-        more = [a.more_trials for a in self.answers if a.verdict == "not enough trials" and a.more_trials]
-        if more:
+        more = [a.more_trials for a in self.answers if a.verdict == NOT_ENOUGH_TRIALS and a.more_trials]
+        if more and self.complete:
             add = f"whichlayers power {self.folder} --add {max(more)} (in every experiment)"
             plan, run = (
                 f"whichlayers plan {self.folder} (how long that takes)",
@@ -70,15 +106,15 @@ class StudyRecommendation:
 
     def _build_command(self) -> str:
         """The command that builds what is recommended, with the options of this recommendation."""
-        found = [a for a in self.answers if a.verdict == "recommended"]
+        found = [a for a in self.answers if a.verdict == RECOMMENDED]
         first = self.recommendation.best(self.answers) or found[0]  # features are not built unless asked for
         command = [f"whichlayers build {self.folder} --out my-model"]
         if len({a.model_fingerprint for a in self.answers}) > 1:
             command.append(f"--model {first.model}")
         if len({a.task for a in self.answers}) > 1:
             command.append(f"--task {first.task}")
-        if self.recommendation.loss != LOSS:
-            command.append(f"--loss {self.recommendation.loss:g}")
+        if self.recommendation.tolerance != TOLERANCE:
+            command.append(f"--tolerance {self.recommendation.tolerance:g}")
         goal = self.recommendation.goal
         if goal is None and QUESTIONS[first.question].goals == ("features",):
             goal = "features"
@@ -96,7 +132,7 @@ class StudyRecommendation:
         for answer in self.answers:
             lines.append(f"{self.question(answer).title} ({self.heading(answer)}): {answer.verdict}")
             lines += [f"  {text}" for text in self.paragraphs(answer)]
-        return "\n".join([*lines, *self.next_steps()])
+        return "\n".join([*filter(None, [self.progress()]), *lines, *self.next_steps()])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serializable values: the recommendation, the cost of each recommended model, what to run next."""
@@ -104,6 +140,7 @@ class StudyRecommendation:
         for answer, values in zip(self.answers, result["answers"], strict=True):
             values["cost"] = self._cost(answer, answer.layers)
             values["baseline_cost"] = self._cost(answer, tuple(range(1, answer.depth + 1)))
+        result |= {"trials": self.trials, "trials_done": self.done, "running": self.running}
         result["next_study"] = None if self.next_study is None else str(self.next_study)
         return result
 
@@ -113,7 +150,7 @@ class StudyRecommendation:
 
 
 def recommend_study(
-    folder: StudyFolder, loss: float = LOSS, goal: Goal | None = None, measure: bool = True
+    folder: StudyFolder, tolerance: float = TOLERANCE, goal: Goal | None = None, measure: bool = True
 ) -> StudyRecommendation:
     """The recommendation of a study folder.
 
@@ -122,15 +159,25 @@ def recommend_study(
 
     Args:
         folder: The study folder.
-        loss, goal: As for `analysis.recommend.recommend`.
+        tolerance, goal: As for `analysis.recommend.recommend`.
         measure: Measure parameters and latency of the models concerned, unless that was done before.
     """
     from whichlayers.results.costs import read_costs
 
-    recommendation = recommend(finished(load_points(folder.path)), loss, goal)
+    points, running = load_points(folder.path), lock_holder(folder.path) is not None
+    status = points.drop_duplicates("trial_id")["status"]
+    done = int((status == "done").sum())
+    if running and not done:
+        raise WhichlayersError(
+            f"the study in {folder.path} is running, and none of its {counted(len(status), 'trial')} is done: wait for"
+            f" the first results; whichlayers status {folder.path} shows the progress"
+        )
+    unfinished = set(points.loc[points["status"] != "done", "experiment"])
+    recommendation = recommend(finished(points), tolerance, goal, unfinished)
     costs = answer_costs(folder, recommendation.answers) if measure else read_costs(folder.path)
+    next_study = _write_next(folder, recommendation.unasked)
     return StudyRecommendation(
-        folder.path, recommendation, tuple(costs), _write_next(folder, recommendation.unasked)
+        folder.path, recommendation, tuple(costs), next_study, done, len(status), running
     )
 
 

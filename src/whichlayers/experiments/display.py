@@ -89,7 +89,9 @@ class Display:
         return self.x_names.get(x, f"{x:g}")
 
     def condition_name(self, condition: str) -> str:
-        """Display name of a condition as stored in the results."""
+        """Display name of a condition or baseline as stored in the results."""
+        if condition in self.baselines:
+            return self.baselines[condition]
         plain = condition.replace("reinitialized", "re-initialized")
         name, _, settings = condition.partition(", ")  # such as "rank 8, lr 0.001"
         if settings and name in self.conditions:

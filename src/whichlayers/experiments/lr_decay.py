@@ -17,7 +17,7 @@ from whichlayers.experiments.base import (
     layer_range,
 )
 from whichlayers.experiments.display import SAME_LR, Display
-from whichlayers.text import join_list
+from whichlayers.text import join_list, outer_layers
 
 Decay = Annotated[Number, Field(gt=0, le=1)]
 Depths = Annotated[tuple[Annotated[int, Field(strict=True, ge=0)], ...], BeforeValidator(at_least_one)]
@@ -67,8 +67,6 @@ class LrDecay(ReinitExperiment):
 
     def summary(self) -> str:
         factors = join_list([f"{factor:g}" for factor in self.factors], "or")
-        reinit = [f"the highest {n}" if n else "none" for n in dict.fromkeys(self.reinit_top)]
-        layers = (
-            f", with {join_list(reinit, 'or')} of the layers re-initialized" if any(self.reinit_top) else ""
-        )
+        reinit = [outer_layers("highest", n) if n else "no layer" for n in dict.fromkeys(self.reinit_top)]
+        layers = f", with {join_list(reinit, 'or')} re-initialized" if any(self.reinit_top) else ""
         return f"finetune each layer with {factors} times the learning rate of the layer above{layers}"

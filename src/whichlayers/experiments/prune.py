@@ -20,7 +20,7 @@ from whichlayers.experiments.base import (
     layer_range,
 )
 from whichlayers.experiments.display import Display
-from whichlayers.text import join_list
+from whichlayers.text import join_list, outer_layers
 
 
 class Prune(FinetuningExperiment):
@@ -106,7 +106,13 @@ class Prune(FinetuningExperiment):
 
     def summary(self) -> str:
         ends = [("top", self.top), ("bottom", self.bottom)]
-        parts = [f"the {end} {_layers(join_list(numbers, 'or'))}" for end, numbers in ends if numbers]
+        parts = [
+            outer_layers(end, numbers[0])
+            if len(numbers) == 1
+            else f"the {end} {join_list(numbers, 'or')} layers"
+            for end, numbers in ends
+            if numbers
+        ]
         parts += [format_layers(dropped) for dropped in self.drop]
         return f"drop {', or '.join(parts)}"
 

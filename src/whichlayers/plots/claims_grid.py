@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from whichlayers.analysis.claims.base import BELOW_MARGIN, FAILS, HOLDS, NOT_TESTED, UNDECIDED, VERDICT_LABELS
-from whichlayers.analysis.claims.subjects import NOT_TESTABLE_LABEL, SubjectClaim
+from whichlayers.analysis.claims.subjects import SubjectClaim
+from whichlayers.analysis.verdicts import BELOW_MARGIN, FAILS, HOLDS, NOT_TESTABLE, NOT_TESTED, UNDECIDED
 from whichlayers.errors import WhichlayersError
 from whichlayers.plots.style import LIGHT, Theme
 from whichlayers.text import short_names
@@ -191,6 +191,6 @@ def symbol(verdict: str, theme: Theme) -> dict[str, Any]:
 def _legend(figure: Figure, subjects: Sequence[SubjectClaim], theme: Theme) -> None:
     present = {one.verdict for one in subjects}
     kinds = [v for v in (HOLDS, BELOW_MARGIN, FAILS, UNDECIDED, NOT_TESTED) if v in present]
-    labels = [NOT_TESTABLE_LABEL if v == NOT_TESTED else VERDICT_LABELS[v] for v in kinds]
+    labels = [NOT_TESTABLE if v == NOT_TESTED else v for v in kinds]
     handles = [Line2D([], [], **symbol(v, theme), markersize=8) for v in kinds]
     figure.legend(handles, labels, loc="lower right", ncols=len(kinds), columnspacing=1.2, handletextpad=0.3)

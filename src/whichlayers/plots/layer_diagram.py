@@ -35,8 +35,8 @@ from whichlayers.text import counted, format_half_width, format_score, join_list
 
 TITLES = {
     INCREMENTAL: "Effect of adding each pretrained layer to those below it",
-    SINGLE_LAYER: "Loss from re-initializing a single layer",
-    BLOCK_REINITIALIZED: "Loss from re-initializing a block that contains the layer",
+    SINGLE_LAYER: "Drop from re-initializing a single layer",
+    BLOCK_REINITIALIZED: "Drop from re-initializing a block that contains the layer",
     BLOCK_PRESERVED: "Gain from keeping only a block that contains the layer",
 }
 DEFINITIONS = {

@@ -17,7 +17,6 @@ from whichlayers.analysis.claims.base import (
     NOT_TESTED,
     OF_GAIN,
     UNDECIDED,
-    VERDICT_LABELS,
     Claim,
     ClaimTest,
     Verdict,
@@ -52,10 +51,6 @@ class ClaimRow:
     details: str
     tests: tuple[ClaimRow, ...] = ()
 
-    @property
-    def verdict_label(self) -> str:
-        return VERDICT_LABELS[self.verdict]
-
 
 def effect_text(test: ClaimTest) -> str:
     """Effect of a test with its unit and interval: "+3.1 points of accuracy (+1.0 to +5.2)"; empty without a number."""
@@ -82,11 +77,9 @@ def claims_table(claims: Sequence[Claim], with_tests: bool = False) -> Table:
             lines.insert(1, escape(f"{row.about}: {_sentence(row)}"))
         for test in row.tests if with_tests else ():
             lines.append(
-                f"[{STYLES[test.verdict]}]{test.verdict_label}[/] {escape(f'{test.about}: {_sentence(test)}')}"
+                f"[{STYLES[test.verdict]}]{test.verdict}[/] {escape(f'{test.about}: {_sentence(test)}')}"
             )
-        table.add_row(
-            row.id, f"[{STYLES[row.verdict]}]{row.verdict_label}[/]", "\n".join(lines), end_section=True
-        )
+        table.add_row(row.id, f"[{STYLES[row.verdict]}]{row.verdict}[/]", "\n".join(lines), end_section=True)
     return table
 
 

@@ -91,17 +91,10 @@ def headlines(points: pd.DataFrame, claims: Sequence[Claim]) -> list[str]:
         sentences.append(_steps_overall(tested, points))
     for experiment in sort_experiments(points["experiment"]):
         sentences += _experiment_overall(points[points["experiment"] == experiment], experiment)
-    verdicts = {
-        HOLDS: ("holds", "hold"),
-        BELOW_MARGIN: ("is present, but below the margin", "are present, but below the margin"),
-        FAILS: ("does not hold", "do not hold"),
-        UNDECIDED: ("cannot be decided with these data",) * 2,
-    }
     parts = []
-    for verdict, (singular, plural) in verdicts.items():
-        ids = [claim.id for claim in claims if claim.verdict == verdict]
-        if ids:
-            parts.append(f"{join_list(ids)} {singular if len(ids) == 1 else plural}")
+    for verdict in (HOLDS, BELOW_MARGIN, FAILS, UNDECIDED):
+        if ids := [claim.id for claim in claims if claim.verdict == verdict]:
+            parts.append(f"{join_list(ids)}: {verdict}")
     if parts:
         sentences.append(f"Claims from the papers that this study tests: {'; '.join(parts)}.")
     return sentences

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from whichlayers.analysis.recommend import LOSS, QUESTIONS, Answer, recommend
+from whichlayers.analysis.recommend import QUESTIONS, TOLERANCE, Answer, recommend
 from whichlayers.analysis.recommend.costs import cost_text
 from whichlayers.report.tables import TextTable
+from whichlayers.results.connection import DATABASE, read_snapshot
 from whichlayers.results.costs import ModelCost, read_costs
 from whichlayers.text import counted, format_range, format_score, short_names
 
@@ -46,13 +47,13 @@ class RecommendationSection:
 
     questions: list[AnsweredQuestion]
     unasked: list[str]  # topics of questions that the study did not ask
-    loss: str  # in points
+    tolerance: str  # in points
     chooses_best: bool  # whether the answer to some question is the best of several settings
 
 
 def recommendation_section(folder: Path, points: pd.DataFrame) -> RecommendationSection | None:
-    """The recommendation from finished points, at the default loss; None if the study answers no question."""
-    result = recommend(points)
+    """The recommendation from finished points, at the default tolerance; None if the study answers no question."""
+    result = recommend(points, unfinished=_unfinished_experiments(folder))
     if not result.answers:
         return None
     costs, names = read_costs(folder), short_names(points["model"])
@@ -70,8 +71,15 @@ def recommendation_section(folder: Path, points: pd.DataFrame) -> Recommendation
             questions.append(AnsweredQuestion(question.title, question.text, items, omitted))
     chooses_best = any(QUESTIONS[answer.question].chooses_best for answer in result.answers)
     return RecommendationSection(
-        questions, [q.topic for q in result.unasked], format_score(LOSS), chooses_best
+        questions, [q.topic for q in result.unasked], format_score(TOLERANCE), chooses_best
     )
+
+
+def _unfinished_experiments(folder: Path) -> set[str]:
+    """Experiments of the study with trials that are not done."""
+    query = "SELECT DISTINCT p.experiment FROM points p JOIN trials t ON t.id = p.trial_id WHERE t.status != 'done'"
+    with read_snapshot(folder / DATABASE) as db:
+        return {experiment for (experiment,) in db.execute(query)}
 
 
 def _item(answer: Answer, costs: Sequence[ModelCost], heading: str) -> AnswerItem:

@@ -10,13 +10,15 @@ from rich.table import Table
 
 from whichlayers.analysis.claims.base import BELOW_MARGIN, FAILS, HOLDS, NOT_TESTED, UNDECIDED, Verdict
 from whichlayers.analysis.claims.subjects import SubjectClaim
+from whichlayers.analysis.verdicts import NOT_TESTABLE
 from whichlayers.plots.claims_grid import ACROSS, TITLES, sort_tasks
 from whichlayers.report.claim_table import STYLES, effect_text
 from whichlayers.text import short_names
 
 SYMBOLS: dict[Verdict, str] = {HOLDS: "●", BELOW_MARGIN: "◐", FAILS: "✗", UNDECIDED: "○", NOT_TESTED: "–"}
-LEGEND = (
-    "● holds, ◐ below the margin, ✗ does not hold, ○ not enough trials, – not testable here: no such model"
+LEGEND = ", ".join(
+    f"{symbol} {f'{NOT_TESTABLE}: no such model' if verdict == NOT_TESTED else verdict}"
+    for verdict, symbol in SYMBOLS.items()
 )
 ABSENT = "other models"  # column of the models that no study has
 

@@ -126,6 +126,11 @@ def find_folder(path: Path) -> StudyFolder:
     folder = locate_folder(path)
     if folder.database.is_file():
         return folder
+    if (holder := lock_holder(folder.path)) is not None:
+        raise WhichlayersError(
+            f"the study in {folder.path} is running ({holder}) and has no results yet: it reads models and data first;"
+            f" wait for its first trials, or follow them with: whichlayers watch {folder.path}"
+        )
     if not path.exists():
         raise WhichlayersError(f"there is no {path}: give the folder of a study that was run")
     hint = f"run the study (whichlayers run {path}), or " if _is_study_file(path) else ""

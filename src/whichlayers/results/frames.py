@@ -293,7 +293,8 @@ def finished(points: pd.DataFrame) -> pd.DataFrame:
         counts = points.drop_duplicates("trial_id")["status"].value_counts()
         statuses = ", ".join(f"{n} {status}" for status, n in counts.items()) or "it has no trials"
         raise WhichlayersError(
-            f"no trial has finished in this study yet ({statuses}): run it with `whichlayers run` first"
+            f"no trial has finished in this study yet ({statuses}): run it with `whichlayers run`, or wait if it is"
+            " running"
         )
     repeated = _repeat_untouched(_with_baseline_training(points))
     repeated["condition"] = _conditions(repeated)

@@ -24,7 +24,6 @@ from whichlayers.analysis.claims.base import (
     HOLDS,
     NOT_TESTED,
     UNDECIDED,
-    VERDICT_LABELS,
     Claim,
     ClaimTest,
     ClaimThresholds,
@@ -39,12 +38,13 @@ from whichlayers.analysis.claims.tamkin2020_layers import T3, T4, T5, T8, t3, t4
 from whichlayers.analysis.claims.tamkin2020_sizes import T1, T2, t1, t2
 from whichlayers.analysis.claims.tamkin2020_training import T6, T7, T9, T10, t6, t7, t9, t10
 from whichlayers.analysis.guessing import judged_points, with_exclusions
+from whichlayers.analysis.verdicts import CLAIM_VERDICTS, EARLIER_WORDS
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import finished, load_baseline_weight_change, load_points
 
 __all__ = [
-    "BELOW_MARGIN", "FAILS", "HOLDS", "NOT_TESTED", "UNDECIDED", "VERDICT_LABELS", "Claim", "ClaimTest",
+    "BELOW_MARGIN", "FAILS", "HOLDS", "NOT_TESTED", "UNDECIDED", "Claim", "ClaimTest",
     "ClaimThresholds", "as_records", "as_table", "evaluate_claims", "from_table", "study_claims",
 ]  # fmt: skip
 
@@ -137,9 +137,10 @@ def from_table(table: pd.DataFrame) -> list[Claim]:
             f"the table of claims has no column {missing[0]}: write it again with `whichlayers report`, which needs "
             "results.db, or `whichlayers claims --format csv`"
         )
-    if unknown := sorted({*table["claim_verdict"], *table["verdict"].dropna()} - set(VERDICT_LABELS)):
+    table = table.replace({"claim_verdict": EARLIER_WORDS, "verdict": EARLIER_WORDS})
+    if unknown := sorted({*table["claim_verdict"], *table["verdict"].dropna()} - set(CLAIM_VERDICTS)):
         raise WhichlayersError(
-            f"the table of claims has the verdict {unknown[0]!r}; known verdicts: {', '.join(VERDICT_LABELS)}"
+            f"the table of claims has the verdict {unknown[0]!r}; known verdicts: {', '.join(CLAIM_VERDICTS)}"
         )
     return [_read_claim(str(id), rows) for (id,), rows in each_group(table, ["claim"])]
 

@@ -24,7 +24,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -41,23 +40,11 @@ from whichlayers.analysis.intervals import (
     two_sided,
 )
 from whichlayers.analysis.power import PowerFunction, joint_power, mean_power, trials_for, welch_power
+from whichlayers.analysis.verdicts import BELOW_MARGIN, FAILS, HOLDS, NOT_TESTED, UNDECIDED
+from whichlayers.analysis.verdicts import ClaimVerdict as Verdict
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.frame_utils import each_row
 
-# The verdicts are stored in claims.csv, so their values must not change
-Verdict = Literal["holds", "below the margin", "does not hold", "not enough data", "not asked for"]
-HOLDS: Verdict = "holds"
-BELOW_MARGIN: Verdict = "below the margin"
-FAILS: Verdict = "does not hold"
-UNDECIDED: Verdict = "not enough data"
-NOT_TESTED: Verdict = "not asked for"
-VERDICT_LABELS: dict[Verdict, str] = {  # for tables and pages
-    HOLDS: "holds",
-    BELOW_MARGIN: "below the margin",
-    FAILS: "does not hold",
-    UNDECIDED: "not enough trials",
-    NOT_TESTED: "not tested",
-}
 MIN_MARGIN, MAX_MARGIN = 1e-6, 1.0
 OF_GAIN = "of the gain"  # unit
 ONE_CURVE = ["model", "task", "train_size", "variant"]

@@ -232,7 +232,7 @@ def _families_only(run: str) -> str:
 
 def d4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
     """Score with the bottom n layers dropped minus that with the top n dropped, paired by seed, for each n; and the
-    loss by dropping the bottom n in RoBERTa and XLNet minus that in BERT."""
+    effect of dropping the bottom n in RoBERTa and XLNet minus that in BERT."""
     pruned = points[points["experiment"] == "prune"]
     rows = pruned[pruned["condition"].isin(["top", "bottom"])]
     tests: list[ClaimTest] = []

@@ -24,7 +24,6 @@ from whichlayers.analysis.claims.base import (
     HOLDS,
     NOT_TESTED,
     UNDECIDED,
-    VERDICT_LABELS,
     Claim,
     ClaimTest,
     ClaimThresholds,
@@ -33,11 +32,11 @@ from whichlayers.analysis.claims.base import (
     decisive_test,
 )
 from whichlayers.analysis.intervals import holm
+from whichlayers.analysis.verdicts import NOT_TESTABLE
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import find_folder
 
 CLAIMS_FILE = "claims.csv"
-NOT_TESTABLE_LABEL = "not testable here"
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class SubjectClaim:
 
     @property
     def verdict_label(self) -> str:
-        return NOT_TESTABLE_LABEL if self.test is None else VERDICT_LABELS[self.verdict]
+        return NOT_TESTABLE if self.test is None else self.verdict
 
 
 def load_studies(paths: Sequence[Path], thresholds: ClaimThresholds | None = None) -> list[StudyClaims]:

@@ -1,6 +1,6 @@
 """Recommendations from the results of a study: what to do, how sure that is, and what to run next.
 
-    recommendation = recommend(finished(load_points(folder)), loss=0.01)
+    recommendation = recommend(finished(load_points(folder)), tolerance=0.01)
     for answer in recommendation.answers:
         print(answer.title, answer.text)
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from whichlayers.analysis.recommend.base import (
     minutes_for,
     more_trials_text,
 )
+from whichlayers.analysis.verdicts import NOT_ENOUGH_TRIALS, NOT_LEARNED, RECOMMENDED
 from whichlayers.errors import WhichlayersError
 from whichlayers.trial import ALL_PRETRAINED
 
@@ -45,14 +46,14 @@ QUESTIONS: dict[str, Question] = {
         features.QUESTION,
     )
 }
-LOSS = 0.01  # default of the allowed loss, in units of the metric
+TOLERANCE = 0.01  # default, in units of the metric
 
 
 @dataclass(frozen=True)
 class Recommendation:
     """The answers that a study gives, and the questions that it did not ask."""
 
-    loss: float
+    tolerance: float
     goal: Goal | None
     answers: tuple[Answer, ...]
     unasked: tuple[Question, ...]
@@ -66,7 +67,7 @@ class Recommendation:
 
         For accuracy, the one with the highest lower bound of its gain. None if nothing is recommended.
         """
-        found = [a for a in answers if a.verdict == "recommended"]
+        found = [a for a in answers if a.verdict == RECOMMENDED]
         if self.goal is None:
             found = [a for a in found if QUESTIONS[a.question].goals != ("features",)]
         if self.goal == "accuracy":
@@ -79,23 +80,33 @@ class Recommendation:
             {"title": QUESTIONS[a.question].title} | _plain(dataclasses.asdict(a)) for a in self.answers
         ]
         unasked = [{"question": q.key, "title": q.title, "text": q.text} for q in self.unasked]
-        return {"loss": self.loss, "for": self.goal, "answers": answers, "not_asked": unasked}
+        return {"tolerance": self.tolerance, "for": self.goal, "answers": answers, "not_asked": unasked}
 
 
-def recommend(points: pd.DataFrame, loss: float = LOSS, goal: Goal | None = None) -> Recommendation:
+def recommend(
+    points: pd.DataFrame,
+    tolerance: float = TOLERANCE,
+    goal: Goal | None = None,
+    unfinished: Collection[str] = (),
+) -> Recommendation:
     """Answer the questions of `QUESTIONS` as far as the results do.
 
     Args:
         points: Finished points, as from `finished(load_points(folder))`.
-        loss: The largest loss that is acceptable, and the smallest gain that matters, in units of the metric.
+        tolerance: The largest drop of the score that is accepted, and the smallest gain that matters, in units of the
+            metric.
         goal: Only answer questions that serve this goal; None: all questions.
+        unfinished: Experiments of the study with trials that have not finished: their questions are asked, even if
+            there is no answer yet.
     """
-    if not (math.isfinite(loss) and loss > 0):
-        raise WhichlayersError(f"loss = {loss}: must be above 0, in units of the metric (0.01 is one point)")
-    if loss >= 1:
+    if not (math.isfinite(tolerance) and tolerance > 0):
         raise WhichlayersError(
-            f"loss = {loss:g}: that is {100 * loss:g} points, more than any model can lose; give it in units of the"
-            f" metric, {loss / 100:g} for {loss:g} points"
+            f"tolerance = {tolerance}: must be above 0, in units of the metric (0.01 is one point)"
+        )
+    if tolerance >= 1:
+        raise WhichlayersError(
+            f"tolerance = {tolerance:g}: that is {100 * tolerance:g} points, more than any score can drop; give it in"
+            f" units of the metric, {tolerance / 100:g} for {tolerance:g} points"
         )
     if goal is not None and goal not in GOALS:
         raise WhichlayersError(f"for = {goal!r}: choose one of {', '.join(GOALS)}")
@@ -104,10 +115,12 @@ def recommend(points: pd.DataFrame, loss: float = LOSS, goal: Goal | None = None
     answers = tuple(
         _if_learned(answer, rows, compared)
         for question in questions
-        for answer, rows in question.answers(points, loss)
+        for answer, rows in question.answers(points, tolerance)
     )
     answered = {a.question for a in answers}
-    return Recommendation(loss, goal, answers, tuple(q for q in questions if q.key not in answered))
+    asked = set(unfinished)
+    unasked = tuple(q for q in questions if q.key not in answered and asked.isdisjoint(q.experiments))
+    return Recommendation(tolerance, goal, answers, unasked)
 
 
 def _if_learned(answer: Answer, rows: pd.DataFrame, compared: Mapping[tuple, GuessComparison]) -> Answer:
@@ -134,14 +147,14 @@ def _if_learned(answer: Answer, rows: pd.DataFrame, compared: Mapping[tuple, Gue
             f"No answer: the model did not learn this task, so no layer can matter. It scores {one.text}. Use more "
             "examples, more epochs or another learning rate."
         )
-        return dataclasses.replace(answer, verdict="not learned", text=text, savings={}, **blank)
+        return dataclasses.replace(answer, verdict=NOT_LEARNED, text=text, savings={}, **blank)
     more = None if one.trials_needed is None else one.trials_needed - one.interval.n
     blank |= {"more_trials": more, "minutes": None if more is None else minutes_for(rows, more)}
     text = (
         f"No answer: {one.result}. The model scores {one.text}. To decide whether it learned this task: "
         f"{more_trials_text(more, blank['minutes'])}."
     )
-    return dataclasses.replace(answer, verdict="not enough trials", text=text, savings={}, **blank)
+    return dataclasses.replace(answer, verdict=NOT_ENOUGH_TRIALS, text=text, savings={}, **blank)
 
 
 _RESULT_FIELDS = (

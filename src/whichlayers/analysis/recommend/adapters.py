@@ -10,7 +10,7 @@ import pandas as pd
 
 from whichlayers.analysis.recommend.base import Answer, Candidate, Question, baseline_of, describe_layers
 from whichlayers.analysis.recommend.best_of import best_of
-from whichlayers.analysis.recommend.within_loss import last_within_loss
+from whichlayers.analysis.recommend.within_tolerance import last_within_tolerance
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import join_list
 from whichlayers.trial import ALL_PRETRAINED
@@ -19,8 +19,8 @@ MAX_LISTED = 8
 PEFT_LR = 1e-3  # of suggested experiments; the learning rate of finetuning would be too low
 
 
-def answer_count(rows: pd.DataFrame, loss: float) -> Answer | None:
-    """The fewest layers with adapters that are within `loss` of finetuning the whole model."""
+def answer_count(rows: pd.DataFrame, tolerance: float) -> Answer | None:
+    """The fewest layers with adapters that are within `tolerance` of finetuning the whole model."""
     baseline, depth = baseline_of(rows), int(rows["depth"].iloc[0])
     if baseline is None:
         return None
@@ -44,12 +44,12 @@ def answer_count(rows: pd.DataFrame, loss: float) -> Answer | None:
         series.append([_candidate(place, rank, k, depth, cells[k]) for k in sorted(cells, reverse=True)])
     counts = "; ".join(join_list(depth - c.steps for c in one) for one in series)
     several = f"{len(series)} series (layers with adapters: {counts}), each"
-    return last_within_loss(
+    return last_within_tolerance(
         COUNT.key,
         rows,
         series,
         trained,
-        loss,
+        tolerance,
         compared=f"adapters in {counts} layers" if len(series) == 1 else several,
         keep="finetune all layers",
         alternative="model with adapters",
@@ -62,7 +62,7 @@ def _candidate(place: str, rank: str, k: int, depth: int, rows: pd.DataFrame) ->
     return Candidate(f"adapters in {where}" + (f" ({rank})" if rank else ""), rows, steps=depth - k)
 
 
-def answer_place(rows: pd.DataFrame, loss: float) -> Answer | None:
+def answer_place(rows: pd.DataFrame, tolerance: float) -> Answer | None:
     """The single layer or block whose adapters score highest, compared with the mean of all of them.
 
     With several ranks or learning rates, places are compared with those that have the highest mean over all places: a
@@ -89,7 +89,7 @@ def answer_place(rows: pd.DataFrame, loss: float) -> Answer | None:
         rows,
         candidates,
         Candidate("the mean of these places", mean),
-        loss,
+        tolerance,
         compared=join_list(listed)
         if len(listed) <= MAX_LISTED
         else f"{len(listed)} places from {listed[0]} to {listed[-1]}",
@@ -128,7 +128,7 @@ def ask_place(depth: int) -> Mapping[str, Any]:
 COUNT = Question(
     key="adapters",
     title="Layers with LoRA",
-    text="Are adapters in all or in a few layers within the limit of the loss of finetuning?",
+    text="Do adapters in all or in a few layers score within the tolerance of finetuning?",
     goals=("speed",),
     experiments=("adapt",),
     answer=answer_count,

@@ -12,6 +12,7 @@ import pandas as pd
 
 from whichlayers.analysis.intervals import Interval, paired_difference
 from whichlayers.analysis.power import minutes_per_added_trial
+from whichlayers.analysis.verdicts import RECOMMENDED, AnswerVerdict, ComparisonResult
 from whichlayers.catalog import METRICS
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
@@ -20,7 +21,6 @@ from whichlayers.trial import ALL_PRETRAINED
 
 Goal = Literal["size", "speed", "accuracy", "features"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
-Verdict = Literal["recommended", "nothing to gain", "not enough trials", "not learned"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Comparison:
     high: float
     level: float  # of the interval
     n: int
-    result: str  # "within the loss", "more than the loss", "undecided", "not tested", ...
+    result: ComparisonResult
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Answer:
     """
 
     question: str  # key of the question
-    verdict: Verdict
+    verdict: AnswerVerdict
     text: str  # the answer in a few sentences
     model: str
     model_fingerprint: str
@@ -115,7 +115,7 @@ class Question:
         text: The question.
         goals: The goals (`--for`) that it serves.
         experiments: Names of the experiments whose results answer it.
-        answer: From the finished points of one curve of such an experiment and the allowed loss; None if the curve
+        answer: From the finished points of one curve of such an experiment and the tolerance; None if the curve
             says nothing about the question.
         ask: The experiment of a study file that asks the question, for a model of this depth.
         chooses_best: Whether the answer is the best of several settings, so that its gain has to be corrected for the
@@ -136,11 +136,11 @@ class Question:
         """The title within a sentence: "layers with LoRA"."""
         return self.title[:1].lower() + self.title[1:]
 
-    def answers(self, points: pd.DataFrame, loss: float) -> Iterator[tuple[Answer, pd.DataFrame]]:
+    def answers(self, points: pd.DataFrame, tolerance: float) -> Iterator[tuple[Answer, pd.DataFrame]]:
         """Answers from the finished points of a study, each with the points of its curve: one per model, task, training
         size and variant."""
         for _, rows in each_group(points[points["experiment"].isin(self.experiments)], CURVE):
-            found = self.answer(rows, loss)
+            found = self.answer(rows, tolerance)
             if found is not None:
                 yield found, rows
 
@@ -188,7 +188,7 @@ def recommended(
     """
     return Answer(
         **about,
-        verdict="recommended",
+        verdict=RECOMMENDED,
         text=text,
         choice=chosen.name,
         layers=chosen.layers,

@@ -21,6 +21,7 @@ from whichlayers.analysis.recommend.base import (
     score_matrix,
     subject,
 )
+from whichlayers.analysis.verdicts import BETTER, NOT_ENOUGH_TRIALS, NOTHING_TO_GAIN, WORSE
 from whichlayers.text import counted, format_score, join_list
 
 
@@ -61,22 +62,24 @@ def best_of(
     about |= {"baseline_trial_id": baseline.trial_id, "compared": tuple(each.values())}
     scores, reference = score_matrix(candidates, baseline)
     fit, metric = cross_fit(scores, reference), about["metric"]
-    listed = f"Compared: {compared}, each with {baseline.name}."
+    one_only = len(candidates) == 1
+    listed = f"Compared: {compared}{'' if one_only else ', each'} with {baseline.name}."
     if fit is None:
         missing = MIN_SEEDS - len(reference)
         minutes = minutes_for(rows, missing)
+        what = f"choosing the best of {len(candidates)} and estimating its gain on other seeds"
         text = (
-            f"Not enough trials: choosing the best of {len(candidates)} and estimating its gain on other seeds takes "
-            f"at least {MIN_SEEDS} trials, there are {len(reference)}. Next: {more_trials_text(missing, minutes)}."
+            f"Not enough trials: {'estimating a gain' if one_only else what} takes at least {MIN_SEEDS} trials, there "
+            f"{'is' if len(reference) == 1 else 'are'} {len(reference)}. Next: {more_trials_text(missing, minutes)}."
         )
-        return Answer(**about, verdict="not enough trials", text=text, more_trials=missing, minutes=minutes)
+        return Answer(**about, verdict=NOT_ENOUGH_TRIALS, text=text, more_trials=missing, minutes=minutes)
     chosen, g = candidates[fit.chosen], fit.gain
     estimate = describe_interval(g.mean, g.low, g.high, 100 * fit.level, g.n, metric)
     how = _describe_choice(fit, candidates)
     if fit.shown:
-        text = f"{verb} {chosen.name}: {estimate}. {how} {listed}"
+        text = f"{verb} {chosen.name}: {estimate}. {how}{listed}"
         return recommended(about, chosen, baseline, g, fit.level, text)
-    if better := [i for i, one in each.items() if one.result == "better"]:
+    if better := [i for i, one in each.items() if one.result == BETTER]:
         best = max(better, key=lambda i: each[i].difference)
         one, chosen = each[best], candidates[best]
         own = Interval(one.difference, one.low, one.high, math.nan, one.n)
@@ -89,29 +92,31 @@ def best_of(
     matters = f"{format_score(margin, metric)} {points_of(metric)}"
     if fit.excluded(margin):
         highest = format_score(fit.ceiling, metric, signed=True)
+        bound = f"for each of them: the highest upper bound of their {100 * LEVEL:g}% intervals"
         text = (
-            f"Nothing to gain: {keep}. A gain of {matters} is excluded for each of them: the highest upper bound of "
-            f"their {100 * LEVEL:g}% intervals is {highest} ({counted(g.n, 'trial')}). {listed}"
+            f"Nothing to gain: {keep}. A gain of {matters} is excluded"
+            f"{f': the upper bound of its {100 * LEVEL:g}% interval' if one_only else f' {bound}'} is {highest} "
+            f"({counted(g.n, 'trial')}). {listed}"
         )
-        return Answer(**about, verdict="nothing to gain", text=text)
+        return Answer(**about, verdict=NOTHING_TO_GAIN, text=text)
     needed = fit.trials_needed(margin) if g.sd > 0 else None
     more = None if needed is None else needed - g.n
     more_minutes = None if more is None else minutes_for(rows, more)
     text = (
-        f"Not enough trials to show a gain or to exclude one of {matters}: {estimate}. Until then, {keep}. {how} "
+        f"Not enough trials to show a gain or to exclude one of {matters}: {estimate}. Until then, {keep}. {how}"
         f"{listed} To detect a gain of {matters}: {more_trials_text(more, more_minutes)}."
     )
-    return Answer(**about, verdict="not enough trials", text=text, more_trials=more, minutes=more_minutes)
+    return Answer(**about, verdict=NOT_ENOUGH_TRIALS, text=text, more_trials=more, minutes=more_minutes)
 
 
 def _describe_choice(fit: CrossFit, candidates: Sequence[Candidate]) -> str:
-    """How sure the choice is."""
+    """How sure the choice is, with a space at its end; empty if there was no choice."""
     how = "The gain is estimated on other seeds than those that made the choice"
     if len(candidates) == 1:
-        return f"{how}."
+        return ""
     if fit.agree:
-        return f"{how}; both halves of the seeds chose the same."
-    return f"{how}. {_describe_halves(fit, candidates)}"
+        return f"{how}; both halves of the seeds chose the same. "
+    return f"{how}. {_describe_halves(fit, candidates)} "
 
 
 def _describe_halves(fit: CrossFit, candidates: Sequence[Candidate]) -> str:
@@ -129,6 +134,6 @@ def _compared(candidates: Sequence[Candidate], baseline: Candidate) -> dict[int,
         d = paired_difference(candidate.scores, baseline.scores, level)
         if d is not None:
             mean, clear = float(candidate.scores.mean()), d.significant and d.n >= MIN_SEEDS
-            result = "better" if clear and d.mean > 0 else "worse" if clear else "undecided"
+            result = BETTER if clear and d.mean > 0 else WORSE if clear else NOT_ENOUGH_TRIALS
             found[i] = Comparison(candidate.name, mean, d.mean, d.low, d.high, level, d.n, result)
     return found

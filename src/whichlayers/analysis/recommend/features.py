@@ -13,7 +13,7 @@ from whichlayers.results.frame_utils import each_group
 from whichlayers.text import join_numbers
 
 
-def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
+def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
     """The layer whose linear probe scores highest, compared with the last layer."""
     depth = int(rows["depth"].iloc[0])
     by_layer = {int(layer): cell for (layer,), cell in each_group(rows, ["x"])}
@@ -27,8 +27,11 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
     baseline = Candidate(f"the last layer ({depth})", by_layer[depth])
     keep = f"use the hidden states of the last layer ({depth})"
     verb = "As frozen features, use the hidden states of"
-    compared = f"layers {join_numbers(layer for layer in sorted(by_layer) if layer < depth)}"
-    return best_of(QUESTION.key, rows, candidates, baseline, loss, compared=compared, keep=keep, verb=verb)
+    layers = join_numbers(layer for layer in sorted(by_layer) if layer < depth)
+    compared = f"layers {layers}" if len(candidates) > 1 else "".join(c.name for c in candidates)
+    return best_of(
+        QUESTION.key, rows, candidates, baseline, tolerance, compared=compared, keep=keep, verb=verb
+    )
 
 
 def _name(layer: int) -> str:

@@ -8,15 +8,15 @@ from typing import Any
 import pandas as pd
 
 from whichlayers.analysis.recommend.base import Answer, Candidate, Question, baseline_of, describe_layers
-from whichlayers.analysis.recommend.within_loss import last_within_loss
+from whichlayers.analysis.recommend.within_tolerance import last_within_tolerance
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import join_list
 
 SERIES = ("top", "bottom")  # conditions: what is trained; the others have no order
 
 
-def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
-    """The most layers that can be frozen within `loss` of finetuning all of them."""
+def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
+    """The most layers that can be frozen within `tolerance` of finetuning all of them."""
     baseline, depth = baseline_of(rows), int(rows["depth"].iloc[0])
     if baseline is None:
         return None
@@ -28,12 +28,12 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
             series.append(one)
     counts = "; ".join(join_list(c.steps for c in one) for one in series)
     several = f"{len(series)} series (layers frozen: {counts}), each"
-    return last_within_loss(
+    return last_within_tolerance(
         QUESTION.key,
         rows,
         series,
         baseline,
-        loss,
+        tolerance,
         compared=f"{counts} frozen layers" if len(series) == 1 else several,
         keep="train all layers",
         alternative="partly frozen model",
@@ -54,7 +54,7 @@ def ask(depth: int) -> Mapping[str, Any]:
 QUESTION = Question(
     key="freeze",
     title="Layers to freeze",
-    text="How many layers can stay frozen within the limit of the loss?",
+    text="How many layers can stay frozen with a score within the tolerance?",
     goals=("speed",),
     experiments=("freeze",),
     answer=answer,

@@ -14,7 +14,7 @@ from whichlayers.text import join_list
 from whichlayers.trial import ALL_PRETRAINED
 
 
-def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
+def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
     """The decay factor with the highest score, compared with one learning rate for all layers."""
     baseline = baseline_of(rows)
     if baseline is None:
@@ -28,7 +28,7 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
         rows,
         candidates,
         Candidate("one learning rate for all layers", baseline.rows),
-        loss,
+        tolerance,
         compared=join_list(c.name for c in candidates),
         keep="use one learning rate for all layers",
     )

@@ -10,29 +10,30 @@ import pandas as pd
 from whichlayers.analysis.recommend.base import Answer, Candidate, Question
 from whichlayers.analysis.recommend.best_of import best_of
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import counted, join_numbers
+from whichlayers.text import join_numbers, outer_layers
 
 
-def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
+def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
     """The number of re-initialized top layers with the highest score, compared with none."""
     depth = int(rows["depth"].iloc[0])
     by_kept = {int(k): cell for (k,), cell in each_group(rows, ["x"])}
     if depth not in by_kept:
         return None
     candidates = [
-        Candidate(f"the top {counted(depth - k, 'layer')} re-initialized", by_kept[k])
+        Candidate(f"{outer_layers('top', depth - k)} re-initialized", by_kept[k])
         for k in sorted(by_kept, reverse=True)
         if k < depth
     ]
     baseline = Candidate(f"all {depth} layers pretrained", by_kept[depth])
-    dropped = join_numbers(depth - k for k in sorted(by_kept, reverse=True) if k < depth)
+    counts = [depth - k for k in sorted(by_kept, reverse=True) if k < depth]
+    several = f"the top {join_numbers(counts)} layers"
     return best_of(
         QUESTION.key,
         rows,
         candidates,
         baseline,
-        loss,
-        compared=f"the top {dropped} layers re-initialized",
+        tolerance,
+        compared=f"{outer_layers('top', counts[0]) if len(counts) == 1 else several} re-initialized",
         keep="keep the pretrained weights of all layers",
         verb="Finetune with",
     )

@@ -1,4 +1,4 @@
-"""Question: what is the smallest model within the allowed loss? Answered by `prune`."""
+"""Question: what is the smallest model within the tolerance? Answered by `prune`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 
 from whichlayers.analysis.recommend.base import Answer, Candidate, Question, baseline_of, describe_layers
-from whichlayers.analysis.recommend.within_loss import last_within_loss
+from whichlayers.analysis.recommend.within_tolerance import last_within_tolerance
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import join_list
 from whichlayers.trial import ALL_PRETRAINED
 
 
-def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
-    """The fewest layers that are shown to be within `loss` of all layers."""
+def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
+    """The fewest layers that are shown to be within `tolerance` of all layers."""
     baseline, depth = baseline_of(rows), int(rows["depth"].iloc[0])
     candidates = []
     for _, cell in each_group(rows[rows["condition"] != ALL_PRETRAINED], ["condition", "x"]):
@@ -28,12 +28,12 @@ def answer(rows: pd.DataFrame, loss: float) -> Answer | None:
     series = nested_series(candidates, depth)
     dropped = "; ".join(join_list(c.steps for c in one) for one in series)
     several = f"{len(series)} series of models (layers dropped: {dropped}), each"
-    return last_within_loss(
+    return last_within_tolerance(
         QUESTION.key,
         rows,
         series,
         baseline,
-        loss,
+        tolerance,
         compared=f"models without {dropped} layers" if len(series) == 1 else several,
         keep=f"keep {baseline.name}",
         alternative="smaller model",
@@ -77,7 +77,7 @@ def ask(depth: int) -> Mapping[str, Any]:
 QUESTION = Question(
     key="smallest",
     title="Smallest model",
-    text="What is the smallest model whose loss is within the limit?",
+    text="What is the smallest model whose score is within the tolerance?",
     goals=("size", "speed"),
     experiments=("prune",),
     answer=answer,

@@ -1,4 +1,4 @@
-"""The last variant within the loss: numbers against scipy and statsmodels, and the sentences that state them."""
+"""The last variant within the tolerance: numbers against scipy and statsmodels, and the sentences that state them."""
 
 import math
 
@@ -9,12 +9,12 @@ from scipy import stats
 from statsmodels.stats.power import TTestPower
 
 from whichlayers.analysis.recommend.base import Candidate
-from whichlayers.analysis.recommend.within_loss import last_within_loss
+from whichlayers.analysis.recommend.within_tolerance import last_within_tolerance
 
 NOISE = np.array([0.003, -0.004, 0.001, 0.006, -0.002, -0.004])  # sums to zero
 BASELINE = 0.9 + np.array([0.02, -0.01, 0.0, 0.01, -0.03, 0.005])
 UNLIKE = NOISE[[2, 0, 5, 1, 3, 4]]  # the same noise in another order
-LOSS = 0.01
+TOLERANCE = 0.01
 
 
 def candidate(name, differences, steps):
@@ -25,7 +25,7 @@ def candidate(name, differences, steps):
     return Candidate(name, pd.DataFrame(columns), layers=(1, steps), steps=steps)
 
 
-def answer(*series, loss=LOSS):
+def answer(*series, tolerance=TOLERANCE):
     """The answer for several series of (name, differences); the curve has a point for each, and the baseline."""
     candidates = [
         [candidate(name, differences, i) for i, (name, differences) in enumerate(one, 1)] for one in series
@@ -35,12 +35,12 @@ def answer(*series, loss=LOSS):
     cells += [c.rows.assign(x=10 * s + i) for s, one in enumerate(candidates) for i, c in enumerate(one, 1)]
     about = {"model": "m", "model_fingerprint": "f", "task": "SST-2", "variant": "", "metric": "accuracy"}
     about |= {"train_size": 500, "depth": 6, "experiment": "prune", "condition": ""}
-    return last_within_loss(
+    return last_within_tolerance(
         "smallest",
         pd.concat(cells).assign(**about),
         candidates,
         baseline,
-        loss,
+        tolerance,
         compared="these",
         keep="keep all",
         alternative="smaller model",
@@ -56,9 +56,9 @@ def about(minutes):
     return f"about {int(minutes // 60)} h {int(minutes % 60):02d} min"
 
 
-def trials_needed(differences, alpha, loss=LOSS):
-    """For the one-sided test of a mean above -loss, by statsmodels."""
-    effect = (np.mean(differences) + loss) / np.std(differences, ddof=1)
+def trials_needed(differences, alpha, tolerance=TOLERANCE):
+    """For the one-sided test of a mean above -tolerance, by statsmodels."""
+    effect = (np.mean(differences) + tolerance) / np.std(differences, ddof=1)
     return math.ceil(TTestPower().solve_power(effect, alpha=alpha, power=0.8, alternative="larger"))
 
 
@@ -81,11 +81,11 @@ def test_a_recommendation_has_the_numbers_of_scipy():
     )
     assert found.text == (
         "Use a: −0.2 points of accuracy (90% interval −0.5 to +0.1, 6 trials) compared with all layers, within the "
-        "allowed loss of 1.0 points of accuracy. Compared: these, in this order, up to the first that was not within "
+        "tolerance of 1.0 points of accuracy. Compared: these, in this order, up to the first that was not within "
         "it. Stopped at b: −0.6 points of accuracy (90% interval −1.3 to +0.1, 6 trials)."
     )
     compared = {c.name: c for c in found.compared}
-    assert [c.result for c in found.compared] == ["within the loss", "undecided", "not tested"]
+    assert [c.result for c in found.compared] == ["within the tolerance", "not enough trials", "not tested"]
     for name, differences in (("a", within), ("b", undecided), ("c", NOISE)):
         c = compared[name]
         assert (c.difference, c.low, c.high) == pytest.approx(interval(differences, 0.9))
@@ -124,7 +124,7 @@ def test_nothing_to_gain_only_if_every_series_loses_more():
     found = answer([("a", NOISE - 0.1)], [("b", NOISE - 0.05)])
     assert found.verdict == "nothing to gain"
     assert found.text == (
-        "Nothing to gain: keep all. Every smaller model that was tested loses more than 1.0 points of accuracy. "
+        "Nothing to gain: keep all. Every smaller model that was tested scores more than 1.0 points of accuracy lower. "
         "Compared: these, in this order, up to the first that was not within it; the level of 5% is divided by 2."
     )
     undecided = 2 * NOISE - 0.006
@@ -154,16 +154,16 @@ def test_estimates_beyond_the_loss_and_estimates_that_need_too_many_trials():
     found = answer([("a", beyond)])
     assert (found.verdict, found.more_trials, found.minutes) == ("not enough trials", None, None)
     assert found.text.endswith(
-        "The estimates are beyond that loss, so more trials will probably not show it."
+        "The estimates are below that tolerance, so more trials will probably not show it."
     )
-    close = 4 * NOISE - 0.0099  # within the loss, by less than any feasible number of trials would show
+    close = 4 * NOISE - 0.0099  # within the tolerance, by less than any feasible number of trials would show
     for differences in ([("a", close)], [("a", beyond)]), ([("a", beyond)], [("b", close)]):
         text = answer(*differences).text
         assert text.endswith(
             "To decide: the number of trials it would take cannot be estimated, or is more than 1,000."
         )
-    exactly = np.array([-0.375, -0.125])  # mean and loss have no rounding error
-    assert "beyond that loss" in answer([("a", exactly)], loss=0.25).text
+    exactly = np.array([-0.375, -0.125])  # mean and tolerance have no rounding error
+    assert "below that tolerance" in answer([("a", exactly)], tolerance=0.25).text
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,15 @@ def test_a_variant_that_shares_no_seed_with_the_baseline_ends_its_series():
     found = answer([("a", NOISE), ("b", NOISE[:0]), ("c", NOISE)])
     assert (found.choice, found.more_trials) == ("a", 3)
     assert found.text.endswith("Stopped at b: no trial with a seed of the baseline.")
-    assert [(c.name, c.result) for c in found.compared] == [("a", "within the loss"), ("c", "not tested")]
+    assert [(c.name, c.result) for c in found.compared] == [
+        ("a", "within the tolerance"),
+        ("c", "not tested"),
+    ]
 
 
 def test_no_series_no_answer():
     nothing = pd.DataFrame()
-    assert last_within_loss("smallest", nothing, [], None, LOSS, compared="", keep="", alternative="") is None
+    assert (
+        last_within_tolerance("smallest", nothing, [], None, TOLERANCE, compared="", keep="", alternative="")
+        is None
+    )

@@ -1,4 +1,4 @@
-"""Answers to questions of the form "how far can I go within the allowed loss?", by tests in a fixed order."""
+"""Answers to questions of the form "how far can I go within the tolerance?", by tests in a fixed order."""
 
 from __future__ import annotations
 
@@ -18,31 +18,40 @@ from whichlayers.analysis.recommend.base import (
     recommended,
     subject,
 )
+from whichlayers.analysis.verdicts import (
+    BELOW_TOLERANCE,
+    NOT_ENOUGH_TRIALS,
+    NOT_TESTED,
+    NOTHING_TO_GAIN,
+    WITHIN_TOLERANCE,
+    ComparisonResult,
+)
 from whichlayers.text import format_score
 
 Series = Sequence[Candidate]  # variants of a model, each one step further than the one before
 
 
-def last_within_loss(
+def last_within_tolerance(
     question: str,
     rows: pd.DataFrame,
     series: Sequence[Series],
     baseline: Candidate,
-    loss: float,
+    tolerance: float,
     *,
     compared: str,
     keep: str,
     alternative: str,
 ) -> Answer | None:
-    """The last variant of each series that is shown to be within the loss, and of these the one with the most `steps`.
+    """The last variant of each series that is shown to be within the tolerance; of these the one with most `steps`.
 
     Args:
         question: Key of the question.
         rows: Finished points of the curve.
         series: One or several series; the significance level is divided among them.
         baseline: What all variants are compared with.
-        loss: In units of the metric.
-        compared: What the series are, in words, for a sentence that starts with "Compared: ".
+        tolerance: Largest accepted drop of the score, in units of the metric.
+        compared: What the series are, in words, for a sentence that starts with "Compared: "; not used for a single
+            variant, whose name says it.
         keep: What to do if there is nothing to gain: "keep all 12 layers".
         alternative: What a variant is: "smaller model".
 
@@ -52,14 +61,16 @@ def last_within_loss(
     if not series:
         return None
     alpha = ALPHA / len(series)  # each series may go wrong
-    sequences = [fixed_sequence([c.differences(baseline) for c in one], loss, alpha) for one in series]
+    sequences = [fixed_sequence([c.differences(baseline) for c in one], tolerance, alpha) for one in series]
     about = subject(rows) | {"question": question, "baseline": baseline.name}
     about |= {"baseline_trial_id": baseline.trial_id}
-    about["compared"] = _compared(series, sequences, baseline, loss, alpha)
+    about["compared"] = _compared(series, sequences, baseline, tolerance, alpha)
     metric = about["metric"]
-    lost = f"{format_score(loss, metric)} {points_of(metric)}"
+    limit = f"{format_score(tolerance, metric)} {points_of(metric)}"
     divided = f"; the level of 5% is divided by {len(series)}" if len(series) > 1 else ""
     order = f"Compared: {compared}, in this order, up to the first that was not within it{divided}."
+    if sum(map(len, series)) == 1:
+        order = f"Compared: {series[0][0].name}."
     more, minutes = _more_trials(rows, sequences)
     found = [
         (one[seq.passed - 1], seq.tests[seq.passed - 1])
@@ -71,32 +82,32 @@ def last_within_loss(
         i, level = test.interval, 1 - 2 * alpha
         difference = describe_interval(i.mean, i.low, i.high, 100 * level, i.n, metric)
         text = (
-            f"Use {chosen.name}: {difference} compared with {baseline.name}, within the allowed loss of {lost}. "
+            f"Use {chosen.name}: {difference} compared with {baseline.name}, within the tolerance of {limit}. "
             f"{order}{_why_stopped(series, sequences, metric)}"
         )
         outlook = "" if more is None else f"To decide on the next one: {more_trials_text(more, minutes)}."
         further = {"more_trials": more, "minutes": minutes, "outlook": outlook}
         return recommended(about, chosen, baseline, i, level, text, **further)
     if all(s.failed is not None and s.failed.worse for s in sequences):
-        text = f"Nothing to gain: {keep}. Every {alternative} that was tested loses more than {lost}. {order}"
-        return Answer(**about, verdict="nothing to gain", text=text)
+        text = f"Nothing to gain: {keep}. Every {alternative} that was tested scores more than {limit} lower. {order}"
+        return Answer(**about, verdict=NOTHING_TO_GAIN, text=text)
     nearest = "; ".join(
         f"{one[0].name}: {_describe(seq, metric)}"
         for one, seq in zip(series, sequences, strict=True)
         if seq.failed is not None and not seq.failed.worse
     )
     text = (
-        f"Not enough trials to show that a {alternative} is within {lost} of {baseline.name} ({nearest}). "
+        f"Not enough trials to show that a {alternative} is within {limit} of {baseline.name} ({nearest}). "
         f"Until then, {keep}. {_to_decide(sequences, more, minutes)}"
     )
-    return Answer(**about, verdict="not enough trials", text=text, more_trials=more, minutes=minutes)
+    return Answer(**about, verdict=NOT_ENOUGH_TRIALS, text=text, more_trials=more, minutes=minutes)
 
 
 def _compared(
     series: Sequence[Series],
     sequences: Sequence[FixedSequence],
     baseline: Candidate,
-    loss: float,
+    tolerance: float,
     alpha: float,
 ) -> tuple[Comparison, ...]:
     """Every candidate with its difference; those after the first failure are not tested."""
@@ -106,10 +117,10 @@ def _compared(
             differences = candidate.differences(baseline)
             if not differences.size:
                 continue
-            test = non_inferiority(differences, loss, alpha)
-            result = "within the loss" if test.within else "more than the loss" if test.worse else "undecided"
-            if place >= len(sequence.tests):
-                result = "not tested"
+            test = non_inferiority(differences, tolerance, alpha)
+            result: ComparisonResult = NOT_TESTED if place >= len(sequence.tests) else NOT_ENOUGH_TRIALS
+            if place < len(sequence.tests) and (test.within or test.worse):
+                result = WITHIN_TOLERANCE if test.within else BELOW_TOLERANCE
             i, mean = test.interval, float(candidate.scores.mean())
             found.append(Comparison(candidate.name, mean, i.mean, i.low, i.high, 1 - 2 * alpha, i.n, result))
     return tuple(found)
@@ -122,6 +133,8 @@ def _why_stopped(series: Sequence[Series], sequences: Sequence[FixedSequence], m
         for one, seq in zip(series, sequences, strict=True)
         if seq.failed is not None
     ]
+    if sum(map(len, series)) == 1:
+        return ""
     return f" Stopped at {'; '.join(ends)}." if ends else " All of them are within it."
 
 
@@ -141,8 +154,8 @@ def _describe(sequence: FixedSequence, metric: str) -> str:
 def _to_decide(sequences: Sequence[FixedSequence], more: int | None, minutes: float | None) -> str:
     """What it takes to decide, as a sentence."""
     failed = [s.failed for s in sequences if s.failed is not None]
-    if more is None and all(test.interval.mean <= -test.loss for test in failed):
-        return "The estimates are beyond that loss, so more trials will probably not show it."
+    if more is None and all(test.interval.mean <= -test.tolerance for test in failed):
+        return "The estimates are below that tolerance, so more trials will probably not show it."
     return f"To decide: {more_trials_text(more, minutes)}."
 
 
