@@ -12,6 +12,7 @@ from statsmodels.stats.power import TTestPower
 
 from whichlayers.analysis import power
 from whichlayers.analysis.decisions import (
+    CHOICE_LEVEL,
     CrossFit,
     NonInferiority,
     cross_fit,
@@ -303,11 +304,13 @@ def test_cross_fit_by_hand_with_an_odd_number_of_seeds():
     # seeds 0, 2 and 4 choose the second candidate, seeds 1 and 3 the first; each is valued on the other seeds
     gains = np.array([0.1 - 0.05, 0.2 - 0.1, 0.3 - 0.2, 0.1 - 0.15, 0.2 - 0.1])
     assert (fit.halves, fit.chosen, fit.agree) == ((1, 0), 0, False)
-    fitted, naive = t_interval(gains), t_interval(candidates[:, 0] - baseline)
+    own = candidates - baseline[:, None]
+    fitted, naive = t_interval(gains, CHOICE_LEVEL), t_interval(own[:, 0], CHOICE_LEVEL)
     assert (fit.gain.mean, fit.gain.low, fit.gain.sd, fit.gain.n) == (fitted.mean, fitted.low, fitted.sd, 5)
     assert fit.gain.high == naive.high > fitted.high  # the larger one of both
-    assert fit.ceiling == pytest.approx(max(naive.high, t_interval(candidates[:, 1] - baseline).high))
-    assert fit.naive == pytest.approx((candidates[:, 0] - baseline).mean())
+    assert fit.ceiling == pytest.approx(max(t_interval(own[:, 0]).high, t_interval(own[:, 1]).high))
+    assert fit.naive == pytest.approx(own[:, 0].mean())
+    assert fit.level == CHOICE_LEVEL
     alone = cross_fit(candidates[:4, :1], baseline[:4])
     assert alone.agree
     assert alone.gain == t_interval(candidates[:4, 0] - baseline[:4])
@@ -316,7 +319,7 @@ def test_cross_fit_by_hand_with_an_odd_number_of_seeds():
 
 def test_gains_are_shown_or_excluded_strictly():
     def fit(low, high, sd=0.1, n=5, halves=(0, 0)):
-        return CrossFit(0, halves, Interval((low + high) / 2, low, high, sd, n), 0.0, high)
+        return CrossFit(0, halves, Interval((low + high) / 2, low, high, sd, n), 0.95, 0.0, high)
 
     assert fit(0.01, 0.2).shown
     assert not fit(0.01, 0.2, halves=(0, 1)).shown  # not the gain of one candidate

@@ -127,9 +127,14 @@ def test_a_single_candidate_is_called_better_with_four_seeds(seeds, result):
 def test_a_gain_that_is_excluded_for_every_candidate(others):
     found = choose(NOISE, *others)
     assert found.verdict == "nothing to gain"
+    bound = f"+{100 * interval(NOISE)[2]:.1f} (6 trials)"
+    several = (
+        f"for each of them: the highest upper bound of their 95% intervals is {bound}. Compared: these, each"
+    )
+    one = f"the upper bound of its 95% interval is {bound}. Compared: these"
     assert found.text == (
-        "Nothing to gain: keep it. A gain of 1.0 points of accuracy is excluded for each of them: the highest upper "
-        f"bound of their 95% intervals is +{100 * interval(NOISE)[2]:.1f} (6 trials). Compared: these, each with base."
+        "Nothing to gain: keep it. A gain of 1.0 points of accuracy is excluded"
+        f"{f' {several}' if others else f': {one}'} with base."
     )
     assert choose(NOISE, 9 * NOISE[::-1] - 0.002).verdict == "not enough trials"  # the second may gain more
 

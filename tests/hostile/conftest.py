@@ -30,6 +30,7 @@ def template(tmp_path_factory):
         (folder / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     (folder / "mine.toml").write_text(STUDY)
     run_fake_study(folder / "done", fakes.make_study(trials=3, name="done"))
+    shutil.copytree(folder / "done", folder / "again")
     return folder
 
 

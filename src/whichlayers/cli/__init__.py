@@ -33,6 +33,7 @@ from whichlayers.cli import (
     watch,
 )
 from whichlayers.cli.format import print_error
+from whichlayers.cli.usage import describe_usage_error
 from whichlayers.errors import WhichlayersError
 from whichlayers.version import __version__
 
@@ -60,11 +61,11 @@ class ErrorHandlingGroup(TyperGroup):
         except UsageError as error:
             if not error.message or "Usage:" in error.message:  # no arguments: the message is the help text
                 raise
-            message = error.format_message().rstrip(".")
-            print_error(f"{message[:1].lower()}{message[1:]}; see whichlayers --help")
+            print_error(describe_usage_error(error, "whichlayers"))
             raise typer.Exit(2) from None
 
     def invoke(self, ctx: Any) -> Any:
+        arguments = [*getattr(ctx, "_protected_args", ()), *ctx.args]  # invoke empties them
         try:
             return super().invoke(ctx)
         except WhichlayersError as error:
@@ -80,9 +81,7 @@ class ErrorHandlingGroup(TyperGroup):
             print_error(f"{name}: {reason}" if name else f"{reason}: check free disk space and permissions")
             raise typer.Exit(2) from None
         except UsageError as error:
-            message = error.format_message().rstrip(".")
-            command = (error.ctx or ctx).command_path
-            print_error(f"{message[:1].lower()}{message[1:]}; see {command} --help")
+            print_error(describe_usage_error(error, (error.ctx or ctx).command_path, arguments))
             raise typer.Exit(2) from None
         except MemoryError:
             print_error("not enough memory: close other programs, or use a smaller model or less data")

@@ -71,7 +71,7 @@ def power(
         additional = max(c.additional or 0 for c in underpowered)
         cost = additional * minutes_per_added_trial(points)
         trials = counted(additional, "additional trial")
-        others = counted(len(underpowered), "other comparison")
+        others = counted(len(underpowered), "other comparison" if enough else "comparison")
         print_line(f"{trials} of every point would be enough for {others}: about {cost:,.0f} {unit}")
     if unknown := [c for c in estimates if not c.estimable]:
         one = len(unknown) == 1

@@ -133,6 +133,11 @@ def find_folder(path: Path) -> StudyFolder:
         )
     if not path.exists():
         raise WhichlayersError(f"there is no {path}: give the folder of a study that was run")
+    if path.is_file() and not _is_study_file(path):
+        raise WhichlayersError(
+            f"{path} is not in the folder of a study ({folder.path} holds no {DATABASE}): give the folder of a study"
+            " that was run, or its study file"
+        )
     hint = f"run the study (whichlayers run {path}), or " if _is_study_file(path) else ""
     raise missing_error(folder.database, hint)
 

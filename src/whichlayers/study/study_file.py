@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
-from whichlayers.catalog import glue_name
+from whichlayers.catalog import BUILTIN, glue_name
 from whichlayers.config import toml
 from whichlayers.config.corpus import CorpusSpec
 from whichlayers.config.errors import (
@@ -260,6 +260,7 @@ class Study(Section):
         if models is not None:
             settings["models"] = [_find_by_name(m, self.models) for m in models]
         if tasks is not None:
+            self._check_task_names(tasks)
             settings["tasks"] = [_find_by_name(t, self.tasks) for t in tasks]
         overrides = {"recipe": recipe, "trials": trials, "train_sizes": sizes}
         overrides = {key: value for key, value in overrides.items() if value is not None}
@@ -300,6 +301,22 @@ class Study(Section):
         study = Study(**(study.settings() | {"tasks": task_specs, "corpora": corpora})).resolved(Path.cwd())
         study._file = self._file
         return study
+
+    def _check_task_names(self, tasks: Sequence[str | TaskSpec]) -> None:
+        """Raise StudyError for names of tasks that neither this study nor whichlayers has."""
+        own = [task.name for task in self.tasks]
+        for name in tasks:
+            if (
+                isinstance(name, str)
+                and name not in own
+                and not glue_name(name)
+                and not name.startswith(BUILTIN)
+            ):
+                text = (
+                    f"the study has no such task;{close_match(name, own)} it has: {', '.join(own) or 'none'};"
+                )
+                text = f"--tasks {name}: {text} GLUE tasks and builtin:NAME are allowed as well"
+                raise StudyError([Problem((), text)])
 
     def _repr_html_(self) -> str:
         """What a notebook shows: name, what is studied, and the study file."""

@@ -68,7 +68,9 @@ def write_template(
     Returns:
         The path of the file.
     """
-    path = study_file_path(Path(path))
+    given, path = Path(path), study_file_path(Path(path))
+    if given.exists():  # also a folder: results go to the path without .toml
+        raise WhichlayersError(f"{given} already exists; choose another name, or delete it first")
     if path.exists():
         raise WhichlayersError(f"{path} already exists; choose another name, or delete it first")
     own = {"train": train, "dev": dev, "text": text, "label": label}
