@@ -6,34 +6,34 @@ single comparisons behind them.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 ClaimVerdict = Literal["holds", "below the margin", "does not hold", "not enough trials", "not tested"]
-HOLDS: ClaimVerdict = "holds"
-BELOW_MARGIN: ClaimVerdict = "below the margin"
-FAILS: ClaimVerdict = "does not hold"
-UNDECIDED: ClaimVerdict = "not enough trials"
-NOT_TESTED: ClaimVerdict = "not tested"
+HOLDS: Final = "holds"
+BELOW_MARGIN: Final = "below the margin"
+FAILS: Final = "does not hold"
+UNDECIDED: Final = "not enough trials"
+NOT_TESTED: Final = "not tested"
 CLAIM_VERDICTS: tuple[ClaimVerdict, ...] = (HOLDS, BELOW_MARGIN, FAILS, UNDECIDED, NOT_TESTED)
 # in claims.csv of earlier versions
 EARLIER_WORDS: dict[str, ClaimVerdict] = {"not enough data": UNDECIDED, "not asked for": NOT_TESTED}
 NOT_TESTABLE = "not testable here"  # a claim about models that no study has
 
 AnswerVerdict = Literal["recommended", "nothing to gain", "not enough trials", "not learned"]
-RECOMMENDED: AnswerVerdict = "recommended"
-NOTHING_TO_GAIN: AnswerVerdict = "nothing to gain"
-NOT_ENOUGH_TRIALS: AnswerVerdict = "not enough trials"
-NOT_LEARNED: AnswerVerdict = "not learned"
+RECOMMENDED: Final = "recommended"
+NOTHING_TO_GAIN: Final = "nothing to gain"
+NOT_ENOUGH_TRIALS: Final = "not enough trials"
+NOT_LEARNED: Final = "not learned"
 ANSWER_VERDICTS: tuple[AnswerVerdict, ...] = (RECOMMENDED, NOTHING_TO_GAIN, NOT_ENOUGH_TRIALS, NOT_LEARNED)
 
 # of the single comparisons behind a recommendation
 ComparisonResult = Literal[
     "within the tolerance", "below the tolerance", "better", "worse", "not enough trials", "not tested"
 ]
-WITHIN_TOLERANCE: ComparisonResult = "within the tolerance"
-BELOW_TOLERANCE: ComparisonResult = "below the tolerance"
-BETTER: ComparisonResult = "better"
-WORSE: ComparisonResult = "worse"
+WITHIN_TOLERANCE: Final = "within the tolerance"
+BELOW_TOLERANCE: Final = "below the tolerance"
+BETTER: Final = "better"
+WORSE: Final = "worse"
 COMPARISON_RESULTS: tuple[ComparisonResult, ...] = (
     *(WITHIN_TOLERANCE, BELOW_TOLERANCE, BETTER, WORSE),
     *(NOT_ENOUGH_TRIALS, NOT_TESTED),

@@ -68,9 +68,9 @@ def write_template(
     Returns:
         The path of the file.
     """
-    given, path = Path(path), study_file_path(Path(path))
-    if given.exists():  # also a folder: results go to the path without .toml
-        raise WhichlayersError(f"{given} already exists; choose another name, or delete it first")
+    name, path = Path(path), study_file_path(Path(path))
+    if name.exists():  # also a folder: results go to the path without .toml
+        raise WhichlayersError(f"{name} already exists; choose another name, or delete it first")
     if path.exists():
         raise WhichlayersError(f"{path} already exists; choose another name, or delete it first")
     own = {"train": train, "dev": dev, "text": text, "label": label}

@@ -21,7 +21,7 @@ from whichlayers.analysis.recommend.base import (
     score_matrix,
     subject,
 )
-from whichlayers.analysis.verdicts import BETTER, NOT_ENOUGH_TRIALS, NOTHING_TO_GAIN, WORSE
+from whichlayers.analysis.verdicts import BETTER, NOT_ENOUGH_TRIALS, NOTHING_TO_GAIN, WORSE, ComparisonResult
 from whichlayers.text import counted, format_score, join_list
 
 
@@ -134,6 +134,8 @@ def _compared(candidates: Sequence[Candidate], baseline: Candidate) -> dict[int,
         d = paired_difference(candidate.scores, baseline.scores, level)
         if d is not None:
             mean, clear = float(candidate.scores.mean()), d.significant and d.n >= MIN_SEEDS
-            result = BETTER if clear and d.mean > 0 else WORSE if clear else NOT_ENOUGH_TRIALS
+            result: ComparisonResult = (
+                BETTER if clear and d.mean > 0 else WORSE if clear else NOT_ENOUGH_TRIALS
+            )
             found[i] = Comparison(candidate.name, mean, d.mean, d.low, d.high, level, d.n, result)
     return found
