@@ -73,9 +73,9 @@ def test_adapters_with_a_learning_rate_of_their_own_are_run_recommended_and_buil
     }
     (contrast,) = results.contrasts().itertuples()
     assert (contrast.condition, contrast.n) == ("everywhere, lr 0.05", 4)
-    (answer,) = results.recommend(loss=0.5).recommendation.of("adapters")
+    (answer,) = results.recommend(tolerance=0.5).recommendation.of("adapters")
     assert (answer.verdict, answer.choice) == ("recommended", "adapters in all 3 layers (lr 0.05)")
-    (built,) = results.build(tmp_path / "model-with-adapters", question="adapters", loss=0.5)
+    (built,) = results.build(tmp_path / "model-with-adapters", question="adapters", tolerance=0.5)
     assert (built.trial.training.lr, built.trial.adapter.rank) == (0.05, 4)
     assert built.score.value == pytest.approx(
         frame.query("lr == 0.05 and seed == 0")["accuracy"].iloc[0], abs=0.02
