@@ -234,3 +234,9 @@ def test_one_layer_is_singular(end, count, text):
     decay = LrDecay(kind="lr_decay", reinit_top=[0, count]).summary()
     assert f"with no layer or {outer_layers('highest', count)} re-initialized" in decay
     assert Prune(kind="prune", top=[count]).summary() == f"drop {outer_layers('top', count)}"
+
+
+def test_a_folder_whose_run_failed_at_once_names_the_command_that_runs_it():
+    Path("failed").mkdir()
+    Path("failed/study.toml").write_text(fakes.make_study(name="failed").to_toml())
+    assert "run the study (whichlayers run failed)" in call("report", "failed", code=2).stderr

@@ -138,7 +138,10 @@ def find_folder(path: Path) -> StudyFolder:
             f"{path} is not in the folder of a study ({folder.path} holds no {DATABASE}): give the folder of a study"
             " that was run, or its study file"
         )
-    hint = f"run the study (whichlayers run {path}), or " if _is_study_file(path) else ""
+    has_study = (
+        _is_study_file(path) or folder.study_file.is_file()
+    )  # a run that failed before its first trial
+    hint = f"run the study (whichlayers run {path}), or " if has_study else ""
     raise missing_error(folder.database, hint)
 
 
