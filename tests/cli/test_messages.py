@@ -70,7 +70,7 @@ def test_power_does_not_contradict_itself():
         "1 comparison cannot be estimated: it has a single pair of trials, or the differences of all pairs"
         in output
     )
-    assert "of every point would be enough for 1 other comparison" in output
+    assert "of every point would be enough for 1 comparison" in output
 
 
 def test_an_error_that_no_check_foresaw_is_one_line(monkeypatch):
