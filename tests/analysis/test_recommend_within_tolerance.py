@@ -123,10 +123,18 @@ def test_the_test_that_stopped_each_series_is_stated():
 def test_nothing_to_gain_only_if_every_series_loses_more():
     found = answer([("a", NOISE - 0.1)], [("b", NOISE - 0.05)])
     assert found.verdict == "nothing to gain"
+    a, b = (
+        f"{name}: −{drop} points of accuracy (95% interval −{-100 * low:.1f} to −{-100 * high:.1f}, 6 trials)"
+        for name, drop, (_, low, high) in (
+            ("a", "10.0", interval(NOISE - 0.1, 0.95)), ("b", "5.0", interval(NOISE - 0.05, 0.95))
+        )
+    )  # fmt: skip
     assert found.text == (
-        "Nothing to gain: keep all. Every smaller model that was tested scores more than 1.0 points of accuracy lower. "
-        "Compared: these, in this order, up to the first that was not within it; the level of 5% is divided by 2."
+        f"Nothing to gain: keep all. More than 1.0 points of accuracy lower: {a}; {b}. Compared: these, "
+        "in this order, up to the first that was not within it; the level of 5% is divided by 2."
     )
+    later = answer([("a", NOISE - 0.1), ("c", NOISE)])  # which may be within it, but comes after
+    assert "trials). What comes after was not tested. Compared: these" in later.text
     undecided = 2 * NOISE - 0.006
     found = answer([("a", NOISE - 0.1)], [("b", undecided)])
     more = trials_needed(undecided, 0.025) - 6

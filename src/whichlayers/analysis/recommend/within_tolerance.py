@@ -89,7 +89,8 @@ def last_within_tolerance(
         further = {"more_trials": more, "minutes": minutes, "outlook": outlook}
         return recommended(about, chosen, baseline, i, level, text, **further)
     if all(s.failed is not None and s.failed.worse for s in sequences):
-        text = f"Nothing to gain: {keep}. Every {alternative} that was tested scores more than {limit} lower. {order}"
+        rest = " What comes after was not tested." if any(len(one) > 1 for one in series) else ""
+        text = f"Nothing to gain: {keep}. More than {limit} lower: {_ends(series, sequences, metric)}.{rest} {order}"
         return Answer(**about, verdict=NOTHING_TO_GAIN, text=text)
     nearest = "; ".join(
         f"{one[0].name}: {_describe(seq, metric)}"
@@ -127,15 +128,20 @@ def _compared(
 
 
 def _why_stopped(series: Sequence[Series], sequences: Sequence[FixedSequence], metric: str) -> str:
-    """The test that ended each series."""
-    ends = [
+    """A sentence about the test that ended each series."""
+    if sum(map(len, series)) == 1:
+        return ""
+    ends = _ends(series, sequences, metric)
+    return f" Stopped at {ends}." if ends else " All of them are within it."
+
+
+def _ends(series: Sequence[Series], sequences: Sequence[FixedSequence], metric: str) -> str:
+    """The difference that ended each series; empty if none did."""
+    return "; ".join(
         f"{one[len(seq.tests) - 1].name}: {_describe(seq, metric)}"
         for one, seq in zip(series, sequences, strict=True)
         if seq.failed is not None
-    ]
-    if sum(map(len, series)) == 1:
-        return ""
-    return f" Stopped at {'; '.join(ends)}." if ends else " All of them are within it."
+    )
 
 
 def _describe(sequence: FixedSequence, metric: str) -> str:
