@@ -240,3 +240,8 @@ def test_a_folder_whose_run_failed_at_once_names_the_command_that_runs_it():
     Path("failed").mkdir()
     Path("failed/study.toml").write_text(fakes.make_study(name="failed").to_toml())
     assert "run the study (whichlayers run failed)" in call("report", "failed", code=2).stderr
+
+
+def test_claims_without_data_are_counted_as_not_tested():
+    write_results(Path("s"), incremental(trials=3), lifelike(6))
+    assert "of the papers are not tested on this study (" in " ".join(call("claims", "s").output.split())

@@ -61,7 +61,7 @@ def claims(
     ] = False,
     all_claims: Annotated[
         bool,
-        typer.Option("--all", help="Also list the claims that do not apply to this study in the table."),
+        typer.Option("--all", help="Also list the claims that are not tested on this study in the table."),
     ] = False,
     as_json: AsJson = False,
     figure: Annotated[
@@ -127,10 +127,10 @@ def _print_study(results: list[Claim], output_format: ClaimsFormat, tests: bool,
                 "dim",
             )
         if others := [claim.id for claim in results if claim not in listed]:
-            verb = "does" if len(others) == 1 else "do"
+            verb = "is" if len(others) == 1 else "are"
             print_line(
-                f"{counted(len(others), 'claim')} of the papers {verb} not apply to this study ({', '.join(others)});"
-                " for what they require, add --all",
+                f"{counted(len(others), 'claim')} of the papers {verb} {NOT_TESTED} on this study"
+                f" ({', '.join(others)}); for what they require, add --all",
                 "dim",
             )
 
