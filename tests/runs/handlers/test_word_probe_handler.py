@@ -23,7 +23,7 @@ from whichlayers.results.db import ResultsDB
 from whichlayers.results.export import points_frame
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.frames import finished, load_epochs, load_points
-from whichlayers.runs import run_study
+from whichlayers.runs import machine, run_study
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.disk import disk_use
 from whichlayers.runs.estimate import estimate_study
@@ -51,11 +51,12 @@ from whichlayers.study.study_file import Study
 from whichlayers.trial import Trial, WordProbe
 
 RUN = """
-import sys, torch
+import sys
 from pathlib import Path
 from whichlayers.runs.run_study import run
 from whichlayers.study.study_file import load_study
-torch.set_num_threads(1)
+from whichlayers.runs import machine
+machine.usable_cores = lambda: 1  # one thread
 import whichlayers.runs.handlers.word_probe as word_probe, os, signal
 probe_model = word_probe._probe_model
 def kill(model, *rest):  # kill -9 before a finetuned model is probed
@@ -68,6 +69,14 @@ else:
     word_probe._finetune = None  # it must not be called again
 run(load_study(sys.argv[1]), Path(sys.argv[2]), device="cpu", workers=0)
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """With several threads, such a small model would take minutes on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "usable_cores", lambda: 1)
+        yield
 
 
 @pytest.fixture(scope="module")
