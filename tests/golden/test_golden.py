@@ -16,6 +16,7 @@ import pytest
 from fake_facts import FakeFacts
 
 import whichlayers
+from whichlayers.runs import machine
 from whichlayers.study.expand import expand
 from whichlayers.study.preset import load_preset
 from whichlayers.study.study_file import load_study
@@ -88,7 +89,8 @@ def test_an_old_study_file_and_the_one_its_folder_recorded_are_the_same_study(ol
 
 
 @pytest.mark.slow
-def test_an_interrupted_study_of_version_0_1_is_resumed(old_study):
+def test_an_interrupted_study_of_version_0_1_is_resumed(old_study, monkeypatch):
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1)  # more threads are slower here
     folder = old_study / "killed"
     before = last_epochs(folder / "results.db")
     results = whichlayers.run(old_study / "old.toml", folder, workers=0)
