@@ -28,6 +28,7 @@ GB = 10**9
 @pytest.fixture(autouse=True)
 def cores(monkeypatch):
     monkeypatch.setattr(resources_module.machine, "usable_cores", lambda: 16)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
 def test_few_stacks_share_all_cores():
@@ -43,6 +44,15 @@ def test_few_stacks_share_all_cores():
     here = choose_resources(["cpu"], 0, None)
     assert here.for_stacks(5) == here
     assert many.for_stacks(0) == many
+
+
+@pytest.mark.parametrize(
+    ("limit", "alone", "of_five"), [("1", 1, 1), ("2", 2, 2), ("8,2", 8, 3), ("0", 16, 3), ("all", 16, 3)]
+)
+def test_omp_num_threads_limits_the_threads(monkeypatch, limit, alone, of_five):
+    monkeypatch.setenv("OMP_NUM_THREADS", limit)
+    assert choose_resources(["cpu"], 0, None).threads == alone
+    assert choose_resources(["cpu"], 5, None).threads == of_five
 
 
 def test_the_default_is_one_worker_per_core_or_gpu():

@@ -30,6 +30,12 @@ def usable_cores() -> int:
     return max(1, cores)
 
 
+def thread_limit() -> int | None:
+    """Number of threads that the user allows a process, by the variable OMP_NUM_THREADS; None if it is not set."""
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # "4,2" is for nested levels
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
 def choose_devices(requested: str | None) -> list[str]:
     """The devices to train on.
 

@@ -100,7 +100,9 @@ def check_counts(workers: int | None, max_stack: int | None) -> None:
 
 
 def _threads(workers: int) -> int:
-    return max(1, machine.usable_cores() // max(1, workers))
+    """CPU threads of each process: its share of the cores, at most OMP_NUM_THREADS if that is set."""
+    share = max(1, machine.usable_cores() // max(1, workers))
+    return min(share, machine.thread_limit() or share)
 
 
 def fit_memory(
