@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import re
 import runpy
 import shlex
+import sqlite3
 import subprocess
 import tomllib
 from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from whichlayers.cli import app
 from whichlayers.runs import estimate, machine, run_study
+from whichlayers.study.study_file import load_study
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -27,6 +31,7 @@ SMALLER = {
     "plan tamkin2020": ["--model", "./my-model", "--sizes", "16", "--trials", "1"],
     "run tamkin2020": ["--model", "./my-model", "--sizes", "16", "--trials", "1", "--tasks", "SST-2"],
     "run my-study.toml": ["--sizes", "32"],
+    "plan my-study.toml": ["--sizes", "32"],
     "run first.toml": ["--model", "./my-model", "--sizes", "16"],
     "plan first.toml": ["--model", "./my-model", "--sizes", "16"],
     "own_task.py": ["--size", "16", "--trials", "2", "--epochs", "1"],
@@ -45,11 +50,13 @@ def replaced(arguments: list[str], options: list[str]) -> list[str]:
 
 
 def make_reader_folder(folder: Path) -> Path:
-    """A folder as a reader of the page has it: examples/, my-model, train.csv, dev.csv and glue_data."""
+    """A folder as a reader of the page has it: examples/, results/, my-model, CSV files and glue_data."""
     save_model(folder / "my-model")
     for split, rows in (("train", 240), ("dev", 24)):
         write(folder / f"{split}.csv", ",", [("text", "label"), *examples(rows)])
+    write(folder / "new.csv", ",", [("text",), *((text,) for text, _ in examples(4))])
     (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "results").symlink_to(ROOT / "results")
     glue = folder / "glue_data"
     for split, rows in (("train", 40), ("dev", 12)):
         texts = [(text, str(int(label == "yes"))) for text, label in examples(rows)]
@@ -119,12 +126,17 @@ def run_command(command: str, patch: pytest.MonkeyPatch) -> None:
         check_make(*arguments)
     elif program == "pip":
         check_pip(*arguments)
+    elif program == "sqlite3":
+        with contextlib.closing(sqlite3.connect(f"file:{arguments[0]}?mode=ro", uri=True)) as db:
+            assert db.execute(arguments[1]).fetchall()
+    elif program == "whichlayers" and re.search(r"run results/|--gpus|cuda:", command):
+        check_arguments(*arguments)
     elif program == "whichlayers":
         call(*replaced(arguments, smaller(command)))
     elif program == "python" and arguments[0] == "examples/own_task.py":
         runpy.run_path(str(ROOT / arguments[0]))["main"]([*arguments[1:], *smaller(command)])
     else:
-        pytest.fail(f"README.md has a command that is not tested: {command}")
+        pytest.fail(f"a page has a command that is not tested: {command}")
 
 
 def call(*arguments: str) -> None:
@@ -135,6 +147,12 @@ def call(*arguments: str) -> None:
         assert Path(outputs[arguments[0]].format(arguments[1])).is_file()
     if arguments[0] == "run":
         assert re.search(r"(\d+) of \1 trials of the study are done", result.output)
+
+
+def check_arguments(command: str, study: str, *options: str) -> None:
+    """Check study file and options of a command that needs a GPU, or a model and data too large for a test."""
+    assert load_study(Path(study)).models
+    get_command(app).commands[command].make_context(command, [study, *options])
 
 
 def check_make(target: str) -> None:
