@@ -84,21 +84,43 @@ def test_images_outside_docs_are_part_of_the_site(site):
         assert f'<a href="{image}"><img' in page  # opens in full size, to be read on a phone
 
 
-def test_the_gallery_has_a_picture_of_every_figure_it_lists():
-    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    rows = page.partition("| figure |")[2].partition("\n\n")[0].splitlines()[2:]
-    names = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert len(names) > 25
-    assert names - {Path(image).stem for image in re.findall(r"!\[.+?\]\((.+?)\)", page)} == set()
+GALLERY = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+
+
+def gallery_names() -> list[str]:
+    """Figures in the first column of the gallery's table, in its order."""
+    rows = GALLERY.partition("| figure |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+
+
+def test_the_gallery_has_a_picture_of_every_figure_in_the_order_of_its_table():
+    names = gallery_names()
+    assert len(names) > 35
+    pictures = [Path(image).stem for image in re.findall(r"!\[.+?\]\((.+?)\)", GALLERY)]
+    assert set(names) - set(pictures) == set()
+    sections = re.findall(r"^## (\w+)$", GALLERY, re.MULTILINE)
+    assert sections == [name for name in names if name in sections]
 
 
 def test_the_gallery_lists_every_figure():
     from whichlayers.experiments import DISPLAYS
 
-    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    table = page.partition("| figure |")[2].partition("\n\n")[0]
     source = (ROOT / "src" / "whichlayers" / "plots" / "extra_figures.py").read_text(encoding="utf-8")
     extra = set(re.findall(r'ExtraFigure\(\s*"(\w+)"', source)) | {"recipes", "higher_lr", "layer_norm"}
-    extra |= {"learning_curves"}  # the name is chosen by a condition
-    for name in {*DISPLAYS, "layers", *extra} - {"epochs"} | {"epochs", "every_epoch"}:
-        assert f"`{name}`" in table, f"docs/gallery.md does not list the figure {name}"
+    extra |= {
+        "learning_curves",
+        "every_epoch",
+        "losses",
+    }  # names chosen by a condition, and the page of watch
+    extra |= {f"{name}_{cost}" for name in ("freeze", "adapt", "adapt_layers") for cost in ("time", "memory")}
+    assert {*DISPLAYS, "layers", *extra} - set(gallery_names()) == set()
+
+
+def test_study_files_of_the_gallery_are_complete(tmp_path):
+    from whichlayers.study.study_file import load_study
+
+    files = re.findall(r"^```toml\n(.*?)^```", GALLERY, re.DOTALL | re.MULTILINE)
+    assert len(files) > 3
+    for text in files:
+        (tmp_path / "study.toml").write_text(text, encoding="utf-8")
+        assert load_study(tmp_path / "study.toml").models
