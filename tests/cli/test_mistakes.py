@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from whichlayers.cli import app
 from whichlayers.cli.format import describe_trial
-from whichlayers.cli.show import describe_changes
+from whichlayers.cli.show import _print_epochs, describe_changes
 from whichlayers.deploy.predict import check_output
 from whichlayers.errors import WhichlayersError
 from whichlayers.experiments import display_of
@@ -162,9 +162,19 @@ def test_show_says_which_time_is_which_and_between_which_layers_changes_are():
     text = call("show", "s", points[-1].trial.id).output
     assert "(time of its stack, divided by the number of its trials)" in " ".join(text.split())
     assert "(layers 1 to 6) smallest 0.5 in layer 1, largest 0.6 in layer 3" in text
+    assert "; commit " in text
     one = [{"layer": 1, "frobenius": 0.587}]
     assert describe_changes(one) == "▁ 0.587 in layer 1"
     assert describe_changes([*one, {"layer": 2, "frobenius": 0.587}]).endswith("0.587 in each layer")
+
+
+def test_show_never_cuts_a_number_off(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    scores = dict.fromkeys(("accuracy", "f1", "macro_f1", "mcc"), 0.5)
+    _print_epochs([{"epoch": 1, **scores, "train_loss": 0.25, "dev_loss": 0.5, "seconds": 75.2}])
+    header, row = capsys.readouterr().out.splitlines()[1:3]
+    assert header.split()[-1] == "seconds"
+    assert row.split() == ["1", "50.0", "50.0", "50.0", "50.0", "0.250", "0.500", "75.2"]
 
 
 def test_predict_does_not_replace_files_unasked(tmp_path):

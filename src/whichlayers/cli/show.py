@@ -45,8 +45,7 @@ def show(
     if details.row["error"]:
         print_line(f"error: {details.row['error']}", "red")
     if details.epochs:
-        console().print()
-        console().print(_epoch_table(details.epochs))
+        _print_epochs(details.epochs)
     if details.loss.losses:
         steps, losses = details.loss.steps, details.loss.losses
         print_line(
@@ -113,14 +112,26 @@ def _describe_time(kind: str, seconds: float) -> str:
 def _describe_run(run: dict[str, Any]) -> str:
     started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run["started"]))
     versions = ", ".join(f"{name} {version}" for name, version in sorted(run["versions"].items()))
-    return f"started {started} on {run['device']}; {versions}; {run['command']}"
+    commit = f"; commit {run['git_commit']}" if run["git_commit"] else ""
+    return f"started {started} on {run['device']}; {versions}{commit}; {run['command']}"
+
+
+def _print_epochs(epochs: Sequence[dict[str, Any]]) -> None:
+    """Print the table at its full width: in a narrower terminal its lines break, and no number is cut off."""
+    out, table = console(), _epoch_table(epochs)
+    needed = out.measure(table, options=out.options.update(max_width=1000)).maximum
+    out.width = max(out.width, needed)
+    out.print()
+    out.print(table)
+    if any("seconds" in epoch for epoch in epochs):
+        print_line("seconds: of the whole stack, all trials trained together", "dim")
 
 
 def _epoch_table(epochs: Sequence[dict[str, Any]]) -> Any:
     """One row per epoch: scores in points, losses, seconds of the whole stack."""
     metrics = list(dict.fromkeys(name for epoch in epochs for name in epoch if name != "epoch"))
     metrics.sort(key=lambda name: NOT_SCORES.index(name) if name in NOT_SCORES else -1)
-    headers = ["epoch", *("seconds of the stack" if name == "seconds" else name for name in metrics)]
+    headers = ["epoch", *metrics]
     table = make_table(*headers, right=tuple(headers))
     for epoch in epochs:
         cells = [_cell(epoch.get(name), name) for name in metrics]
