@@ -334,6 +334,12 @@ def test_the_citation_file_is_valid():
         assert all({"family-names", "given-names"} <= set(author) for author in reference["authors"])
 
 
+def test_no_install_command_needs_a_release_on_pypi():
+    """Extras are installed from a clone: pip install -e '.[ray]'; single packages by their own names."""
+    for path in [*DOCS.rglob("*.md"), ROOT / "README.md", *(ROOT / "src").rglob("*.py")]:
+        assert not re.search(r"pip install [\"']?whichlayers", path.read_text(encoding="utf-8")), path
+
+
 if __name__ == "__main__":
     PAGE.write_text(regenerate(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)

@@ -44,7 +44,7 @@ def export_tensorboard(folder: StudyFolder, out: Path | None = None) -> Path:
         from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError:
         raise WhichlayersError(
-            "TensorBoard files need the tensorboard package: pip install 'whichlayers[tensorboard]'"
+            "TensorBoard files need the tensorboard package: pip install tensorboard"
         ) from None
     target = out or folder.path / "tensorboard"
     _make_empty(target)
