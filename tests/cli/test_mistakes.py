@@ -13,8 +13,10 @@ import pytest
 from synthetic_results import incremental, lifelike, write_results
 from typer.testing import CliRunner
 
+from whichlayers.analysis.power import PowerEstimate
 from whichlayers.cli import app
 from whichlayers.cli.format import describe_trial
+from whichlayers.cli.power import _format_cost
 from whichlayers.cli.show import _print_epochs, describe_changes
 from whichlayers.deploy.predict import check_output
 from whichlayers.errors import WhichlayersError
@@ -255,3 +257,23 @@ def test_a_folder_whose_run_failed_at_once_names_the_command_that_runs_it():
 def test_claims_without_data_are_counted_as_not_tested():
     write_results(Path("s"), incremental(trials=3), lifelike(6))
     assert "of the papers are not tested on this study (" in " ".join(call("claims", "s").output.split())
+
+
+def test_claims_that_are_not_judged_are_listed_with_the_reason():
+    points = incremental(trials=3)
+    guess = {point.trial.task: 0.5 for point in points}
+    moved = lambda point, layer: 0.1 * layer + 0.001 * point.trial.seed  # noqa: E731
+    write_results(
+        Path("s"), points, lambda point: 0.5 + 0.01 * (point.trial.seed - 1), moved=moved, guess=guess
+    )
+    table, _, counted = call("claims", "s").output.partition("claims of the papers are not tested")
+    assert re.search(r"^ ?S1 +not tested", table, re.MULTILINE)
+    assert "not judged on" in table
+    assert "S1" not in counted
+
+
+def test_power_does_not_call_unknown_costs_zero():
+    noisy = PowerEstimate(("incremental",), "k = 2 against 1", 0.0, 5.0, 3, None, 2.0)
+    assert _format_cost(noisy, 2.0) == "over 1,994"
+    assert _format_cost(dataclasses.replace(noisy, n=1), 2.0) == "?"
+    assert _format_cost(dataclasses.replace(noisy, needed=5), 2.0, digits=1) == "4.0"

@@ -35,6 +35,7 @@ PARTLY_TRAINED = ("freeze", "lr_decay", "adapt", "adapt_layers")
 # Below this fraction of the way from guessing to a perfect score (1 in all metrics), a model has learned nothing.
 LEARNED = 0.1
 
+NOT_JUDGED = "not judged on"  # before the names of the settings
 NO_BETTER = "no better than guessing"
 NOT_SHOWN = "not shown to be better than guessing: too few trials"
 
@@ -207,7 +208,7 @@ def with_exclusions(
         excluded: The settings that were left out.
     """
     reason = "; ".join(
-        f"not judged on {describe_exclusions(group)}: {result}"
+        f"{NOT_JUDGED} {describe_exclusions(group)}: {result}"
         for result, group in by_result(excluded).items()
     )
     found = []

@@ -112,6 +112,7 @@ def _print_study(results: list[Claim], output_format: ClaimsFormat, tests: bool,
     import json
 
     from whichlayers.analysis.claims import NOT_TESTED, as_records, as_table
+    from whichlayers.analysis.guessing import NOT_JUDGED
     from whichlayers.report.claim_table import claims_table
 
     if output_format is ClaimsFormat.json:
@@ -119,9 +120,14 @@ def _print_study(results: list[Claim], output_format: ClaimsFormat, tests: bool,
     elif output_format is ClaimsFormat.csv:
         typer.echo(as_table(results).to_csv(index=False), nl=False)
     else:
-        listed = [claim for claim in results if all_claims or claim.verdict != NOT_TESTED]
+        listed = [
+            claim
+            for claim in results
+            if all_claims or claim.verdict != NOT_TESTED or claim.details.startswith(NOT_JUDGED)
+        ]
         if listed:
             console().print(claims_table(listed, with_tests=tests))
+        if any(claim.verdict != NOT_TESTED for claim in listed):
             print_line(
                 "A claim holds if all of its tests do; p values of single tests are Holm-adjusted within the claim.",
                 "dim",
@@ -129,7 +135,7 @@ def _print_study(results: list[Claim], output_format: ClaimsFormat, tests: bool,
         if others := [claim.id for claim in results if claim not in listed]:
             verb = "is" if len(others) == 1 else "are"
             print_line(
-                f"{counted(len(others), 'claim')} of the papers {verb} {NOT_TESTED} on this study"
+                f"{counted(len(others), 'other claim' if listed else 'claim')} of the papers {verb} {NOT_TESTED} on this study"
                 f" ({', '.join(others)}); for what they require, add --all",
                 "dim",
             )
