@@ -117,12 +117,12 @@ def _curve_table(estimates: Sequence[PowerEstimate], points: pd.DataFrame, unit:
         if on_curve:
             estimable = [c for c in on_curve if c.estimable] or on_curve
             hardest = max(estimable, key=lambda c: math.inf if c.additional is None else c.additional)
-            cost = (hardest.additional or 0) * minutes_per_added_trial(rows)
+            cost = _format_cost(hardest, minutes_per_added_trial(rows))
             enough = f"{sum(c.additional == 0 for c in on_curve)} of {len(on_curve)}"
             needed = _format_needed(hardest)
             if 0 < len(estimable) < len(on_curve):
                 needed = f"{needed}, {len(on_curve) - len(estimable)} unknown"
-            table.add_row(_format_curve(hardest), enough, f"{hardest.n}", needed, f"{cost:,.0f}")
+            table.add_row(_format_curve(hardest), enough, f"{hardest.n}", needed, cost)
     return table
 
 
@@ -130,17 +130,24 @@ def _comparison_table(estimates: Sequence[PowerEstimate], unit: str) -> Table:
     numbers = ("difference", "sd", "trials", "needed", unit)
     table = make_table("comparison", *numbers, right=numbers)
     for c in estimates:
-        sd, cost = format_score(c.sd) if c.estimable else "?", (c.additional or 0) * c.minutes_per_trial
+        sd, cost = format_score(c.sd) if c.estimable else "?", _format_cost(c, c.minutes_per_trial, digits=1)
         name = f"{_format_curve(c)}: {c.about}"
-        table.add_row(
-            name, format_score(c.mean, signed=True), sd, f"{c.n}", _format_needed(c), f"{cost:,.1f}"
-        )
+        table.add_row(name, format_score(c.mean, signed=True), sd, f"{c.n}", _format_needed(c), cost)
     return table
 
 
 def _format_curve(c: PowerEstimate) -> str:
     experiment, _, _, task, size, variant = c.curve
     return ", ".join(filter(None, (str(experiment), str(task), f"{int(str(size)):,}", str(variant))))
+
+
+def _format_cost(c: PowerEstimate, minutes: float, digits: int = 0) -> str:
+    """Minutes of the additional trials, "?" if their number cannot be estimated."""
+    from whichlayers.analysis.power import MAX_TRIALS
+
+    if c.additional is not None:
+        return f"{c.additional * minutes:,.{digits}f}"
+    return f"over {max(MAX_TRIALS - c.n, 0) * minutes:,.{digits}f}" if c.estimable else "?"
 
 
 def _format_needed(c: PowerEstimate) -> str:
