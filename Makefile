@@ -38,7 +38,7 @@ check: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "open build/site/index.html"
+	@echo "open build/site/index.html; with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000, then open http://127.0.0.1:8000"
 
 paper: setup
 	$(BIN)/python paper/build.py
