@@ -133,9 +133,9 @@ def _print_study(results: list[Claim], output_format: ClaimsFormat, tests: bool,
                 "dim",
             )
         if others := [claim.id for claim in results if claim not in listed]:
-            verb = "is" if len(others) == 1 else "are"
+            verb, noun = "is" if len(others) == 1 else "are", "other claim" if listed else "claim"
             print_line(
-                f"{counted(len(others), 'other claim' if listed else 'claim')} of the papers {verb} {NOT_TESTED} on this study"
+                f"{counted(len(others), noun)} of the papers {verb} {NOT_TESTED} on this study"
                 f" ({', '.join(others)}); for what they require, add --all",
                 "dim",
             )
