@@ -25,11 +25,11 @@ def with_training(one, **training):
     return dataclasses.replace(one, training=Training(**training))
 
 
-def freeze_points() -> list[Point]:
+def freeze_points(frozen=(0, 6, 8)) -> list[Point]:
     points = []
     for seed in SEEDS:
         points.append(Point("freeze", "all pretrained", 0.0, trial(seed=seed)))
-        for k in (0, 6, 8):
+        for k in frozen:
             factors = tuple((layer, 0.0) for layer in range(k + 1)) if k else ()
             points.append(
                 Point("freeze", "top", float(k), with_training(trial(seed=seed), lr_factors=factors))
@@ -45,6 +45,14 @@ def test_l1_the_last_fourth_reaches_90_percent(tmp_path, kept, verdict):
     claim = claims_of(tmp_path, freeze_points(), score)["L1"]
     assert claim.verdict == verdict
     assert claim.effect == pytest.approx(0.8 * (kept - 0.9), abs=0.005)
+
+
+def test_l1_uses_the_baseline_if_no_point_has_zero_frozen_layers(tmp_path):
+    claim = claims_of(tmp_path, freeze_points(frozen=(6,)), lambda p: (0.8 if p.x == 0 else 0.76) + noise(p))[
+        "L1"
+    ]
+    assert claim.verdict == "holds"
+    assert claim.effect == pytest.approx(0.76 - 0.9 * 0.8, abs=0.005)
 
 
 @pytest.mark.parametrize(("kept", "verdict"), [(0.906, "holds"), (0.894, "does not hold")])

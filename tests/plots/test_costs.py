@@ -107,3 +107,8 @@ def test_figures_exist_where_settings_have_different_costs(tmp_path):
     assert {"freeze_time", "freeze_memory"} <= keys
     assert not {"adapt_layers_time", "adapt_layers_memory"} & keys  # a single setting
     assert not {"freeze_memory"} & {f.key for f in extra_figures(points.assign(memory=float("nan")))}
+
+
+def test_colors_that_are_used_again_have_another_marker():
+    styles = {(LIGHT.conditions[i % len(LIGHT.conditions)], MARKERS[i % len(MARKERS)]) for i in range(24)}
+    assert len(styles) == 24

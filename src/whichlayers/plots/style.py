@@ -17,7 +17,15 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 
 LINES: tuple[Any, ...] = ("-", (0, (4, 1.6)), (0, (1.2, 1.4)), (0, (5, 1.4, 1.2, 1.4)))
-MARKERS = ("o", "s", "^", "D", "v", "P")
+MARKERS = (
+    "o",
+    "s",
+    "^",
+    "D",
+    "v",
+    "P",
+    "X",
+)  # one more than colors: a color that is used again has another marker
 LINE_WIDTH = 1.5
 MARKER_SIZE = 4.0
 CAP_SIZE = 2.0

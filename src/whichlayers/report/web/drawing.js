@@ -190,10 +190,11 @@ function symbol(parent, mark, x, y, r, color, background) {
     "+": () => `M${x - r} ${y}h${2 * r}M${x} ${y - r}v${2 * r}`,
     "*": () => `${polyline([...Array(10).keys()].map((i) => [x + (i % 2 ? 0.7 : 1.8) * r * Math.sin((i * Math.PI) / 5), y - (i % 2 ? 0.7 : 1.8) * r * Math.cos((i * Math.PI) / 5)]))}Z`,
     x: () => `M${x - r} ${y - r}l${2 * r} ${2 * r}M${x - r} ${y + r}l${2 * r} ${-2 * r}`,
+    X: () => `M${x - r} ${y - r}l${2 * r} ${2 * r}M${x - r} ${y + r}l${2 * r} ${-2 * r}`,
   };
   if (!shapes[mark.marker]) return;
-  const crossed = "+xP".includes(mark.marker);
-  svg("path", { d: shapes[mark.marker](), fill: crossed ? "none" : mark.open ? background : color, stroke: color, "stroke-width": mark.marker === "P" ? 2.6 : 1.3 }, parent);
+  const crossed = "+xPX".includes(mark.marker);
+  svg("path", { d: shapes[mark.marker](), fill: crossed ? "none" : mark.open ? background : color, stroke: color, "stroke-width": "PX".includes(mark.marker) ? 2.6 : 1.3 }, parent);
 }
 
 function swatch(parent, mark, theme, middle) {
