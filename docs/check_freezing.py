@@ -32,6 +32,8 @@ from whichlayers.trial import ALL_PRETRAINED  # noqa: E402
 
 # folder in results/ -> what the results do not say about the model and the run
 STUDIES = {
+    "gte-small": "a sentence encoder with a hidden size of 384, on a CPU. On CoLA, finetuning all parameters at this "
+    "learning rate with so few examples is no better than guessing, so that only SST-2 tells something about freezing",
     "carryover-bert-tiny-freeze": "a small BERT with a hidden size of 128, on a CPU. Finetuning all parameters fails at "
     "the learning rate of the adapters, which it has in the second table",
 }
@@ -81,6 +83,7 @@ def adapters_named(points: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 
 def _what_was_run(name: str, points: pd.DataFrame) -> str:
+    points = points[points["experiment"].isin(EXPERIMENTS)]
     sizes = join_list([f"{n:,}" for n in sorted(set(points["train_size"]))])
     each = points.groupby(["experiment", "condition", "x", "model", "task", "train_size", "variant"])[
         "seed"
