@@ -60,15 +60,18 @@ def test_every_file_of_the_package_is_in_the_wheel(dist):
 
 @pytest.fixture(scope="module")
 def fresh(dist, tmp_path_factory) -> Path:
-    """The whichlayers command of a new environment that has the wheel, and the dependencies of this one.
+    """Python of a new environment in which pip installed the wheel, with the dependencies of this one.
 
     Dependencies come from the folder of this environment, whose .pth files (the editable install) are not followed.
     """
     folder = tmp_path_factory.mktemp("fresh")
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    with zipfile.ZipFile(wheel_of(dist)) as wheel:
-        wheel.extractall(site)
+    install = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
+    done = subprocess.run(
+        [*install, "--no-deps", "--no-index", str(wheel_of(dist))], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     (site / "dependencies.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
     return folder / "bin" / "python"
 
@@ -110,4 +113,6 @@ def test_a_study_runs_from_the_wheel_alone(fresh, tmp_path):
     where, version = done.stdout.splitlines()
     assert Path(where).is_relative_to(fresh.parent.parent)  # not the source tree
     assert version == f"whichlayers {PROJECT['version']}"
+    command = [str(fresh.parent / "whichlayers"), "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, env=environment).stdout.strip() == version
     assert "Main findings" in (folder / "s" / "report.html").read_text(encoding="utf-8")
