@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 from pathlib import Path
 
 import fakes
@@ -96,8 +97,6 @@ def test_the_keys_are_documented(folder, tmp_path):
 
 
 def test_show(folder):
-    import sqlite3
-
     with sqlite3.connect(folder / "results.db") as db:
         ids = sorted(row[0] for row in db.execute("SELECT id FROM trials WHERE status = 'done'"))
     data = as_json("show", "a", ids[0][:10])
@@ -132,6 +131,14 @@ def test_shell_completion(typed, expected, folder):
     }
     result = CliRunner().invoke(app, [], env=words | {"PATH": os.environ["PATH"]}, prog_name="whichlayers")
     assert result.stdout.split() == expected
+
+
+def test_trials_of_show_are_completed(folder):
+    with sqlite3.connect(folder / "results.db") as db:
+        ids = sorted(row[0] for row in db.execute("SELECT id FROM trials"))
+    same = [one for one in ids if one[0] == ids[0][0]]
+    test_shell_completion(f"whichlayers show a {ids[0][0]}", same, folder)
+    test_shell_completion("whichlayers show nowhere 1", [], folder)
 
 
 def test_the_how_to_lists_the_commands_with_json():

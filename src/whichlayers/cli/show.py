@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from rich.text import Text
 from whichlayers.cli.as_json import AsJson, print_json
 from whichlayers.cli.format import console, make_table, print_line
 from whichlayers.cli.options import StudyFolderPath
+from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import find_folder
 from whichlayers.text import format_duration, format_score
 
@@ -22,9 +24,26 @@ BARS = "▁▂▃▄▅▆▇█"
 NOT_SCORES = ("train_loss", "dev_loss", "seconds")
 
 
+def complete_trial(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids of trials of the study on the command line that start with this text."""
+    from whichlayers.results.trial_details import trial_ids
+
+    try:
+        return trial_ids(find_folder(Path(context.params["folder"])).path, incomplete)
+    except (KeyError, TypeError, WhichlayersError):  # no study yet, or none with results: nothing to complete
+        return []
+
+
 def show(
     folder: StudyFolderPath,
-    trial: Annotated[str, typer.Argument(metavar="TRIAL", help="Id of the trial, or its first characters.")],
+    trial: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRIAL",
+            help="Id of the trial, or its first characters.",
+            autocompletion=complete_trial,
+        ),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Show everything about one trial: settings, points, epochs, loss, weight change, run and error."""

@@ -50,6 +50,13 @@ class TrialDetails:
     loss: LossCurve  # training loss by step; empty if losses.db does not have it
 
 
+def trial_ids(folder: Path, start: str) -> list[str]:
+    """Ids of the trials of a study that start with this text, in order."""
+    with read_snapshot(folder / DATABASE) as db:
+        rows = db.execute("SELECT id FROM trials WHERE substr(id, 1, ?) = ? ORDER BY id", (len(start), start))
+        return [trial_id for (trial_id,) in rows]
+
+
 def trial_details(folder: Path, trial_id: str) -> TrialDetails:
     """Everything about the trial whose id is, or starts with, `trial_id`.
 
