@@ -44,6 +44,14 @@ def call(*arguments: str, code: int = 0):
     return result
 
 
+def test_new_says_how_the_task_is_named():
+    Path("reviews").mkdir()
+    for split in ("train", "dev"):
+        Path(f"reviews/{split}.csv").write_text("text,label\nfine,yes\ndull,no\n")
+    files = ("--train", "reviews/train.csv", "--dev", "reviews/dev.csv", "--text", "text", "--label", "label")
+    assert "the task is named reviews" in call("new", "g.toml", *files).output
+
+
 def test_new_adds_the_extension_and_suggests_what_works():
     assert "whichlayers plan g.toml, whichlayers run g.toml" in call("new", "g").output
     assert Path("g.toml").is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from whichlayers.config.errors import Problem
 from whichlayers.errors import WhichlayersError
 from whichlayers.study.set_keys import set_keys
 from whichlayers.study.study_file import Study
@@ -87,3 +88,10 @@ def test_several_keys_are_set_and_the_study_stays_as_it_was(study, tmp_path):
 def test_errors_name_the_key(study, assignment, message):
     with pytest.raises(WhichlayersError, match=message):
         set_keys(study, [assignment])
+
+
+def test_later_errors_name_the_option(study):
+    changed = set_keys(study, ["experiments[0].keep=[0, 99]"])
+    assert "with --set experiments[0].keep=[0, 99]" in str(
+        changed.error([Problem(("experiments",), "wrong")])
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -54,4 +55,7 @@ def new(
     written = write_template(
         file, model, train, dev, text, label, pair=pair, kind=kind, metric=metric, rows=rows, full=full
     )
+    if train is not None:
+        name = tomllib.loads(written.read_text(encoding="utf-8"))["tasks"][0]["name"]
+        typer.echo(f"the task is named {name}, after the path of its training file")
     typer.echo(f"wrote {written}; edit it, then: whichlayers plan {written}, whichlayers run {written}")

@@ -41,7 +41,7 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a study and estimate its trials, time and disk space. Trains for at most a minute."""
+    """Check a study and estimate its trials, time and disk space. Trains for about a minute."""
     from whichlayers.runs import assets, machine
     from whichlayers.runs.estimate import estimate_study
     from whichlayers.runs.resources import choose_resources

@@ -52,7 +52,7 @@ def set_keys(study: Study, assignments: Sequence[str]) -> Study:
                 raise WhichlayersError(f"--set {assignment}: {_unknown(name)}")
             settings[name] = value
     changed = Study(**settings).resolved(Path.cwd())
-    changed._file = study._file
+    changed._file = f"{study._file or 'the study'} with --set {' --set '.join(assignments)}"  # for messages
     return changed
 
 
