@@ -1,4 +1,4 @@
-"""The page in a real browser: hover, controls, sorting, downloads, dark mode, phone, print, odd names, live updates.
+"""The page in a real browser: hover, controls, sorting, downloads, dark mode, phone, print, odd names.
 
 Requires Chromium on the PATH (e.g. the Debian package) and the playwright package; skipped if either is missing.
 """
@@ -7,30 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
-import socket
-import sqlite3
-import threading
-import time
 from pathlib import Path
 
 import pytest
+from browser_pages import chart, opening
 from synthetic_results import incremental, lifelike, localized, permutation, single_layer, write_results
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
-if BROWSER is None:
-    pytest.skip("no Chromium on the PATH (Debian: apt install chromium)", allow_module_level=True)
-
 MARKUP = "<script>window.hacked = 1</script></script><img src=x onerror='window.hacked=2'>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -48,41 +31,6 @@ def folder(tmp_path_factory):
 def opened(browser, folder):
     with opening(browser, folder / "report.html") as page:
         yield page
-
-
-class opening:
-    """A page of a file or an address; whatever it complains of fails the test."""
-
-    def __init__(self, browser, target, width=1100, **options):
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        self.target = target if isinstance(target, str) else target.as_uri()
-        self.complaints = []
-
-    def __enter__(self):
-        page = self.context.new_page()
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", lambda m: self.complaints.append(m.text) if m.type == "error" else None)
-        page.on("requestfailed", lambda request: self.complaints.append(request.url))
-        page.goto(self.target)
-        page.wait_for_selector("figure[data-chart=incremental] svg[role=img]")
-        return page
-
-    def __exit__(self, kind, *_):
-        self.context.close()
-        if kind is None:
-            assert self.complaints == []
-
-
-def wait_until(page, condition):
-    """Wait until the condition holds; the page's policy does not allow playwright's `wait_for_function`."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        page.wait_for_timeout(100)
-
-
-def chart(page, key):
-    return page.locator(f"figure[data-chart={key}]")
 
 
 def test_hover_shows_mean_interval_and_n(opened, folder):
@@ -162,6 +110,35 @@ def test_the_layer_diagram_has_controls_and_tooltips(opened):
     figure.locator("select").first.select_option(label="Drop from re-initializing a single layer")
     assert numbers.count() == 6
     assert "this layer re-initialized" in figure.locator("figcaption").inner_text()
+
+
+@pytest.mark.parametrize(("width", "with_half"), [(390, False), (1280, True)])
+def test_boxes_of_a_layer_diagram_are_alike_in_all_rows(browser, tmp_path, width, with_half):
+    from whichlayers.report.build import page as render
+
+    sizes, tasks = (500, 1000, 5000), ("SST-2", "CoLA", "QNLI")
+    points = [*incremental(tasks[:2], sizes), *incremental(tasks[2:], sizes[:1])]
+    folder = write_results(tmp_path, points, lifelike(6))
+    (folder / "report.html").write_text(render(folder), encoding="utf-8")
+    with opening(browser, folder / "report.html", width) as page:
+        figure = chart(page, "layers")
+        rows = figure.locator(".panels svg[role=img]").all()
+        assert (len(rows) > 1) is not with_half
+        for row in rows:
+            labels = row.locator("text[pointer-events=none]").all_text_contents()
+            assert {"\u00b1" in label for label in labels} == {with_half}
+        assert figure.get_by_text("Too narrow for \u00b1").is_visible() is not with_half
+
+
+def test_one_trial_a_point_has_no_switch_for_single_trials(browser, tmp_path):
+    from whichlayers.report.build import page as render
+
+    folder = write_results(tmp_path, incremental(sizes=(500, 5000), trials=1), lifelike(6))
+    (folder / "report.html").write_text(render(folder), encoding="utf-8")
+    with opening(browser, folder / "report.html") as page:
+        assert chart(page, "incremental").locator("label", has_text="500").count() == 1  # there are controls
+        assert page.locator("label", has_text="single trials").count() == 0
+        assert not chart(page, "layers").get_by_text("Too narrow").is_visible()
 
 
 def test_tables_sort_both_ways(opened):
@@ -373,77 +350,3 @@ def test_markup_in_names_is_not_executed(browser, tmp_path):
         assert MARKUP in page.locator("h1").inner_text()
         rows = list(csv.DictReader(io.StringIO(content.decode())))
         assert {row["task"] for row in rows} == {MARKUP, "'=1+1"}  # text, and not a formula
-
-
-def test_watch_fills_in_while_a_run_writes(browser, tmp_path):
-    from whichlayers.cli.watch import HOST, make_server, start_rendering
-    from whichlayers.results.folder import StudyFolder
-
-    folder = write_results(tmp_path / "live", incremental(), lambda p: lifelike(6)(p) if p.x < 3 else None)
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port = probe.getsockname()[1]
-    with make_server(StudyFolder(folder), port) as server:
-        start_rendering(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with opening(browser, f"http://{HOST}:{port}/") as page:
-            figure = chart(page, "incremental")
-            drawn = figure.locator("svg[role=img] path[stroke-width='1.3']")  # a marker a point
-            assert "9 of 21 trials finished" in page.locator("#status").inner_text()
-            rows = page.locator("#trials tbody tr")
-            page.locator("#trials select").select_option("done")
-            wait_until(page, lambda: rows.count() == 9)
-            page.locator("#trials input").fill("incremental 500 no-such-word")
-            wait_until(page, lambda: rows.count() == 0)
-            page.locator("#trials input").fill("")
-            page.locator("#trials select").select_option("")
-            wait_until(page, lambda: rows.count() == 21)
-            page.locator("#trials thead button", has_text="seed").click()
-            wait_until(page, lambda: page.locator("#trials th[aria-sort=ascending]").count() == 1)
-            seeds = [row.locator("td").nth(6).inner_text() for row in rows.all()]
-            assert seeds == sorted(seeds)
-            assert drawn.count() == 3
-            figure.locator("label", has_text="single trials").locator("input").uncheck()
-            with sqlite3.connect(folder / "results.db") as db:
-                for (trial,) in db.execute("SELECT id FROM trials WHERE status = 'pending'").fetchall():
-                    db.execute("INSERT INTO epochs VALUES (?, 2, 'accuracy', 0.9)", (trial,))
-                    db.execute("UPDATE trials SET status = 'done' WHERE id = ?", (trial,))
-            wait_until(page, lambda: drawn.count() == 7)
-            assert "21 of 21 trials finished" in page.locator("#status").inner_text()
-            assert page.title() == "100% · a study · whichlayers"
-            assert page.locator("#status").get_attribute("class") == "soft"
-            assert page.locator("#trials .scroll-hint").count() == 1  # also after an update
-            assert page.locator("main > :last-child").inner_text().startswith("Generated")
-            assert not figure.locator("label", has_text="single trials").locator("input").is_checked()
-        server.shutdown()
-
-
-def test_watch_draws_the_loss_of_running_trials(browser, tmp_path, monkeypatch):
-    from whichlayers.cli import status
-    from whichlayers.cli.watch import HOST, make_server, start_rendering
-    from whichlayers.results.folder import StudyFolder
-    from whichlayers.results.lock import LockHolder
-    from whichlayers.results.losses import LossLog
-
-    folder = write_results(tmp_path / "live", incremental(), lambda p: lifelike(6)(p) if p.x < 3 else None)
-    with sqlite3.connect(folder / "results.db") as db:
-        ids = [row[0] for row in db.execute("SELECT id FROM trials WHERE status = 'pending' ORDER BY id")]
-        db.execute("UPDATE trials SET status = 'running' WHERE id IN (?, ?)", ids[:2])
-    log = LossLog(folder)
-    for step in (20, 40, 60):
-        log.record(step, {ids[0]: 1 - step / 100, ids[1]: 0.5})
-    log.flush()
-    monkeypatch.setattr(status, "lock_holder", lambda path: LockHolder("a-host", 1, 0.0))
-    with make_server(StudyFolder(folder), None) as server:
-        start_rendering(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with opening(browser, f"http://{HOST}:{server.server_address[1]}/") as page:
-            page.wait_for_selector("#losses svg g.loss")
-            assert page.locator("#losses g.loss").count() == 2
-            assert page.locator("nav a", has_text="Training loss").is_visible()
-            ticks = page.locator("#losses svg text[text-anchor=end]").all_text_contents()
-            assert ticks == ["0", "0.2", "0.4", "0.6", "0.8"]
-            page.locator("#losses g.loss circle").first.hover()
-            assert "step 60 of" in page.locator("#losses .tooltip").inner_text()
-            assert page.title().startswith("42% ·")
-        server.shutdown()

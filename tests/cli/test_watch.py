@@ -15,7 +15,7 @@ import threading
 import time
 
 import pytest
-from synthetic_results import incremental, lifelike, write_results
+from synthetic_results import incremental, lifelike, trial, write_results
 from typer.testing import CliRunner
 
 from whichlayers.cli import app
@@ -29,10 +29,11 @@ from whichlayers.cli.watch import (
     make_server,
     start_rendering,
 )
-from whichlayers.cli.watch_data import TrialSearch
+from whichlayers.cli.watch_data import TrialSearch, curve_labels
 from whichlayers.results.folder import StudyFolder
-from whichlayers.results.lock import study_lock
+from whichlayers.results.lock import LockHolder, study_lock
 from whichlayers.results.losses import LossLog
+from whichlayers.trial import Point, Probe
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_the_page_and_its_state(server):
     assert "Not running (last run: finished); resume with" in state["text"]
     with sqlite3.connect(server.live_page.folder.database) as db:
         db.execute("DELETE FROM runs")
-    assert "Not running; resume with" in describe_progress(read_status(server.live_page.folder))
+    assert "Not running; resume with" in describe_progress(read_status(server.live_page.folder), 12 / 21)
     assert answer.getheader("X-Frame-Options") == "DENY"
 
 
@@ -114,6 +115,78 @@ def test_losses_of_running_trials(server, study):
     assert curve["lines"][1] == f"step 7 of {curve['steps']:,}: loss 0.500"
 
 
+def test_progress_counts_the_steps_of_running_trials(tmp_path, monkeypatch):
+    """Trials of 500 and of 5,000 examples, against a sum over trials in Python."""
+    study = incremental(sizes=(500, 5000))
+    folder = write_results(tmp_path / "study", study, lambda p: lifelike(6)(p) if p.x < 1 else None)
+    with sqlite3.connect(folder / "results.db") as db:
+        done = [row[0] for row in db.execute("SELECT id FROM trials WHERE status = 'done'")]
+        ids = [row[0] for row in db.execute("SELECT id FROM trials WHERE status = 'pending' ORDER BY id")]
+        db.execute("UPDATE trials SET status = 'running' WHERE id IN (?, ?)", ids[:2])
+    log = LossLog(folder)
+    log.record(5, {ids[0]: 0.5})
+    log.record(7, dict.fromkeys(ids[:3], 0.5))  # the third is not running
+    log.flush()
+    steps = {point.trial.id: point.trial.steps for point in study}
+    taken, total = sum(steps[one] for one in done), sum(steps.values())
+    assert len(set(steps.values())) == 2
+    assert LivePage(StudyFolder(folder), str).state()["share"] == pytest.approx(taken / total)  # not running
+    monkeypatch.setattr("whichlayers.cli.status.lock_holder", lambda path: LockHolder("a-host", 1, 0.0))
+    state = LivePage(StudyFolder(folder), str).state()
+    assert state["share"] == pytest.approx((taken + 14) / total)
+    assert f"2 running now, {100 * (taken + 14) // total}% done" in state["text"]
+    log.record(10**6, {ids[0]: 0.5})
+    log.flush()
+    assert LivePage(StudyFolder(folder), str).state()["share"] < 1  # trials are left
+
+
+def test_progress_of_a_study_with_probes_counts_trials(tmp_path):
+    study = incremental() + [Point("probing", "", k, trial(probe=Probe(k))) for k in range(3)]
+    folder = write_results(tmp_path / "study", study, lambda p: 0.5 if p.x < 1 else None)
+    counts = read_status(StudyFolder(folder)).counts
+    assert 0 < counts.done < counts.total
+    assert LivePage(StudyFolder(folder), str).state()["share"] == counts.done / counts.total
+
+
+@pytest.mark.parametrize(
+    ("descriptions", "labels"),
+    [
+        (["a on SST-2, 500 examples, seed 0 (all pretrained)"], [""]),
+        (["a on SST-2, 5 examples, seed 0 (x)", "a on SST-2, 5 examples, seed 1 (x)"], ["seed 0", "seed 1"]),
+        (
+            ["a on SST-2, 5 examples, seed 0 (x)", "a on SST-2, 5 examples, seed 1 (frozen 1, y)"],
+            ["x", "frozen 1, y"],
+        ),
+        (
+            ["a on SST-2, 5 examples, seed 0 (x)", "a on SST-2, 9 examples, seed 0 (x)"],
+            ["5 examples", "9 examples"],
+        ),
+        ([], []),
+    ],
+)
+def test_curves_are_labeled_by_what_differs(descriptions, labels):
+    assert curve_labels(descriptions) == labels
+
+
+def test_curves_that_differ_in_more_than_the_seed_differ_in_color(server, study):
+    with sqlite3.connect(study / "results.db") as db:
+        db.execute("UPDATE trials SET status = 'running' WHERE status = 'pending'")
+        ids = [row[0] for row in db.execute("SELECT id FROM trials WHERE status = 'running'")]
+    log = LossLog(study)
+    log.record(7, dict.fromkeys(ids, 0.5))
+    log.flush()
+    curves = json.loads(request(server, "/losses")[1])
+    pairs = {(curve["label"], *curve["color"]) for curve in curves}
+    assert (len(curves), len(pairs)) == (9, 3)  # three seeds of k = 4, 5 and 6
+    assert len({light for _, light, _ in pairs}) == len({dark for *_, dark in pairs}) == 3
+    places = {curve["place"]: curve["label"] for curve in curves}
+    assert [places[place] for place in range(3)] == [
+        "re-initialized 5-6",
+        "re-initialized 6",
+        "all pretrained",
+    ]
+
+
 def test_the_table_of_trials_is_searched_and_sorted(server):
     answer = json.loads(request(server, "/trials?q=sst-2&status=done&sort=score&descending=1")[1])
     assert (answer["total"], answer["of"]) == (12, 21)
@@ -140,6 +213,42 @@ def test_it_waits_for_a_run_that_has_not_started_training(study, tmp_path):
             assert "stop with Ctrl-C" in watching.stdout.readline()
         finally:
             watching.kill()
+
+
+@pytest.mark.parametrize("given", ["mine", "mine.toml"])
+def test_it_waits_for_the_folder_of_a_study_file(study, tmp_path, monkeypatch, given):
+    """A run makes the folder after it has read models and data."""
+    (tmp_path / "mine.toml").write_text("", encoding="utf-8")
+    waits, served = [], []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 3:
+            shutil.copytree(study, tmp_path / "mine")
+
+    monkeypatch.setattr("whichlayers.cli.watch.time.sleep", wait)
+    monkeypatch.setattr("whichlayers.cli.watch._serve", lambda folder, port: served.append(folder.path))
+    result = CliRunner().invoke(app, ["watch", str(tmp_path / given)])
+    assert result.exit_code == 0
+    assert "mine.toml has not been run yet, or its run is still reading" in result.output.replace("\n", " ")
+    assert served == [tmp_path / "mine"]
+    assert len(waits) == 4
+
+
+def test_the_current_folder_is_watched(study, monkeypatch):
+    served = []
+    monkeypatch.chdir(study)
+    monkeypatch.setattr(
+        "whichlayers.cli.watch._serve", lambda folder, port: served.append(folder.path.resolve())
+    )
+    assert CliRunner().invoke(app, ["watch", "."]).exit_code == 0
+    assert served == [study]
+
+
+def test_a_folder_without_a_study_file_is_not_waited_for(tmp_path):
+    result = CliRunner().invoke(app, ["watch", str(tmp_path / "mine")])
+    assert result.exit_code == 2
+    assert "give the folder of a study that was run" in result.output.replace("\n", " ")
 
 
 def test_a_head_request_is_answered_without_the_page(server):
@@ -174,11 +283,11 @@ def test_new_results_give_a_new_page_and_a_writer_is_never_blocked(server, study
         study / "results.db", timeout=0, isolation_level=None
     )  # 0: being blocked is an error
     pending = [row[0] for row in db.execute("SELECT id FROM trials WHERE status = 'pending'")]
-    for trial in pending:
+    for trial_id in pending:
         begun = time.monotonic()
         db.execute("BEGIN IMMEDIATE")
-        db.execute("INSERT INTO epochs VALUES (?, 2, 'accuracy', 0.9)", (trial,))
-        db.execute("UPDATE trials SET status = 'done' WHERE id = ?", (trial,))
+        db.execute("INSERT INTO epochs VALUES (?, 2, 'accuracy', 0.9)", (trial_id,))
+        db.execute("UPDATE trials SET status = 'done' WHERE id = ?", (trial_id,))
         db.execute("COMMIT")
         slowest.append(time.monotonic() - begun)
         time.sleep(0.1)

@@ -26,6 +26,7 @@ from whichlayers.plots.extra_figures import extra_figures
 from whichlayers.plots.figures import draw
 from whichlayers.plots.published_overlay import overlay_caption
 from whichlayers.plots.style import DARK
+from whichlayers.plots.weight_change import MAX_RANGES, scaled_ranges
 from whichlayers.results.frames import finished, load_epochs, load_points, load_weight_change
 from whichlayers.trial import Point, Training
 
@@ -180,6 +181,14 @@ def test_scaled_weight_change_has_the_published_curve(tmp_path):
     }
     assert published == {"CoLA": 1.0}
     assert any("published" in text.get_text() for text in figure.legends[0].get_texts())
+
+
+@pytest.mark.parametrize("curves", [1, MAX_RANGES + 1])
+def test_ranges_of_single_trials_are_no_means(curves):
+    rows = [("m", "SST-2", size, "", seed, 2.0) for size in range(100, 100 + curves) for seed in (0, 1)]
+    moved = pd.DataFrame(rows, columns=["model", "task", "train_size", "variant", "seed", "value"])
+    assert "means over trials" in scaled_ranges(moved)
+    assert "means over trials" not in scaled_ranges(moved[moved["seed"] == 0])
 
 
 def test_shares_of_training_sets_of_several_sizes_have_a_figure(tmp_path):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from synthetic_results import incremental, lifelike, prune, write_results
 
 from whichlayers.report.build import page
@@ -31,3 +32,20 @@ def test_only_questions_that_choose_the_best_have_its_note(tmp_path: Path) -> No
         assert section is not None
         assert section.chooses_best is expected
         assert ("Where the best of several is chosen" in page(folder)) is expected
+
+
+def test_a_single_trial_has_no_interval_that_is_adjusted(tmp_path: Path) -> None:
+    assert "Where the best of several is chosen" not in page(
+        write_results(tmp_path, incremental(trials=1), lifelike(6))
+    )
+
+
+@pytest.mark.parametrize(("trials", "answered"), [(3, False), (10, True)])
+def test_findings_precede_questions_without_an_answer(tmp_path: Path, trials: int, answered: bool) -> None:
+    folder = write_results(tmp_path, incremental(trials=trials), lifelike(6))
+    section = recommendation_section(folder, finished(load_points(folder)))
+    assert section is not None
+    assert [question.answered for question in section.questions] == [answered]
+    found = page(folder).partition('id="main-findings"')[2].partition("</section>")[0]
+    question, finding = found.index(section.questions[0].title), found.index("from one k to the next")
+    assert (question < finding) is answered

@@ -13,6 +13,8 @@ from rich.text import Text
 from whichlayers.text import counted
 from whichlayers.trial import Trial
 
+UNCHANGED = "all pretrained"  # a trial without surgery, frozen layers or adapters
+
 
 def console() -> Console:
     """Console for the output of a command (stdout)."""
@@ -83,10 +85,7 @@ def describe_trial(trial: Trial) -> str:
         changes.append(f"only {trial.training.parameters} trained")
     if trial.adapter is not None:
         changes.append(f"{trial.adapter.method} adapters in {_format_layers(trial.adapter.layers)}")
-    return (
-        f"{trial.model} on {trial.task}, {examples}, seed {trial.seed}"
-        f" ({', '.join(changes) or 'all pretrained'})"
-    )
+    return f"{trial.model} on {trial.task}, {examples}, seed {trial.seed} ({', '.join(changes) or UNCHANGED})"
 
 
 def _format_layers(layers: tuple[int, ...]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
 import threading
@@ -19,6 +20,7 @@ from functools import partial
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -28,7 +30,7 @@ from rich.text import Text
 from whichlayers.cli.format import console
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.cli.status import Status, read_status
-from whichlayers.cli.watch_data import TrialSearch, running_losses
+from whichlayers.cli.watch_data import StepCounter, TrialSearch, running_losses
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder, find_folder, locate_folder
 from whichlayers.text import counted, format_duration
@@ -62,10 +64,23 @@ def watch(
 ) -> None:
     """Serve the report of a study on a web page that updates itself while the study runs. Stop with Ctrl-C."""
     with contextlib.suppress(KeyboardInterrupt):
+        _wait_for_folder(folder)
         _wait_for_start(locate_folder(folder))
         study_folder = find_folder(folder)
         read_status(study_folder)  # raises errors here instead of in the browser
         _serve(study_folder, port)
+
+
+def _wait_for_folder(path: Path) -> None:
+    """Wait while the folder of a study file does not exist: a run makes it after it has read models and data."""
+    folder = locate_folder(path).path
+    if folder.exists() or not (study_file := path.with_suffix(".toml")).is_file():
+        return
+    text = f"{study_file} has not been run yet, or its run is still reading models and data: waiting for {folder} ..."
+    console().print(Text(text), soft_wrap=True)
+    while not folder.exists():
+        time.sleep(WAIT_SECONDS)
+    time.sleep(WAIT_SECONDS)  # the run locks the folder right after making it
 
 
 def _wait_for_start(folder: StudyFolder) -> None:
@@ -109,6 +124,7 @@ class LivePage:
 
     def __post_init__(self) -> None:
         self.search = TrialSearch(self.folder)
+        self.steps = StepCounter(self.folder)
 
     def status(self) -> Status:
         """The status of the study, reused for a second, or longer if it is slow to read."""
@@ -160,9 +176,10 @@ class LivePage:
         """Progress and version of the page, polled by its script."""
         status = self.status()
         self.requested.set()
+        share = self.steps.share(status)
         return {
-            "text": describe_progress(status),
-            "share": status.counts.done / max(1, status.counts.total),
+            "text": describe_progress(status, share),
+            "share": share,
             "running": status.counts.running if status.running else 0,
             "version": self.version,
         }
@@ -282,8 +299,8 @@ def start_rendering(server: WatchServer, before: Callable[[], None] = lambda: No
     threading.Thread(target=server.live_page.render_loop, daemon=True).start()
 
 
-def describe_progress(status: Status) -> str:
-    """One line on the progress of a study."""
+def describe_progress(status: Status, share: float) -> str:
+    """One line on the progress of a study; `share` is the share that is done, from `StepCounter`."""
     counts = status.counts
     text = f"{counts.done:,} of {counted(counts.total, 'trial')} finished"
     text += f", {counts.failed:,} failed" if counts.failed else ""
@@ -291,7 +308,7 @@ def describe_progress(status: Status) -> str:
         left = (
             f", about {format_duration(status.seconds_left)} left" if status.seconds_left is not None else ""
         )
-        return f"{text}, {counts.running:,} running now{left}."
+        return f"{text}, {counts.running:,} running now, {math.floor(100 * share)}% done{left}."
     if counts.pending or counts.running:
         last = f" (last run: {status.last_outcome})" if status.last_outcome else ""
         return f"{text}. Not running{last}; resume with: whichlayers run {status.folder}"

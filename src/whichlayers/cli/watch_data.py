@@ -2,50 +2,139 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs
 
-from whichlayers.cli.format import describe_trial
+from whichlayers.cli.format import UNCHANGED, describe_trial
+from whichlayers.cli.status import Status
 from whichlayers.results.connection import read_snapshot
+from whichlayers.results.db import IN_STUDY
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.losses import LossCurve, read_losses
 from whichlayers.results.trial_details import TRIAL_COLUMNS, TrialTable
 from whichlayers.text import format_score, short_names
-from whichlayers.trial import Trial
+from whichlayers.trial import STORED_NAMES, Trial
 
 MAX_CURVES = 32  # running trials whose loss is shown
 MAX_ROWS = 200  # of the table of trials that are sent at once
+MAX_UNFINISHED = 0.999  # share of a study that has trials to finish
 
 
 def running_losses(folder: StudyFolder) -> list[dict[str, Any]]:
-    """Loss curves of running trials: id, lines of the tooltip, number of steps and [step, loss] pairs.
+    """Loss curves of running trials: id, label, color, lines of the tooltip, number of steps and [step, loss] pairs.
 
-    At most `MAX_CURVES`; trials without a loss so far are left out.
+    The color is that of the label, in the light and in the dark theme; `place` is the label's in the legend. At most
+    `MAX_CURVES`; trials without a loss so far are left out.
     """
     query = "SELECT id, trial_json FROM trials WHERE status = 'running' ORDER BY started DESC, id"
     with read_snapshot(folder.database) as db:
         running = {trial_id: Trial.from_json(text) for trial_id, text in db.execute(query)}
     curves = read_losses(folder.path, running)
     names = short_names(trial.model for trial in running.values())
+    shown = [trial_id for trial_id in running if trial_id in curves and curves[trial_id].steps][:MAX_CURVES]
+    texts = {i: describe_trial(replace(running[i], model=names[running[i].model])) for i in shown}
+    labels = dict(zip(shown, curve_labels(list(texts.values())), strict=True))
+    order = _order(labels.values())
+    colors = _colors(len(order))
     return [
         {
             "id": trial_id,
-            "lines": [
-                describe_trial(replace(trial, model=names[trial.model])),
-                _last_loss(curve, trial.steps),
-            ],
-            "steps": trial.steps,
-            "points": [[step, loss] for step, loss in zip(curve.steps, curve.losses, strict=True)],
+            "label": labels[trial_id],
+            "place": order.index(labels[trial_id]),
+            "color": colors[order.index(labels[trial_id])],
+            "lines": [texts[trial_id], _last_loss(curves[trial_id], running[trial_id].steps)],
+            "steps": running[trial_id].steps,
+            "points": list(zip(curves[trial_id].steps, curves[trial_id].losses, strict=True)),
         }
-        for trial_id, trial in running.items()
-        if (curve := curves.get(trial_id)) is not None and curve.steps
-    ][:MAX_CURVES]
+        for trial_id in shown
+    ]
+
+
+def curve_labels(descriptions: Sequence[str]) -> list[str]:
+    """What distinguishes each of these trials, from `describe_trial`; the seed only if nothing else does."""
+    parts = [text.removesuffix(")").replace(" (", ", ").split(", ") for text in descriptions]
+    shared = set(parts[0]).intersection(*parts) if parts else set()
+    differing = [[part for part in one if part not in shared] for one in parts]
+    without_seed = [[part for part in one if not part.startswith("seed ")] for one in differing]
+    return [", ".join(one) for one in (without_seed if any(without_seed) else differing)]
+
+
+def _order(labels: Iterable[str]) -> list[str]:
+    """The labels without duplicates, numbers in them by size; unchanged models last, after re-initialized ones."""
+
+    def key(label: str) -> tuple[bool, list[str]]:
+        return UNCHANGED in label, [part.zfill(6) for part in re.split(r"(\d+)", label)]
+
+    return sorted(set(labels), key=key)
+
+
+def _colors(n: int) -> list[tuple[str, str]]:
+    """n pairs of a light and a dark color: distinct ones if there are enough, else a ramp."""
+    from whichlayers.plots.style import DARK, LIGHT
+
+    if n <= len(LIGHT.conditions):
+        return list(zip(LIGHT.conditions, DARK.conditions, strict=True))[:n]
+    return list(zip(LIGHT.sizes(n), DARK.sizes(n), strict=True))
 
 
 def _last_loss(curve: LossCurve, steps: int) -> str:
     return f"step {curve.steps[-1]:,} of {steps:,}: loss {curve.losses[-1]:.3f}"
+
+
+@dataclass
+class StepCounter:
+    """The share of a study that is done, in steps; sums over trials are read again when results have changed.
+
+    Of a study with probes, it is the share of trials: an epoch of a probe, its step, takes much less time than a step
+    of finetuning.
+    """
+
+    folder: StudyFolder
+    version: str = ""
+    steps: dict[str, int] = field(default_factory=dict)  # by status of the trials
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def share(self, status: Status) -> float:
+        """Share of all steps that done and running trials have taken; below 1 until all trials are done."""
+        counts = status.counts
+        with self.lock:
+            if (version := f"{counts}") != self.version:
+                self.steps, self.version = steps_by_status(self.folder), version
+            steps = self.steps
+        total = sum(steps.values())
+        if counts.done == counts.total or not total:
+            return counts.done / max(1, counts.total)
+        done = steps.get("done", 0) + (running_steps(self.folder) if status.running else 0)
+        return min(done / total, MAX_UNFINISHED)
+
+
+def steps_by_status(folder: StudyFolder) -> dict[str, int]:
+    """The number of steps of the trials of the study, by their status; empty if some trials are probes."""
+    size, batch, epochs = (
+        f"json_extract(trial_json, '$.{name}')"
+        for name in ("train_size", "training.batch_size", "training.epochs")
+    )
+    query = (
+        f"SELECT status, SUM(({size} + {batch} - 1) / {batch} * {epochs}) FROM trials"  # as `Trial.steps`
+        f" WHERE {IN_STUDY} GROUP BY status"
+    )
+    probes = (
+        "SELECT 1 FROM trials WHERE (json_extract(trial_json, '$.probe') IS NOT NULL"
+        f" OR json_extract(trial_json, '$.{STORED_NAMES['word_probe']}') IS NOT NULL) AND {IN_STUDY} LIMIT 1"
+    )
+    with read_snapshot(folder.database) as db:
+        return {} if db.execute(probes).fetchone() else dict(db.execute(query))
+
+
+def running_steps(folder: StudyFolder) -> int:
+    """The steps that running trials have done, by the last step of their loss curves."""
+    with read_snapshot(folder.database) as db:
+        running = [row[0] for row in db.execute("SELECT id FROM trials WHERE status = 'running'")]
+    return sum(curve.steps[-1] for curve in read_losses(folder.path, running).values() if curve.steps)
 
 
 @dataclass

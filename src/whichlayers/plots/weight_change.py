@@ -64,11 +64,12 @@ def scaled_ranges(moved: pd.DataFrame) -> str:
     by_trial = moved.groupby([*curve, "seed"], sort=False)["value"].agg(["min", "max"])
     means = by_trial.groupby(curve, sort=False).mean()
     ends = list(zip(means["min"], means["max"], strict=True))
+    several = len(by_trial) > len(means)  # trials of a curve
     if len(ends) > MAX_RANGES:
         low, high = ([end[i] for end in ends] for i in (0, 1))
         return (
             f"Before scaling, 0 stands for {min(low):.3g} to {max(low):.3g} and 1 for {min(high):.3g} to "
-            f"{max(high):.3g}, depending on the curve (means over trials)."
+            f"{max(high):.3g}, depending on the curve{' (means over trials)' if several else ''}."
         )
     models, tasks = short_names(moved["model"]), short_names(moved["task"])
     named = [
@@ -77,4 +78,4 @@ def scaled_ranges(moved: pd.DataFrame) -> str:
         + (f", {variant})" if variant else ")")
         for (model, task, size, variant), (low, high) in zip(means.index, ends, strict=True)
     ]
-    return f"Before scaling, 0 to 1 is {join_list(named)}; means over trials."
+    return f"Before scaling, 0 to 1 is {join_list(named)}{'; means over trials' if several else ''}."

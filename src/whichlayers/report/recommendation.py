@@ -10,6 +10,7 @@ import pandas as pd
 
 from whichlayers.analysis.recommend import QUESTIONS, TOLERANCE, Answer, recommend
 from whichlayers.analysis.recommend.costs import cost_text
+from whichlayers.analysis.verdicts import NOTHING_TO_GAIN, RECOMMENDED
 from whichlayers.report.tables import TextTable
 from whichlayers.results.connection import DATABASE, read_snapshot
 from whichlayers.results.costs import ModelCost, read_costs
@@ -39,6 +40,7 @@ class AnsweredQuestion:
     text: str
     answers: list[AnswerItem]
     omitted: int  # answers that are not listed
+    answered: bool  # whether any answer is a finding; "not enough trials" and "not learned" are none
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ def recommendation_section(folder: Path, points: pd.DataFrame) -> Recommendation
                 for a in answers[:MAX_ANSWERS]
             ]
             omitted = len(answers) - len(items)
-            questions.append(AnsweredQuestion(question.title, question.text, items, omitted))
+            answered = any(a.verdict in (RECOMMENDED, NOTHING_TO_GAIN) for a in answers)
+            questions.append(AnsweredQuestion(question.title, question.text, items, omitted, answered))
     chooses_best = any(QUESTIONS[answer.question].chooses_best for answer in result.answers)
     return RecommendationSection(
         questions, [q.topic for q in result.unasked], format_score(TOLERANCE), chooses_best

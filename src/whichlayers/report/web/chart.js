@@ -36,7 +36,8 @@ class Chart {
         this.draw(true);
       });
     }
-    if (marks.some((mark) => mark.trials.length > 1)) {
+    // with one trial a point, the curve has the same values
+    if (marks.some((mark) => new Set(mark.trials.map((trial) => trial[0])).size < mark.trials.length)) {
       checkboxes(this.controls, "show", [this.data.single === "seed" ? "single trials" : "single permutations"], () => this.state.trials, (_, on) => {
         this.state.trials = on;
         this.draw(true);

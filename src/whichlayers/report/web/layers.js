@@ -1,7 +1,7 @@
 // Layer diagrams: one column per task and training size, each layer colored by the effect of its pretrained weights.
 "use strict";
 
-const ROW_HEIGHT = 27, LABEL_WIDTH = 72; // pixels per layer, and of the labels on the left
+const ROW_HEIGHT = 27, LABEL_WIDTH = 72, HALF_WIDTH = 84; // pixels: a layer, the labels on the left, the narrowest box with room for ±
 
 class LayerDiagrams {
   constructor(figure, diagrams, themes, savedState) {
@@ -12,7 +12,8 @@ class LayerDiagrams {
     this.controls = html("div", { class: "controls" });
     this.container = html("div", { class: "panels" });
     this.legend = html("p", { class: "scale" });
-    figure.prepend(this.controls, this.container, this.legend);
+    this.note = html("p", { class: "scale soft" }, null, "Too narrow for \u00b1: tap or point at a box for its interval.");
+    figure.prepend(this.controls, this.container, this.note, this.legend);
     this.tooltip = new Tooltip(figure);
     downloadButtons(figure, [
       ["Layers as CSV", () => download("layers.csv", csv(this.rows()), "text/csv")],
@@ -61,7 +62,9 @@ class LayerDiagrams {
     const diagram = this.diagram();
     (this.caption.querySelector("span") || this.caption).textContent = diagram.caption;
     this.container.replaceChildren();
-    for (const row of this.wrap(width)) this.container.append(this.drawRow(row, diagram, width));
+    const rows = this.wrap(width), cell = Math.min(...rows.map((row) => this.cellWidth(row, diagram, width))); // the same in all rows
+    for (const row of rows) this.container.append(this.drawRow(row, diagram, cell));
+    this.note.hidden = !rows.length || !diagram.tested || cell >= HALF_WIDTH;
     if (!this.container.children.length) html("p", { class: "soft" }, this.container, "Nothing selected.");
     this.drawLegend(diagram);
   }
@@ -102,9 +105,18 @@ class LayerDiagrams {
     return rows;
   }
 
-  drawRow(columns, diagram, width) {
+  // The width of a row of columns, in boxes.
+  units(columns, diagram) {
+    return columns.length + diagram.gap * new Set(columns.map((column) => column.task)).size;
+  }
+
+  cellWidth(columns, diagram, width) {
+    return Math.max(42, Math.min(170, (width - LABEL_WIDTH) / this.units(columns, diagram)));
+  }
+
+  drawRow(columns, diagram, cell) {
     const dark = isDark(), theme = this.themes[dark ? "dark" : "light"], tasks = [...new Set(columns.map((column) => column.task))];
-    const units = columns.length + diagram.gap * tasks.length, cell = Math.max(42, Math.min(170, (width - LABEL_WIDTH) / units));
+    const units = this.units(columns, diagram);
     const [low, high] = diagram.height, total = LABEL_WIDTH + cell * units, height = (high - low) * ROW_HEIGHT;
     const node = svg("svg", { viewBox: `0 0 ${total} ${height}`, width: total, height, role: "img", tabindex: 0, "aria-label": diagram.alt, "font-family": FONT, "font-size": 12 });
     node.style.maxWidth = `${total}px`;
@@ -140,7 +152,7 @@ class LayerDiagrams {
     svg("rect", { ...shape, fill: color, stroke: significant || half === "" ? theme.muted : "none" }, group);
     const hatched = !significant && half !== ""; // without an interval there is no test
     if (hatched) svg("rect", { ...shape, fill: `url(#${id}${ink.slice(1)})`, "pointer-events": "none" }, group);
-    const label = cell >= 84 && half ? `${effect} ${half}` : effect;
+    const label = cell >= HALF_WIDTH && half ? `${effect} ${half}` : effect;
     const textNode = text(middle, top + height / 2 + 4, label, { fill: ink, "font-weight": significant ? 700 : 400, "pointer-events": "none" });
     if (hatched) {
       const wide = label.length * 6.4 + 4;

@@ -9,6 +9,11 @@ function live() {
   const open = () => [...document.querySelectorAll("#content details")].map((one) => one.open);
   const losses = new RunningLosses(document.getElementById("losses"));
   const trials = new TrialSearch(document.getElementById("trials"));
+  const placeLosses = () => {
+    // first on the page while it has no results, else below them
+    const content = document.getElementById("content"), section = document.getElementById("losses").parentElement;
+    content[document.getElementById("main-findings") ? "after" : "before"](section);
+  };
   const get = async (path) => await (await fetch(path, { cache: "no-store" })).json();
   const poll = async () => {
     let wait = 2000;
@@ -25,6 +30,7 @@ function live() {
         version = fresh.body.dataset.live;
         document.getElementById("data").textContent = fresh.getElementById("data").textContent;
         for (const part of ["#content", "footer"]) document.querySelector(part).replaceWith(fresh.querySelector(part));
+        placeLosses();
         build();
         document.querySelectorAll("#content details").forEach((one, index) => wasOpen[index] !== undefined && (one.open = wasOpen[index]));
         scrollTo(0, at);
@@ -37,16 +43,19 @@ function live() {
     }
     setTimeout(poll, wait);
   };
+  placeLosses();
   trials.load();
   setTimeout(poll, 1000);
 }
 
-// One line per running trial: mean training loss by step, the x axis as a share of the trial's steps.
+// One line per running trial: mean training loss by step, the x axis as a share of the trial's steps. Trials that differ
+// only in their seed have the same color.
 class RunningLosses {
   constructor(figure) {
     this.figure = figure;
     this.chart = html("div", { class: "panels" });
-    figure.prepend(this.chart);
+    this.legend = html("ul", { class: "legend" });
+    figure.prepend(this.chart, this.legend);
     this.tooltip = new Tooltip(figure);
   }
 
@@ -57,6 +66,8 @@ class RunningLosses {
     this.tooltip.hide();
     this.chart.replaceChildren();
     if (!shown.length) return;
+    const colorOf = (curve) => curve.color[isDark() ? 1 : 0];
+    this.drawLegend(new Map([...shown].sort((a, b) => a.place - b.place).map((curve) => [curve.label, colorOf(curve)])));
     const width = this.chart.clientWidth || 600, left = 46, bottom = LOSS_HEIGHT - 34, ink = getComputedStyle(this.figure).color;
     const highest = Math.max(...shown.flatMap((curve) => curve.points.map((point) => point[1]))) || 1, step = tickStep(highest / 4);
     const ticks = Array.from({ length: Math.ceil(highest / step) + 1 }, (_, index) => index * step), top = ticks.at(-1);
@@ -72,12 +83,23 @@ class RunningLosses {
     for (const curve of shown) {
       const at = curve.points.map(([step, loss]) => [x(step, curve), y(loss)]);
       const group = svg("g", { class: "loss" }, node);
-      svg("path", { d: polyline(at), fill: "none", stroke: "var(--accent)", "stroke-width": 1.6, opacity: 0.6 }, group);
+      svg("path", { d: polyline(at), fill: "none", stroke: colorOf(curve), "stroke-width": 1.6, opacity: 0.8 }, group);
       svg("path", { d: polyline(at), fill: "none", stroke: "transparent", "stroke-width": 14 }, group); // easier to hit
-      svg("circle", { cx: at.at(-1)[0], cy: at.at(-1)[1], r: 3, fill: "var(--accent)" }, group);
+      svg("circle", { cx: at.at(-1)[0], cy: at.at(-1)[1], r: 3, fill: colorOf(curve) }, group);
       group.addEventListener("pointermove", (event) => this.tooltip.show(curve.id, curve.lines, event.clientX, event.clientY));
       group.addEventListener("pointerleave", () => this.tooltip.hide());
     }
+  }
+
+  drawLegend(colors) {
+    const names = [...colors.keys()];
+    this.legend.hidden = names.length < 2;
+    this.legend.replaceChildren(...names.map((name) => {
+      const item = html("li", {}), line = svg("svg", { width: 24, height: 14, "aria-hidden": "true" }, item);
+      svg("line", { x1: 0, x2: 24, y1: 7, y2: 7, stroke: colors.get(name), "stroke-width": 2 }, line);
+      item.append(name);
+      return item;
+    }));
   }
 }
 
