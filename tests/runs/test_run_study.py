@@ -64,7 +64,8 @@ def test_without_checkpoint_minutes_the_folder_for_checkpoints_is_not_used(folde
         assert set(folders) == {expected}
 
 
-def test_the_run_records_its_software_and_hardware(folder):
+def test_the_run_records_its_software_and_hardware(folder, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     run_fake_study(folder)
     with ResultsDB.open_readonly(folder / "results.db") as db:
         last = db.last_run()
