@@ -149,8 +149,8 @@ def cross_fit(candidates: np.ndarray, baseline: np.ndarray) -> CrossFit | None:
     of that candidate is taken from the seeds of the other half. The lower bound is that of the t interval of these n
     gains. Each gain has nothing to do with its own choice, but where both halves choose the same candidate, it is high
     in both, so the gains of one half are correlated with those of the other. If no candidate is better than the
-    baseline, a 95% interval is above zero in up to 6% of studies instead of 2.5%; hence `CHOICE_LEVEL`, with which
-    `best_of`, which also looks at the interval of each candidate, finds a gain in at most 5% (simulated in
+    baseline, a 95% interval is above zero in up to 7% of studies instead of 2.5%; hence `CHOICE_LEVEL`, with which
+    `best_of`, which also looks at the interval of each candidate, finds a gain in about 5% at most (simulated in
     tests/analysis/test_decisions.py; the naive interval of the best of eleven in up to 25%). Half of the seeds choose
     worse than all of them, so these gains are too low for `chosen`: the upper bound is that of the naive interval,
     which errs upward. Each bound is the cautious one of the two intervals.
