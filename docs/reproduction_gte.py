@@ -33,4 +33,4 @@ def small_encoder() -> Iterator[str]:
         "not enough trials",
     )
     moved = test_of(GTE, "S1", "SST-2, 500 examples")
-    yield f"by {100 * (math.exp(moved.effect) - 1):.0f}%"
+    yield f"{100 * (math.exp(moved.effect) - 1):.0f}% more than those of the lower half"

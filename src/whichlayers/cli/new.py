@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +43,7 @@ def new(
     """Write a runnable study file: the settings that a study needs, or with --full all of them."""
     from whichlayers.data.readers import check_columns, count_rows
     from whichlayers.models.find import check_name
-    from whichlayers.study.template import write_template
+    from whichlayers.study.template import task_name, write_template
 
     if model is not None:
         check_name(model)
@@ -56,6 +55,5 @@ def new(
         file, model, train, dev, text, label, pair=pair, kind=kind, metric=metric, rows=rows, full=full
     )
     if train is not None:
-        name = tomllib.loads(written.read_text(encoding="utf-8"))["tasks"][0]["name"]
-        typer.echo(f"the task is named {name}, after the path of its training file")
+        typer.echo(f"the task is named {task_name(train)}, after the path of its training file")
     typer.echo(f"wrote {written}; edit it, then: whichlayers plan {written}, whichlayers run {written}")

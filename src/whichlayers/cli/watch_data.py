@@ -17,7 +17,7 @@ from whichlayers.results.folder import StudyFolder
 from whichlayers.results.losses import LossCurve, read_losses
 from whichlayers.results.trial_details import TRIAL_COLUMNS, TrialTable
 from whichlayers.text import format_score, short_names
-from whichlayers.trial import STORED_NAMES, Trial
+from whichlayers.trial import Trial
 
 MAX_CURVES = 32  # running trials whose loss is shown
 MAX_ROWS = 200  # of the table of trials that are sent at once
@@ -114,18 +114,12 @@ class StepCounter:
 
 def steps_by_status(folder: StudyFolder) -> dict[str, int]:
     """The number of steps of the trials of the study, by their status; empty if some trials are probes."""
-    size, batch, epochs = (
-        f"json_extract(trial_json, '$.{name}')"
-        for name in ("train_size", "training.batch_size", "training.epochs")
-    )
+    batch = "json_extract(trial_json, '$.training.batch_size')"
     query = (
-        f"SELECT status, SUM(({size} + {batch} - 1) / {batch} * {epochs}) FROM trials"  # as `Trial.steps`
+        f"SELECT status, SUM((train_size + {batch} - 1) / {batch} * epochs) FROM trials"  # as `Trial.steps`
         f" WHERE {IN_STUDY} GROUP BY status"
     )
-    probes = (
-        "SELECT 1 FROM trials WHERE (json_extract(trial_json, '$.probe') IS NOT NULL"
-        f" OR json_extract(trial_json, '$.{STORED_NAMES['word_probe']}') IS NOT NULL) AND {IN_STUDY} LIMIT 1"
-    )
+    probes = f"SELECT 1 FROM trials WHERE kind != 'finetune' AND {IN_STUDY} LIMIT 1"
     with read_snapshot(folder.database) as db:
         return {} if db.execute(probes).fetchone() else dict(db.execute(query))
 

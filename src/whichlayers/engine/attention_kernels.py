@@ -20,9 +20,8 @@ from whichlayers.engine.dropout import HEAD_STRIDE, ID_STRIDE, MIN_POSITION_STRI
 
 MAX_LENGTH = 128  # longest sequence whose scores fit into one block
 HEAD_SIZES = (16, 32, 64, 128)
-MAX_BLOCK_BYTES = (
-    1 << 15
-)  # of q: longer float32 sequences of heads of 128 would exceed the shared memory of a GPU
+# of q: longer float32 sequences of heads of 128 would exceed the shared memory of a GPU
+MAX_BLOCK_BYTES = 1 << 15
 WARPS = {16: 1, 32: 2, 64: 4, 128: 8}  # by block size
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton runs kernels on the CPU, for tests
 

@@ -39,9 +39,8 @@ from whichlayers.trial import (
 )
 
 MAX_POINTS = 100_000  # of a study; creating them takes about ten seconds
-TRAINED_PARTS = tuple(
-    display.name for kind in (Freeze, Adapt) for display in kind.displays
-)  # names of points
+# names of the points of experiments that train a part of the model
+TRAINED_PARTS = tuple(display.name for kind in (Freeze, Adapt) for display in kind.displays)
 LEVELS = 5  # seeds of a component in a round of `vary_apart`; a prime, at least the number of components
 
 

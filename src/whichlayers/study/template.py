@@ -89,7 +89,7 @@ def write_template(
     task: dict[str, Any] = {"name": BUILTIN_TASK}
     if train is not None and dev is not None:
         task = own | {"train": _relative_path(path, train), "dev": _relative_path(path, dev)}
-        task = {"name": _task_name(Path(train)), **task, **optional}
+        task = {"name": task_name(Path(train)), **task, **optional}
     model_name = model or PACKAGED_MODEL
     if Path(model_name).expanduser().is_dir():
         model_name = _relative_path(path, model_name)
@@ -246,7 +246,7 @@ def _relative_path(study: Path, path: str | Path) -> str:
     return relative if relative.startswith("../") else f"./{relative}"
 
 
-def _task_name(train: Path) -> str:
+def task_name(train: Path) -> str:
     """The name of a task from its training file: reviews/train.tsv, reviews_train.csv.gz -> reviews."""
     stem = Path(train.name.removesuffix(".gz")).stem
     if re.fullmatch(r"train(ing)?([-_. ].*)?", stem, re.IGNORECASE):
