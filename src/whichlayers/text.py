@@ -124,13 +124,19 @@ def join_list(items: Iterable[object], conjunction: str = "and") -> str:
     return f"{', '.join(parts[:-1])} {conjunction} {parts[-1]}" if len(parts) > 1 else "".join(parts)
 
 
-def join_numbers(numbers: Iterable[int]) -> str:
-    """Numbers as a list in a sentence, with more than three consecutive ones as a range: "1 to 4, 6 and 7"."""
+def consecutive(numbers: Iterable[int]) -> list[list[int]]:
+    """Numbers in runs that go up by one: 1, 2, 3, 5 -> [1, 2, 3], [5]."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
+    return runs
+
+
+def join_numbers(numbers: Iterable[int]) -> str:
+    """Numbers as a list in a sentence, with more than three consecutive ones as a range: "1 to 4, 6 and 7"."""
+    runs = consecutive(numbers)
     parts = [[f"{run[0]} to {run[-1]}"] if len(run) > 3 else list(map(str, run)) for run in runs]
     return join_list(text for part in parts for text in part)

@@ -16,7 +16,15 @@ from whichlayers.analysis.verdicts import RECOMMENDED, AnswerVerdict, Comparison
 from whichlayers.catalog import METRICS
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
-from whichlayers.text import counted, format_duration, format_range, format_score, in_points
+from whichlayers.text import (
+    consecutive,
+    counted,
+    format_duration,
+    format_range,
+    format_score,
+    in_points,
+    join_list,
+)
 from whichlayers.trial import ALL_PRETRAINED
 
 Goal = Literal["size", "speed", "accuracy", "features"]
@@ -245,15 +253,8 @@ def describe_interval(mean: float, low: float, high: float, level: float, n: int
 
 def describe_layers(layers: Sequence[int]) -> str:
     """(1, 2, 3, 5) -> "layers 1-3 and 5" """
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    listed = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
-    return f"{'layer' if len(layers) == 1 else 'layers'} {listed}"
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in consecutive(layers)]
+    return f"{'layer' if len(layers) == 1 else 'layers'} {join_list(parts)}"
 
 
 def more_trials_text(more: int | None, minutes: float | None) -> str:
