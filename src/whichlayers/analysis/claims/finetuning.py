@@ -86,9 +86,8 @@ def l1(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim | None:
     rows = points[points["experiment"] == "freeze"]
 
     def values(curve: pd.DataFrame) -> pd.Series:
-        table = _by_seed(
-            curve[curve["condition"].isin(["top", ALL_PRETRAINED])], "x"
-        )  # with none frozen both are 0
+        frozen = curve[curve["condition"].isin(["top", ALL_PRETRAINED])]  # x of both is 0 if none is
+        table = _by_seed(frozen, "x")
         depth = int(curve["depth"].iloc[0])
         kept = depth - round(depth / 4)
         return table[kept] - KEPT_BY_FOURTH * table[0] if {0, kept} <= set(table) else _no_values()
