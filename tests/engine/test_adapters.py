@@ -194,7 +194,8 @@ def test_bfloat16_base_with_float32_adapters():
     encoder, data = tiny_encoder("bert"), tiny_task()
     one = adapted(0)
     one = dataclasses.replace(one, training=dataclasses.replace(one.training, lr=1e-5))
-    trainer, _ = run_steps([one, adapted(1)], encoder, data, 3, EngineSettings(precision="bfloat16"))
+    settings = EngineSettings(precision="bfloat16", bfloat16_weights=True)  # as on a GPU
+    trainer, _ = run_steps([one, adapted(1)], encoder, data, 3, settings)
     index = next(i for i, p in enumerate(trainer.parameters) if p.name.endswith("lora_a"))
     values = trainer.optimizer.values(index)
     start = trainer.initial_weights.values(trainer.parameters[index].name, values.shape[1:], values.device)

@@ -29,7 +29,7 @@ TRIALS = [
 ]  # fmt: skip
 FUSED, FLAT = (
     {},
-    {"precision": "bfloat16", "compiled": False},
+    {"precision": "bfloat16", "bfloat16_weights": True, "compiled": False},
 )  # settings that select one of the two optimizers
 
 

@@ -111,7 +111,11 @@ def graphs(monkeypatch):
     ["bert", "mpnet", "llama"],
 )
 def test_one_layer_gives_all_graphs_of_the_stack(graphs, family):
-    data, settings, encoder = tiny_task(), compiled(precision="bfloat16"), tiny_encoder(family)
+    data, settings, encoder = (
+        tiny_task(),
+        compiled(precision="bfloat16", bfloat16_weights=True),
+        tiny_encoder(family),
+    )
     trials = make_trials()
     job = plan_job(trials, encoder, data, "cpu", settings)
     run_job(job)
@@ -129,7 +133,7 @@ def test_one_layer_gives_all_graphs_of_the_stack(graphs, family):
 def test_a_model_without_a_pooler_and_with_fewer_layers(graphs):
     encoder = reorder(tiny_encoder("bert"), (1, 2))
     encoder.pooler = None
-    settings, data = compiled(precision="bfloat16"), tiny_task()
+    settings, data = compiled(precision="bfloat16", bfloat16_weights=True), tiny_task()
     trials = [dataclasses.replace(trial, surgery=Surgery()) for trial in make_trials()]
     run_job(plan_job(trials, encoder, data, "cpu", settings))
     ahead = set(graphs)
@@ -152,7 +156,7 @@ def real_stack(device: str):
         max_position_embeddings=66,
     )  # fmt: skip
     encoder = tf.BertModel(config, add_pooling_layer=False).eval()
-    settings = EngineSettings(compiled=True, precision="bfloat16", graphs=False)
+    settings = EngineSettings(precision="bfloat16", bfloat16_weights=True, compiled=True, graphs=False)
     return make_trials(), encoder, tiny_task(), device, settings
 
 

@@ -328,12 +328,12 @@ def test_the_precision_of_a_trial_has_precedence_over_that_of_the_engine():
     assert stack_key(trial(0)) != stack_key(trial(0, precision="float32"))
 
 
-def test_bfloat16_with_float32_master_weights_learns_similarly():
+@pytest.mark.parametrize("bfloat16_weights", [True, False])
+def test_bfloat16_with_float32_master_weights_learns_similarly(bfloat16_weights):
     encoder, data = tiny_encoder("bert"), tiny_task(n_train=60)
     precise = finetune([trial(0, lr=1e-3)], encoder, data)[0]
-    rough = finetune(
-        [trial(0, lr=1e-3)], encoder, data, settings=EngineSettings(precision="bfloat16", compiled=False)
-    )[0]
+    settings = EngineSettings(precision="bfloat16", bfloat16_weights=bfloat16_weights, compiled=False)
+    rough = finetune([trial(0, lr=1e-3)], encoder, data, settings=settings)[0]
     assert rough.epochs[-1].train_loss == pytest.approx(precise.epochs[-1].train_loss, abs=0.05)
 
 

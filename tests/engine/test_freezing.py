@@ -182,7 +182,9 @@ def test_bfloat16_optimizer_has_no_moments_for_frozen_parameters(monkeypatch):
     trials = [trial(s, surgery=Surgery(reinit=(1,)), lr_factors=frozen(0, 1)) for s in range(2)]
     encoder = tiny_encoder("bert")
     monkeypatch.setattr(FlatAdamW, "BUCKET_NUMEL", 512)
-    trainer, _ = run_steps(trials, encoder, tiny_task(), 3, EngineSettings(precision="bfloat16"))
+    trainer, _ = run_steps(
+        trials, encoder, tiny_task(), 3, EngineSettings(precision="bfloat16", bfloat16_weights=True)
+    )
     large = {i: trainer.parameters[i].param.requires_grad for i in trainer.optimizer.large}
     assert set(large.values()) == {True, False}
     for i, trained in large.items():
@@ -201,7 +203,8 @@ def test_adam_without_bias_correction(precision):
     """Both optimizers against an AdamW written out; without the correction the first steps are larger."""
     encoder, data = tiny_encoder("bert"), tiny_task()
     one = trial(1, lr=3e-4, bias_correction=False, weight_decay=0.1)
-    _, losses = run_steps([one], encoder, data, 20, EngineSettings(precision=precision))
+    settings = EngineSettings(precision=precision, bfloat16_weights=True)
+    _, losses = run_steps([one], encoder, data, 20, settings)
     _, expected = plain_finetune(one, without_dropout(encoder), data, max_steps=20)
     tolerance = 1e-4 if precision == "float32" else 5e-2
     torch.testing.assert_close(losses[:, 0], torch.tensor(expected), rtol=0, atol=tolerance)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from whichlayers.engine.dropout import StackedDropout
-from whichlayers.engine.stacked_modules import StackContext, StackedEmbedding, StackedModule, packed_linear
+from whichlayers.engine.stacked_modules import StackContext, StackedEmbedding, StackedModule, batched_linear
 from whichlayers.rng import scramble
 
 
@@ -55,9 +55,10 @@ class StackedConv1D(StackedModule):
         """(T*B, ..., in) -> (T*B, ..., out), or (T, M, in) or (1, N, in) with the same leading axes if packed."""
         assert self.bias is not None
         if "weight" in self.shared_names:
-            return self.context.add_per_trial(x @ self.weight, self.bias)
-        if self.context.ragged:  # (1, N, in)
-            return packed_linear(x, self.weight.mT, self.bias, self.context.packing.trial_tokens)
+            y = (x.to(self.weight.dtype) @ self.weight).to(x.dtype)
+            return self.context.add_per_trial(y, self.bias)
+        if self.context.ragged or self.context.linear_dtype is not None:
+            return batched_linear(x, self.weight.mT, self.bias, self.context)
         y = torch.baddbmm(self.bias[:, None], self.context.fold(x), self.weight)  # (T, n, out)
         return self.context.unfold(y, x)
 

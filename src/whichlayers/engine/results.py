@@ -62,6 +62,9 @@ class EngineSettings:
     precision: Precision = (
         "auto"  # of trials whose training has none: "auto" is bfloat16 on CUDA, else float32
     )
+    bfloat16_weights: bool | None = (
+        None  # in bfloat16: keep weights and activations in it, too; None: on CUDA only
+    )
     compiled: bool | None = None  # use torch.compile; None: on CUDA, if the stack trains long enough
     graphs: bool | None = None  # use CUDA graphs; None: on CUDA only
     recompute: bool | None = (

@@ -67,7 +67,10 @@ class StackTrainer:
             precision = settings.precision
         if precision == "auto":
             precision = "bfloat16" if on_cuda else "float32"
-        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        dtype, linear_dtype = torch.float32, None
+        if precision == "bfloat16":
+            keep_bfloat16 = on_cuda if settings.bfloat16_weights is None else settings.bfloat16_weights
+            dtype, linear_dtype = (torch.bfloat16, None) if keep_bfloat16 else (dtype, torch.bfloat16)
         template = build_template(encoder, self.trials, data.n_outputs).to(device=device, dtype=dtype)
         embedding_name = "encoder." + _word_embedding_name(template.encoder)
         rows = [torch.from_numpy(r).to(device) for r in used_token_ids(self.trials, data)]
@@ -79,6 +82,8 @@ class StackTrainer:
         self.model = StackedModel(
             template, len(self.trials), {embedding_name: rows}, self.shared, row_multiple
         ).to(device)
+        if linear_dtype is not None:
+            self.model.round_linear_layers(linear_dtype)
         attach_adapters(self.model, template.encoder, self.trials)
         self.packed = False  # whether steps have a fixed number of tokens per trial
         if settings.packed and (on_cuda or (not settings.compiled and dtype == torch.float32)):

@@ -23,6 +23,7 @@ class StackContext:
     Attributes:
         trials: Number of trials (T).
         batch_dim: Axis of the activations that holds the T*B rows: 0, or 1 for (L, T*B, H).
+        linear_dtype: Type to which linear layers round their operands, as torch.autocast does; None: they do not.
         row_keys: (T*B,) int32 dropout keys of the current step, a hash of (trial, step, row of the batch).
         packing: The `TokenPacking` or `RaggedPacking` (varlen.py) while activations are packed, else None.
         next_packing: The packing to use from the first layer of the current forward pass on.
@@ -33,6 +34,7 @@ class StackContext:
     def __init__(self, trials: int, batch_dim: int = 0):
         self.trials = trials
         self.batch_dim = batch_dim
+        self.linear_dtype: torch.dtype | None = None
         self.row_keys: Tensor | None = None
         self.packing: Any = None
         self.next_packing: Any = None
@@ -114,32 +116,35 @@ class StackedModule(nn.Module):
 
 
 class _BatchedLinear(torch.autograd.Function):
-    """x (T, n, in), weight (T, out, in), bias (T, out) -> (T, n, out).
+    """x (T, n, in), weight (T, out, in), bias (T, out) -> (T, n, out); operands are rounded to `dtype`.
 
     The gradient of the weight has the memory layout of the weight, as the optimizer needs. Autograd's backward of
     bmm(x, weight.mT) would return it transposed.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        y = torch.bmm(x, weight.mT)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        rounded, weight = x.to(dtype), weight.to(dtype)
+        ctx.save_for_backward(rounded, weight)
+        y = torch.bmm(rounded, weight.mT).to(x.dtype)
         return y if bias is None else y + bias[:, None]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
-        grad_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.bmm(grad.mT, x) if ctx.needs_input_grad[1] else None
+        rounded = grad.to(x.dtype)
+        grad_x = torch.bmm(rounded, weight).to(grad.dtype) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.bmm(rounded.mT, x).to(grad.dtype) if ctx.needs_input_grad[1] else None
         grad_bias = grad.sum(1) if ctx.needs_input_grad[2] else None
-        return grad_x, grad_weight, grad_bias
+        return grad_x, grad_weight, grad_bias, None
 
 
 def batched_linear(x: Tensor, weight: Tensor, bias: Tensor | None, context: StackContext) -> Tensor:
     """Linear function of each trial, weight (T, out, in): (T*B, ..., in) -> (T*B, ..., out), or packed activations."""
+    dtype = context.linear_dtype or x.dtype
     if context.ragged:  # (1, N, in)
-        return _PackedLinear.apply(x[0], weight, bias, context.packing.trial_tokens)[None]
-    y = _BatchedLinear.apply(context.fold(x), weight, bias)  # (T, n, out)
+        return _PackedLinear.apply(x[0], weight, bias, context.packing.trial_tokens, dtype)[None]
+    y = _BatchedLinear.apply(context.fold(x), weight, bias, dtype)  # (T, n, out)
     return context.unfold(y, x)
 
 
@@ -155,7 +160,7 @@ class StackedLinear(StackedModule):
     def forward(self, x: Tensor) -> Tensor:
         """(T*B, ..., in) -> (T*B, ..., out), or (T, M, in) or (1, N, in) with the same leading axes if packed."""
         if "weight" in self.shared_names:
-            y = F.linear(x, self.weight)
+            y = F.linear(x.to(self.weight.dtype), self.weight).to(x.dtype)
             return y if self.bias is None else self.context.add_per_trial(y, self.bias)
         return batched_linear(x, self.weight, self.bias, self.context)
 
@@ -290,46 +295,56 @@ def _lookup(rows: Tensor, table: Tensor) -> Tensor:
 # They loop over the trials, which costs little on a CPU compared with the matrix products.
 
 
-def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, trial_tokens: list[int]) -> Tensor:
-    """x (1, N, in), weight (T, out, in), bias (T, out) or None -> (1, N, out)."""
-    return _PackedLinear.apply(x[0], weight, bias, trial_tokens)[None]
-
-
 class _PackedLinear(torch.autograd.Function):
-    """x (N, in), weight (T, out, in), bias (T, out) or None -> (N, out)."""
+    """x (N, in), weight (T, out, in), bias (T, out) or None -> (N, out); operands are rounded to `dtype`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, trial_tokens: list[int]) -> Tensor:
-        ctx.save_for_backward(x, weight)
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        trial_tokens: list[int],
+        dtype: torch.dtype,
+    ) -> Tensor:
+        rounded, weight = x.to(dtype), weight.to(dtype)
+        ctx.save_for_backward(rounded, weight)
         ctx.trial_tokens = trial_tokens
-        y = x.new_empty(x.shape[0], weight.shape[1])
-        parts = zip(x.split(trial_tokens), weight.mT.unbind(), y.split(trial_tokens), strict=True)
-        if bias is None:
-            for part, w, out in parts:
+        y = rounded.new_empty(x.shape[0], weight.shape[1])
+        fused = bias is not None and bias.dtype == dtype
+        biases = bias.unbind() if bias is not None and fused else [None] * len(trial_tokens)
+        parts = zip(rounded.split(trial_tokens), weight.mT.unbind(), y.split(trial_tokens), strict=True)
+        for (part, w, out), b in zip(parts, biases, strict=True):
+            if b is None:
                 torch.mm(part, w, out=out)
-        else:
-            for (part, w, out), b in zip(parts, bias.unbind(), strict=True):
+            else:
                 torch.addmm(b, part, w, out=out)
+        y = y.to(x.dtype)
+        if bias is not None and not fused:
+            for out, b in zip(y.split(trial_tokens), bias.unbind(), strict=True):
+                out += b
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
         trial_tokens = ctx.trial_tokens
-        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         grad_x = grad_weight = grad_bias = None
-        parts = grad.split(trial_tokens)
+        parts = grad.to(x.dtype).split(trial_tokens)
         if needs_x:
             grad_x = torch.empty_like(x)
             for g, w, out in zip(parts, weight.unbind(), grad_x.split(trial_tokens), strict=True):
                 torch.mm(g, w, out=out)
+            grad_x = grad_x.to(grad.dtype)
         if needs_weight:
             grad_weight = torch.empty_like(weight)
             for g, part, out in zip(parts, x.split(trial_tokens), grad_weight.unbind(), strict=True):
                 torch.mm(g.t(), part, out=out)
+            grad_weight = grad_weight.to(grad.dtype)
         if needs_bias:
-            grad_bias = torch.stack([g.sum(0) for g in parts])
-        return grad_x, grad_weight, grad_bias, None
+            grad_bias = torch.stack([g.sum(0) for g in grad.split(trial_tokens)])
+        return grad_x, grad_weight, grad_bias, None, None
 
 
 class _PackedLayerNorm(torch.autograd.Function):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
@@ -54,6 +55,26 @@ def _additive_mask(*args: Any, dtype: torch.dtype = torch.float32, **kwargs: Any
 
 AttentionInterface.register(ATTENTION, stacked_attention)
 AttentionMaskInterface.register(ATTENTION, _additive_mask)
+
+
+class _RoundedLinear(nn.Linear):
+    """A frozen linear layer with a weight of lower precision than its input, which is rounded to it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)"""
+        y = F.linear(x.to(self.weight.dtype), self.weight).to(x.dtype)
+        return y if self.bias is None else y + self.bias
+
+
+class _RoundedConv1D(Conv1D):
+    """GPT-2's linear layer, frozen, like `_RoundedLinear`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)"""
+        return (x.to(self.weight.dtype) @ self.weight).to(x.dtype) + self.bias
+
+
+ROUNDED_CLASSES: dict[type, type] = {nn.Linear: _RoundedLinear, Conv1D: _RoundedConv1D}
 
 
 class StackedModel(nn.Module):
@@ -159,6 +180,16 @@ class StackedModel(nn.Module):
     @property
     def trials(self) -> int:
         return self.context.trials
+
+    def round_linear_layers(self, dtype: torch.dtype) -> None:
+        """Let linear layers round their operands to `dtype`; frozen weights that all trials share are kept in it."""
+        self.context.linear_dtype = dtype
+        for module in self.module.modules():
+            frozen = type(module) in ROUNDED_CLASSES
+            if frozen or "weight" in getattr(module, "shared_names", ()):
+                module.weight.data = module.weight.data.to(dtype)  # type: ignore[operator, union-attr]
+            if frozen:
+                module.__class__ = ROUNDED_CLASSES[type(module)]
 
     def set_dropout_keys(self, trial_keys: Tensor, step: Tensor, batch_size: int) -> None:
         """Set the dropout keys of a step: trial_keys (T,) int32, step () int32."""
