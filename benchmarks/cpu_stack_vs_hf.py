@@ -4,9 +4,10 @@ All methods train on the same batches of eight SST-2 sentences, with dropout, gr
 schedule. They run in turn, round after round, in two arrangements of the same cores: one process with one thread per
 core, and one process per core with one thread each. The result is the number of trial-steps per second of the whole
 machine; the tables show medians over the rounds and their ratios. The second table uses CPU time instead of wall time,
-which is less affected by other load on the machine.
+which is less affected by other load on the machine. With --bfloat16, the loop with fused AdamW also runs under
+torch.autocast, and the stacks also with `precision = "bfloat16"`; it pays on a CPU with bfloat16 instructions.
 
-    python benchmarks/cpu_stack_vs_hf.py [--quick] [--model FOLDER] [--glue FOLDER] [--rounds 7]
+    python benchmarks/cpu_stack_vs_hf.py [--quick] [--bfloat16] [--model FOLDER] [--glue FOLDER] [--rounds 7]
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ SIZE, EPOCHS, BATCH, LENGTH = 4000, 3, 8, 128
 # (method, arrangement) -> trial-steps per second and per CPU second, of each round
 Rates = dict[tuple[str, str], list[tuple[float, float]]]
 PLAIN, FUSED, PADDED = "HF loop, trimmed batches", "HF loop, trimmed, fused AdamW", "HF loop, padded to 128"
+AUTOCAST = "HF loop, trimmed, fused AdamW, autocast"
 
 
 def main() -> None:
     options = parse()
     cores = options.cores or os.cpu_count() or 1
-    stacks = [1, 4] if options.quick else [1, 4, 8, 16]
+    stacks = options.stacks or ([1, 4] if options.quick else [1, 4, 8, 16])
     rounds = 2 if options.quick else options.rounds
     arrangements = {f"1 process x {cores} threads": (1, cores), f"{cores} processes x 1 thread": (cores, 1)}
     rates: Rates = {}
@@ -40,6 +42,9 @@ def main() -> None:
     for pipe, _ in (worker for pool in pools.values() for worker in pool):
         pipe.recv()  # ready
     methods = [PLAIN, FUSED, PADDED, *(stack_name(t) for t in stacks)]
+    if options.bfloat16:
+        methods[2:2] = [AUTOCAST]
+        methods += [stack_name(t, "bfloat16") for t in stacks]
     for turn in range(-1, rounds):  # the first round is a warm-up
         for method in methods:
             for name, pool in pools.items():
@@ -70,6 +75,8 @@ def parse() -> argparse.Namespace:
         "--trial-steps", type=int, default=16, help="trial-steps of each process, method and round"
     )
     parser.add_argument("--quick", action="store_true", help="two rounds, small stacks")
+    parser.add_argument("--bfloat16", action="store_true", help="also in bfloat16")
+    parser.add_argument("--stacks", type=int, nargs="+", help="trials of each stack")
     return parser.parse_args()
 
 
@@ -84,7 +91,8 @@ def start_pool(
     for number in range(processes):
         here, there = spawn.Pipe()
         process = spawn.Process(
-            target=serve, args=(there, options.model, options.glue, stacks, threads, number)
+            target=serve,
+            args=(there, options.model, options.glue, stacks, options.bfloat16, threads, number),
         )
         process.start()
         pool.append((here, process))
@@ -99,7 +107,9 @@ def total_rate(pool: list[tuple[Any, Any]], method: str, trial_steps: int) -> tu
     return sum(a[0] for a in answers), statistics.mean(a[1] for a in answers)
 
 
-def serve(pipe: Any, model: str, glue: Path, stacks: list[int], threads: int, number: int) -> None:
+def serve(
+    pipe: Any, model: str, glue: Path, stacks: list[int], bfloat16: bool, threads: int, number: int
+) -> None:
     """Worker process: set up all methods, then run the one that is requested and send back its rates."""
     import torch
 
@@ -119,6 +129,11 @@ def serve(pipe: Any, model: str, glue: Path, stacks: list[int], threads: int, nu
     }
     for trials in stacks:
         methods[stack_name(trials)] = (trials, stacked(encoder, data, first, trials))
+    if bfloat16:
+        methods[AUTOCAST] = (1, plain_loop(encoder, data, first, fused=True, length=None, autocast=True))
+        for trials in stacks:
+            step = stacked(encoder, data, first, trials, "bfloat16")
+            methods[stack_name(trials, "bfloat16")] = (trials, step)
     done = dict.fromkeys(methods, 0)
     pipe.send("ready")
     while (order := pipe.recv()) is not None:
@@ -134,7 +149,7 @@ def serve(pipe: Any, model: str, glue: Path, stacks: list[int], threads: int, nu
 
 
 def plain_loop(
-    encoder: Any, data: Any, seed: int, fused: bool | None, length: int | None
+    encoder: Any, data: Any, seed: int, fused: bool | None, length: int | None, autocast: bool = False
 ) -> Callable[[int], None]:
     """A training step as usually written: a model, torch's AdamW, gradient clipping, a schedule."""
     import torch
@@ -157,7 +172,9 @@ def plain_loop(
             for name in ("input_ids", "attention_mask", "token_type_ids")
             if (value := getattr(batch, name)) is not None
         }
-        loss = F.cross_entropy(model(**inputs), torch.from_numpy(batch.labels))
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits = model(**inputs)
+        loss = F.cross_entropy(logits.float(), torch.from_numpy(batch.labels))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -168,7 +185,9 @@ def plain_loop(
     return step
 
 
-def stacked(encoder: Any, data: Any, seed: int, trials: int) -> Callable[[int], None]:
+def stacked(
+    encoder: Any, data: Any, seed: int, trials: int, precision: str = "float32"
+) -> Callable[[int], None]:
     """A training step of a stack of `trials`."""
     import torch
 
@@ -176,15 +195,16 @@ def stacked(encoder: Any, data: Any, seed: int, trials: int) -> Callable[[int], 
     from whichlayers.engine.stack_trainer import StackTrainer
     from whichlayers.trial import Training, Trial
 
-    training = Training(epochs=EPOCHS, batch_size=BATCH, lr=2e-5, max_length=LENGTH)
+    training = Training(epochs=EPOCHS, batch_size=BATCH, lr=2e-5, max_length=LENGTH, precision=precision)  # type: ignore[arg-type]
     stack = [Trial("m", "m", "SST-2", "t", SIZE, seed + i, training=training) for i in range(trials)]
     trainer = StackTrainer(stack, encoder, data, torch.device("cpu"), EngineSettings())
     trainer.model.train()
     return trainer.step_runner
 
 
-def stack_name(trials: int) -> str:
-    return f"whichlayers, {trials} stacked" if trials > 1 else "whichlayers, 1 trial"
+def stack_name(trials: int, precision: str = "") -> str:
+    name = f"whichlayers, {trials} stacked" if trials > 1 else "whichlayers, 1 trial"
+    return f"{name}, {precision}" if precision else name
 
 
 def print_table(rates: Rates, methods: list[str], arrangements: list[str], rounds: int) -> None:
@@ -197,12 +217,15 @@ def print_table(rates: Rates, methods: list[str], arrangements: list[str], round
         values = {key: [rate[which] for rate in pairs] for key, pairs in rates.items()}
         median = {key: statistics.median(per_round) for key, per_round in values.items()}
         best = {
-            method: max(median[method, name] for name in arrangements) for method in (PLAIN, FUSED, PADDED)
+            method: max(median[method, name] for name in arrangements)
+            for method in (PLAIN, FUSED, AUTOCAST, PADDED)
+            if method in methods
         }
         against = {
             "plain, one process": median[PLAIN, arrangements[0]],
             "plain, its best": best[PLAIN],
             "fused, its best": best[FUSED],
+            **({"autocast, its best": best[AUTOCAST]} if AUTOCAST in best else {}),
             "padded, one process": median[PADDED, arrangements[0]],
             "padded, its best": best[PADDED],
         }
