@@ -221,6 +221,28 @@ def test_a_search_reports_progress(tmp_path):
     assert ((after > first_done) & (after < search_done)).sum() >= 3
 
 
+@pytest.mark.parametrize("measure", ["accuracy", "selectivity"])
+def test_the_training_of_probes_reports_progress(tmp_path, measure):
+    """All layers are trained at once: without this, a run would show no progress for minutes."""
+    reported: list[int] = []
+    trials = [trial_of(neurons="layer", layer=n, measure=measure, lambdas=(0.0, 0.0)) for n in (1, 2)]
+    epochs = trials[0].word_probe.epochs
+    word_probe_results(
+        *(
+            trials,
+            word_encoder_of("bert"),
+            word_tokenizer_of("bert"),
+            Corpus("custom", tagged(20), tagged(3)),
+        ),
+        ActivationStore("cpu", tmp_path),
+        on_step=reported.append,
+    )
+    after, steps = np.cumsum(reported), len(trials) * WORD_PROBE_STEPS
+    assert after[-1] == steps
+    while_training = (after > round(ENCODER_FRACTION * steps)) & (after < steps)
+    assert while_training.sum() >= epochs - 2
+
+
 def test_results_are_yielded_as_they_are_known(tmp_path):
     """Layers first; then, seed by seed, trials that need a ranking, measure by measure."""
     kinds = [{"neurons": "layer", "layer": 1}, {"neurons": "top", "share": 0.5}, {"measure": "selectivity"}]

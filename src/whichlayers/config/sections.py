@@ -399,8 +399,8 @@ class TrainingSpec(Section):
     )
     precision: Precision = Field(
         default=DEFAULTS.precision,
-        description="Precision of matrix products: auto (bfloat16 on GPUs, float32 on CPUs), float32 or bfloat16, which "
-        "is faster on CPUs with bfloat16 instructions, too. Weights and moments are always float32.",
+        description="Precision of matrix products: auto (bfloat16 on GPUs, float32 on CPUs), float32 or bfloat16, "
+        "which is faster on CPUs with bfloat16 instructions, too. Weights and moments are always float32.",
     )
 
     def at(

@@ -38,6 +38,7 @@ from whichlayers.probes.neuron_ranking import (
 )
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
+from whichlayers.probes.steps import OnProgress
 from whichlayers.trial import Trial, WordProbe, get_word_probe
 
 HELD_OUT_FRACTION = 0.1  # of the training sentences, if a corpus has no dev sentences
@@ -88,7 +89,9 @@ class ProbingDataset:
             *(train.slice_rows(slice(n_words, None)), labels["train"][n_words:]),
         )
 
-    def layer_accuracies(self, trials: Sequence[Trial], training: ProbeTraining) -> dict[str, Metrics]:
+    def layer_accuracies(
+        self, trials: Sequence[Trial], training: ProbeTraining, on_progress: OnProgress | None = None
+    ) -> dict[str, Metrics]:
         """Test accuracies of probes on single layers with given penalties, by trial id."""
         specs = []
         for trial in trials:
@@ -97,7 +100,7 @@ class ProbingDataset:
             assert word_probe.lambdas is not None
             neurons = self.train.layer_neurons(word_probe.layer)
             specs.append(ProbeSpec(neurons, *word_probe.lambdas, trial.seed))
-        probes = fit_probes(self.train, self.labels["train"], len(self.tags), specs, training)
+        probes = fit_probes(self.train, self.labels["train"], len(self.tags), specs, training, on_progress)
         found = accuracies(self.test, self.labels["test"], probes)
         return {trial.id: {"accuracy": float(value)} for trial, value in zip(trials, found, strict=True)}
 
@@ -211,11 +214,14 @@ class RankedNeurons:
         tasks = {seed: 1 + i for i, seed in enumerate(self.seeds)}
         return [self.spec(trial, task=task) for trial in trials for task in (0, tasks[trial.seed])]
 
-    def selectivity(self, trials: Sequence[Trial]) -> dict[str, Metrics]:
+    def selectivity(
+        self, trials: Sequence[Trial], on_progress: OnProgress | None = None
+    ) -> dict[str, Metrics]:
         """Test accuracy on the tags minus test accuracy on the control task."""
         d = self.dataset
         specs = self._specs_with_control(trials)
-        probes = fit_probes(d.train, self.labels_with_control["train"], len(d.tags), specs, self.training)
+        labels = self.labels_with_control["train"]
+        probes = fit_probes(d.train, labels, len(d.tags), specs, self.training, on_progress)
         found = accuracies(d.test, self.labels_with_control["test"], probes).reshape(-1, 2).tolist()
         return {
             trial.id: {"selectivity": real - control, "accuracy": real, "control_accuracy": control}

@@ -20,14 +20,14 @@ from whichlayers.data.corpora import Corpus
 from whichlayers.engine.results import EpochRecord, OnStep, TrialResult
 from whichlayers.probes.activations import ActivationStore
 from whichlayers.probes.labels import majority_accuracy, tag_ids, training_tags, word_majority_accuracy
-from whichlayers.probes.lambda_search import LambdaSearch, OnFraction
+from whichlayers.probes.lambda_search import LambdaSearch
 from whichlayers.probes.probing_dataset import (
     Metrics,
     ProbingDataset,
     RankedNeurons,
     training_settings,
 )
-from whichlayers.probes.steps import WORD_PROBE_STEPS
+from whichlayers.probes.steps import WORD_PROBE_STEPS, OnProgress
 from whichlayers.trial import Measure, Trial, get_word_probe
 
 ENCODER_FRACTION = 0.4  # of the progress, for the forward pass
@@ -58,18 +58,14 @@ def run_word_probes(
         Results of some trials, as soon as they are known; their seconds are those since the previous results.
     """
     last = time.perf_counter()
-    progress = _Progress(on_step, len(trials) * WORD_PROBE_STEPS, corpus.n_words)
+    progress = _Progress(on_step, len(trials), corpus.n_words)
     baselines = _baselines(corpus)
-    finished = 0
     for _, group in _group_by(trials, lambda t: (get_word_probe(t).vector, get_word_probe(t).standardize)):
         dataset = ProbingDataset.from_encoder(
             encoder, tokenizer, corpus, get_word_probe(group[0]), store, progress.add_words
         )
-        for metrics in _compute_metrics(
-            group, dataset, lambda_search or LambdaSearch(), progress.set_search_fraction
-        ):
-            finished += len(metrics)
-            progress.set_finished_fraction(finished / len(trials))
+        for metrics in _compute_metrics(group, dataset, lambda_search or LambdaSearch(), progress):
+            progress.add_finished(len(metrics))
             seconds, last = time.perf_counter() - last, time.perf_counter()
             yield [_trial_result(t, metrics[t.id], baselines, seconds) for t in group if t.id in metrics]
     progress.finish()
@@ -86,7 +82,7 @@ def _trial_result(trial: Trial, metrics: Metrics, baselines: Metrics, seconds: f
 
 
 def _compute_metrics(
-    trials: Sequence[Trial], dataset: ProbingDataset, lambda_search: LambdaSearch, on_search: OnFraction
+    trials: Sequence[Trial], dataset: ProbingDataset, lambda_search: LambdaSearch, progress: _Progress
 ) -> Iterator[dict[str, Metrics]]:
     """Yields metrics by trial id.
 
@@ -96,18 +92,18 @@ def _compute_metrics(
     """
     layer_trials = [trial for trial in trials if _is_plain_layer_probe(trial)]
     for training, group in _group_by(layer_trials, training_settings):
-        yield dataset.layer_accuracies(group, training)
+        yield dataset.layer_accuracies(group, training, progress.fitting(len(group), training.epochs))
     ranked_trials = [trial for trial in trials if not _is_plain_layer_probe(trial)]
     joint_seeds = dataset.train.device.type in JOINT_SEED_DEVICES
 
     def settings(trial: Trial) -> tuple[Any, ...]:
-        lambdas = lambda_search.lambdas(trial, dataset, on_search)
+        lambdas = lambda_search.lambdas(trial, dataset, progress.set_search_fraction)
         return training_settings(trial), lambdas, None if joint_seeds else trial.seed
 
     for (training, lambdas, _), group in _group_by(ranked_trials, settings):
         seeds = list(dict.fromkeys(trial.seed for trial in group))
         penalties = dict(zip(("l1", "l2"), lambdas, strict=True))
-        for found in _ranked_metrics(RankedNeurons(dataset, training, lambdas, seeds), group):
+        for found in _ranked_metrics(RankedNeurons(dataset, training, lambdas, seeds), group, progress):
             yield {trial_id: {**metrics, **penalties} for trial_id, metrics in found.items()}
 
 
@@ -117,7 +113,9 @@ def _is_plain_layer_probe(trial: Trial) -> bool:
     return probe.neurons == "layer" and probe.measure == "accuracy" and probe.lambdas is not None
 
 
-def _ranked_metrics(ranked: RankedNeurons, trials: Sequence[Trial]) -> Iterator[dict[str, Metrics]]:
+def _ranked_metrics(
+    ranked: RankedNeurons, trials: Sequence[Trial], progress: _Progress
+) -> Iterator[dict[str, Metrics]]:
     """Yields metrics by trial id, measure by measure."""
     by_measure = {
         measure: [trial for trial in trials if get_word_probe(trial).measure == measure]
@@ -129,21 +127,22 @@ def _ranked_metrics(ranked: RankedNeurons, trials: Sequence[Trial]) -> Iterator[
         yield {trial.id: ranked.spread(trial)}
     if by_measure["neurons"]:
         yield from ranked.minimal_sets(by_measure["neurons"])
-    if by_measure["selectivity"]:
-        yield ranked.selectivity(by_measure["selectivity"])
+    if selective := by_measure["selectivity"]:
+        # two probes per trial
+        yield ranked.selectivity(selective, progress.fitting(len(selective), 2 * ranked.training.epochs))
     if by_measure["compression"]:
         yield ranked.compression(by_measure["compression"])
 
 
 class _Progress:
-    """Converts progress into steps: a fraction for the forward pass, the rest as trials finish.
+    """Converts progress into WORD_PROBE_STEPS steps per trial: a fraction for the forward pass, the rest for probes.
 
     A search for L1 and L2 gets half of what is left when it starts.
     """
 
-    def __init__(self, on_step: OnStep | None, steps: int, words: int):
-        self.on_step, self.steps, self.words = on_step, steps, words
-        self.words_seen, self.steps_reported = 0, 0
+    def __init__(self, on_step: OnStep | None, trials: int, words: int):
+        self.on_step, self.trials, self.words = on_step, trials, words
+        self.words_seen, self.trials_finished, self.steps_reported = 0, 0, 0
         self.fraction = 0.0
         self.start = ENCODER_FRACTION  # fraction at which the trials, or a search, started
         self.search_fraction = 1.0  # of the last search
@@ -162,9 +161,24 @@ class _Progress:
         if fraction == 1:
             self.start = self.fraction
 
-    def set_finished_fraction(self, fraction: float) -> None:
-        """This fraction of the trials is finished."""
-        self._report(self.start + (1 - self.start) * fraction)
+    def fitting(self, trials: int, epochs: int) -> OnProgress:
+        """Callback for the training of some trials' probes, with the number of epochs that were run of a trial's."""
+        before, seen = self.trials_finished, 0
+
+        def add_epochs(count: int) -> None:
+            nonlocal seen
+            seen += count
+            self._report_trials(before + trials * min(1.0, seen / (trials * epochs)))
+
+        return add_epochs
+
+    def add_finished(self, trials: int) -> None:
+        """More trials are finished."""
+        self.trials_finished += trials
+        self._report_trials(self.trials_finished)
+
+    def _report_trials(self, finished: float) -> None:
+        self._report(self.start + (1 - self.start) * finished / self.trials)
 
     def finish(self) -> None:
         """Report all remaining steps."""
@@ -172,7 +186,7 @@ class _Progress:
 
     def _report(self, fraction: float) -> None:
         self.fraction = max(self.fraction, fraction)
-        now = round(self.steps * self.fraction)
+        now = round(WORD_PROBE_STEPS * self.trials * self.fraction)
         if self.on_step is not None and now > self.steps_reported:
             self.on_step(now - self.steps_reported)
         self.steps_reported = now
