@@ -1,13 +1,16 @@
 """Memory of stacks: allocations are counted correctly, and the measurement predicts larger stacks."""
 
+import ctypes
 import dataclasses
+import os
+from pathlib import Path
 
 import pytest
 import torch
 from tiny import tiny_encoder, tiny_task
 
 from whichlayers.engine import memory
-from whichlayers.engine.cost import MemoryCost, out_of_memory_error
+from whichlayers.engine.cost import MemoryCost, out_of_memory_error, release_memory
 from whichlayers.engine.memory import free_memory, measure_memory
 from whichlayers.engine.results import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
@@ -159,3 +162,19 @@ def test_a_trial_that_cannot_fit_is_not_tried(family, monkeypatch):
     layers = sum(p.numel() for layer in Anatomy(encoder).layers for p in layer.parameters())
     assert memory._lower_bound(trial, encoder, CPU) == 24 * layers
     assert memory._lower_bound(frozen, encoder, CPU) == 24 * layers // 3
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+def test_freed_memory_is_returned_to_the_system():
+    """The process that measures would otherwise keep gigabytes that its workers need."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    blocks = [torch.ones(20_000) for _ in range(2_000)]  # 160 MB, in blocks that malloc takes from its heap
+    last = blocks.pop()  # keeps the end of the heap in use
+    del blocks
+    before = resident()
+    release_memory()
+    assert before - resident() > 100e6
+    assert float(last.sum()) == 20_000
