@@ -175,14 +175,14 @@ def _significance(rows: pd.DataFrame) -> str:
 
 def _verdicts(name: str, points: pd.DataFrame) -> Iterator[str]:
     """What `recommend` and the claim L1 say, one line each."""
-    answers = [a for a in recommend(points).answers if a.question in ("freeze", "adapters", "adapter_place")]
-    for a in answers:
+    topic = {
+        "freeze": "layers to freeze",
+        "few_parameters": "biases, layer norms or head alone",
+        "adapters": "layers with adapters",
+        "adapter_place": "best layer",
+    }
+    for a in [a for a in recommend(points).answers if a.question in topic]:
         subject = f"{a.model}, {a.title}" if points["model"].nunique() > 1 else a.title
-        topic = {
-            "freeze": "layers to freeze",
-            "adapters": "layers with adapters",
-            "adapter_place": "best layer",
-        }
         yield f"- {subject}, {topic[a.question]}: {_first_sentence(a.text)}"
     for claim in recompute_claims(RESULTS / name):
         if claim.id == "L1" and claim.tests:

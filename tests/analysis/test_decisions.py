@@ -3,11 +3,13 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from whichlayers.analysis.decisions import cross_fit, cross_fitted, fixed_sequence, non_inferiority
 from whichlayers.analysis.intervals import t_interval
+from whichlayers.analysis.recommend import few_parameters
 
 TOLERANCE = 0.01
 SD = 0.01
@@ -75,6 +77,50 @@ def test_a_fixed_sequence_rarely_goes_too_far(correlation, n):
     assert wrong / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
     if n == 10 and correlation == 0.9:
         assert right / 1500 > 0.8  # with little noise the two good steps are found
+
+
+PARTS = ("biases", "norms", "head")
+
+
+def few_parameters_rows(scores, lrs):
+    """Points of `freeze` with n seeds: (n, 1 + 3 * lrs) scores of the baseline and of `PARTS` by learning rate."""
+    conditions = [f"{part}, lr {lr}" for lr in range(lrs) for part in PARTS]
+    columns = {"seed": np.arange(len(scores)), "seconds": 1.0, "x": 0.0, "depth": 6, "train_size": 500}
+    names = ("experiment", "model", "model_fingerprint", "task", "variant")
+    columns |= dict.fromkeys(names, "m") | {"metric": "accuracy"}
+    frames = [
+        pd.DataFrame(columns | {"condition": condition, "value": values, "trial_id": condition})
+        for condition, values in zip(["all pretrained", *conditions], scores.T, strict=True)
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+@pytest.mark.parametrize(("lrs", "good"), [(1, 0), (3, 0), (3, 1)])
+def test_few_trained_parameters_are_rarely_recommended_if_they_lose_too_much(lrs, good, correlation):
+    """At each learning rate, the first `good` of biases, norms and head are as good as training all parameters; the
+    others lose exactly the tolerance: the worst case for recommending them."""
+    rng = np.random.default_rng(lrs)
+    losses = np.array(([0.0] * good + [TOLERANCE] * (3 - good)) * lrs)
+    wrong, right, uncorrected = 0, 0, 0
+    for study in range(1500):
+        scores = noisy_scores(rng, [0.9, *(0.9 - losses)], 8, correlation)
+        differences = (scores[:, 1:] - scores[:, :1]).T
+        passed = max(
+            fixed_sequence(differences[3 * lr : 3 * lr + 3], TOLERANCE, 0.05 / lrs).passed
+            for lr in range(lrs)
+        )
+        wrong += passed > good
+        right += 0 < passed <= good
+        uncorrected += any(non_inferiority(d, TOLERANCE).within for d in differences[losses > 0])
+        if study < 25:  # the recommendation is what was simulated
+            choice = few_parameters.answer(few_parameters_rows(scores, lrs), TOLERANCE).choice
+            expected = f"the {('', 'biases', 'layer norms', 'head')[passed]} alone"
+            assert choice.partition(" (")[0] == (expected if passed else "")
+    assert wrong / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
+    assert uncorrected > 1.5 * wrong  # the fewest parameters of all that pass: in 10% to 28% of studies
+    if good and correlation == 0.9:
+        assert right / 1500 > 0.8
 
 
 def test_needed_trials_reach_the_power():

@@ -6,12 +6,14 @@ import math
 import numpy as np
 import pytest
 from fake_facts import FakeFacts, a_study
+from small_models import FAMILY_NAMES, small_model
 from synthetic_results import write_results
 
 from whichlayers.analysis.recommend import GOALS, QUESTIONS, recommend
 from whichlayers.analysis.recommend.base import Candidate, describe_layers
 from whichlayers.analysis.recommend.smallest import nested_series
 from whichlayers.errors import WhichlayersError
+from whichlayers.models.families import Anatomy, is_bias
 from whichlayers.results.frames import finished, load_points
 from whichlayers.study.expand import expand
 from whichlayers.study.follow_up import follow_up_study
@@ -180,6 +182,17 @@ def test_a_study_can_ask_every_question(depth):
     for question in QUESTIONS.values():
         assert asked & set(question.experiments), question.key
     assert max(p.trial.seed for p in points) >= 5
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_a_study_asks_for_biases_where_there_are_some(family):
+    asked = QUESTIONS["few_parameters"].ask(6)
+    (experiment,) = follow_up_study(a_study(), [asked], ["bert", family]).experiments
+    has_biases = any(
+        is_bias(name) for layer in Anatomy(small_model(family)).layers for name, _ in layer.named_parameters()
+    )
+    assert experiment.train == (("norms", "biases", "head") if has_biases else ("norms", "head"))
+    assert list(expand(a_study(experiments=[experiment]), FakeFacts(has_biases=has_biases)))
 
 
 def test_answers_are_json(tmp_path):

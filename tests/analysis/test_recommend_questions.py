@@ -280,8 +280,9 @@ def test_the_baseline_is_found_in_a_single_row():
 
 def test_frozen_layers_by_name():
     cells = {("all pretrained", 0): SHARED, ("top", 0): SHARED} | {("top", k): SHARED + NOISE for k in (2, 1)}
-    cells |= {("bottom", k): SHARED + NOISE - 0.2 for k in (1, 3)} | {("norms", 0): SHARED - 0.3}
-    (answer,) = recommend(frame("freeze", cells)).answers
+    cells |= {("bottom", k): SHARED + NOISE - 0.2 for k in (1, 3)} | {("norms", 0): SHARED + NOISE - 0.3}
+    answer, alone = recommend(frame("freeze", cells)).answers
+    assert (alone.verdict, [c.name for c in alone.compared]) == ("nothing to gain", ["the layer norms alone"])
     assert [c.name for c in answer.compared] == [
         "layer 1 and the embeddings frozen",
         "layers 1-2 and the embeddings frozen",
@@ -290,7 +291,8 @@ def test_frozen_layers_by_name():
     ]
     assert answer.choice == "layers 1-2 and the embeddings frozen"
     assert "Compared: 2 series (layers frozen: 1 and 2; 1 and 3), each, in this order" in answer.text
-    (one,) = recommend(frame("freeze", {key: v for key, v in cells.items() if key[0] != "bottom"})).answers
+    top = frame("freeze", {key: v for key, v in cells.items() if key[0] not in ("bottom", "norms")})
+    (one,) = recommend(top).answers
     assert "Compared: 1 and 2 frozen layers, in this order" in one.text
 
 

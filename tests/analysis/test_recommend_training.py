@@ -14,11 +14,79 @@ from whichlayers.analysis.recommend.costs import cost_text
 def test_the_most_layers_that_can_stay_frozen(tmp_path):
     experiments = [{"kind": "freeze", "train": ["top", "norms", "biases"]}]
     points = points_of(tmp_path, experiments, lambda p: 0.9 - (0.1 if p.x > 4 else 0), sd=0.001)
-    answer = only(recommend(points))
+    (answer,) = recommend(points).of("freeze")
     assert (answer.verdict, answer.choice) == ("recommended", "layers 1-4 and the embeddings frozen")
     assert answer.trial_id in set(points.query("condition == 'top' and x == 4")["trial_id"])
     assert answer.level == pytest.approx(0.9)  # one series: norms and biases are not part of it
     assert "Stopped at layers 1-5" in answer.text
+
+
+ALONE = {"kind": "freeze", "train": ["norms", "biases", "head"]}
+
+
+def test_the_fewest_parameters_to_train(tmp_path):
+    """The head alone is too bad; layer norms have fewer parameters than biases, and both are good enough."""
+    points = points_of(tmp_path, [ALONE], lambda p: 0.9 - 0.1 * (p.condition == "head"), sd=0.001)
+    answer = only(recommend(points))
+    assert answer.question == "few_parameters"
+    assert (answer.verdict, answer.choice) == ("recommended", "the layer norms alone")
+    assert answer.text.startswith("Train the layer norms alone: ")
+    assert answer.trial_id in set(points.query("condition == 'norms'")["trial_id"])
+    assert answer.level == pytest.approx(0.9)  # one series
+    assert [c.name for c in answer.compared] == [
+        "the biases alone",
+        "the layer norms alone",
+        "the head alone",
+    ]
+    assert (
+        "Compared: the biases, the layer norms and the head, each trained alone, in this order" in answer.text
+    )
+    assert "Stopped at the head alone" in answer.text
+
+
+def test_trained_parameters_decide_the_order_and_not_the_scores(tmp_path):
+    """A decoder may have more parameters in its norms than in its biases."""
+    points = points_of(tmp_path, [ALONE], lambda p: 0.9 - 0.1 * (p.condition == "norms"), sd=0.001)
+    assert only(recommend(points)).choice == "the biases alone"
+    counts = {"all pretrained": 1000, "norms": 60, "biases": 50, "head": 2}
+    counted = points.assign(trained_parameters=points["condition"].map(counts))
+    answer = only(recommend(counted))
+    assert answer.verdict == "nothing to gain"  # norms are the first, and fail
+    assert [c.result for c in answer.compared] == ["below the tolerance", "not tested", "not tested"]
+    assert (
+        only(recommend(counted.assign(value=0.9 + points["seed"] % 2 / 1e3))).verdict == "not enough trials"
+    )
+    partly = counted.assign(
+        trained_parameters=counted["trained_parameters"].where(points["condition"] != "norms")
+    )
+    assert only(recommend(partly)).choice == "the biases alone"  # not known: the usual order
+
+
+def test_each_learning_rate_of_few_parameters_is_a_series(tmp_path):
+    experiments = [ALONE, ALONE | {"peft_lr": [1e-3]}]
+    low = {"norms", "biases", "head"}  # without a learning rate of their own
+    points = points_of(tmp_path, experiments, lambda p: 0.9 - 0.3 * (p.condition in low), sd=0.001)
+    counts = {"norms": 50, "biases": 60, "head": 2}
+    parts = points["condition"].str.partition(", ")[0]
+    answer = only(recommend(points.assign(trained_parameters=parts.map(counts).fillna(1000))))
+    assert (answer.verdict, answer.choice) == ("recommended", "the head alone (lr 0.001)")
+    assert answer.savings["trained parameters"] == pytest.approx(0.998)
+    assert answer.level == pytest.approx(0.95)  # 5% divided by two series
+    assert (
+        "2 series, one for each learning rate (the biases, the layer norms and the head; the biases, "
+        in answer.text
+    )
+    assert "the level of 5% is divided by 2. Stopped at the biases alone: −30" in answer.text
+
+
+def test_few_parameters_are_compared_with_a_baseline_that_learned(tmp_path):
+    experiments = [ALONE | {"train": ["biases"], "peft_lr": 1e-3}]
+    rows = points_of(
+        tmp_path, experiments, lambda p: 0.5 if p.condition == "all pretrained" else 0.9, sd=0.001
+    )
+    assert only(recommend(rows)).verdict == "not learned"
+    assert recommend(rows[rows["condition"] != "all pretrained"]).answers == ()
+    assert "few_parameters" in {q.key for q in recommend(rows[rows["condition"] == "all pretrained"]).unasked}
 
 
 def test_both_ends_can_be_frozen(tmp_path):

@@ -33,6 +33,7 @@ EXPERIMENTS = [
     {"kind": "incremental", "keep": [2, 3]},
     {"kind": "lr_decay", "factors": [0.5]},
     {"kind": "freeze", "train": ["top"], "frozen": [1, 2]},
+    {"kind": "freeze", "train": ["biases", "norms", "head"], "peft_lr": 0.01},
     {"kind": "adapt", "where": ["single"], "rank": 2, "peft_lr": 0.02},
     {"kind": "probing", "layers": [1, 2, 3]},
 ]
@@ -42,6 +43,7 @@ CHOICES = {
     "reinit": "the top layer re-initialized",
     "lr_decay": "a decay of 0.5",
     "freeze": "layers 1-2 and the embeddings frozen",
+    "few_parameters": "the biases alone (lr 0.01)",
     "adapters": "adapters in layer 3 (lr 0.02)",
     "adapter_place": "adapters in layer 2 (lr 0.02)",
     "features": "layer 2",
@@ -74,8 +76,11 @@ print(json.dumps(found))
 
 def score(point):
     """Scores by which the last candidate of each question is recommended, with a little noise per seed."""
-    noise = np.random.default_rng([point.trial.seed, int(10 * point.x)]).normal(0, 0.002)
-    return 0.8 + 0.1 * ((point.experiment, point.x) in BETTER) + noise
+    noise = np.random.default_rng([point.trial.seed, int(10 * point.x), *point.condition.encode()]).normal(
+        0, 0.002
+    )
+    gain = 0.1 * ((point.experiment, point.x) in BETTER) - 0.2 * point.condition.startswith(("norms", "head"))
+    return 0.8 + gain + noise
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +126,8 @@ def test_the_recommended_variant_is_built(results, built, question):
 
 
 @pytest.mark.parametrize("question", [q for q in CHOICES if q != "features"])
-def test_only_adapters_are_built_with_the_learning_rate_of_adapters(built, question):
-    lr = 0.02 if question.startswith("adapter") else 5e-3
+def test_each_model_is_built_with_its_own_learning_rate(built, question):
+    lr = {"adapters": 0.02, "adapter_place": 0.02, "few_parameters": 0.01}.get(question, 5e-3)
     assert built[question].trial.training.lr == lr
     assert f"learning rate {lr:g}" in (built[question].folder / "README.md").read_text()
 
@@ -173,6 +178,17 @@ def test_only_what_is_recommended_is_trained(results, built, question, layers):
     assert changed_layers(results, built[question]) == layers
 
 
+def test_only_biases_are_trained(results, built):
+    before = load_file(results.folder.parent / "model" / "model.safetensors")
+    after = load_file(built["few_parameters"].folder / "model.safetensors")
+    changed = {name for name in after if not torch.equal(before[name], after[name])}
+    biases = {name for name in after if name.endswith("bias") and "pooler" not in name}
+    # all keys of a query get the bias of the keys alike, which softmax ignores
+    assert {name for name in biases if "key.bias" not in name} <= changed <= biases
+    card = (built["few_parameters"].folder / "README.md").read_text()
+    assert "Trained: the biases and the head; everything else was frozen" in card
+
+
 @pytest.mark.parametrize(("question", "layer"), [("adapters", 3), ("adapter_place", 2)])
 def test_peft_computes_the_same_hidden_states(built, loaded, question, layer):
     _, _, merged, adapted = loaded[question]
@@ -198,7 +214,10 @@ def call(*arguments, code=0):
 
 def test_the_command_to_build_has_the_options_of_the_recommendation(results):
     text = call("recommend", results.folder, "--tolerance", "0.02")
-    likes = "--like reinit, --like lr_decay, --like freeze, --like adapters, --like adapter_place or --like features"
+    likes = (
+        "--like reinit, --like lr_decay, --like freeze, --like few_parameters, --like adapters, "
+        "--like adapter_place or --like features"
+    )
     assert f"whichlayers build {results.folder} --out my-model --tolerance 0.02 (or with {likes})" in text
     text = call("recommend", results.folder, "--for", "features")
     assert f"whichlayers build {results.folder} --out my-model --for features" in text

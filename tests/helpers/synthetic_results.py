@@ -29,6 +29,10 @@ CREATE TABLE runs(run_id INTEGER PRIMARY KEY, started REAL, finished REAL, outco
     pid INTEGER, device TEXT, threads INTEGER, versions TEXT, git_commit TEXT, command TEXT);
 """
 VERSION_1 = 18  # `trials` had its first 18 columns in version 1
+WHAT_IS_TRAINED = (
+    "lr_factors",
+    "parameters",
+)  # differs between the trials of a curve, so it is not in `training`
 METRICS = {"CoLA": "mcc", "STS-B": "pearson"}
 
 Score = Callable[[Point], float | str | None]  # a value; None: pending; a text: failed with this error
@@ -128,7 +132,7 @@ def write_results(
             result if failed else None,
         )
         row += (1.7e9, 1.7e9 + 60, 60.0, 1)
-        training = {key: value for key, value in asdict(t.training).items() if key != "lr_factors"}
+        training = {key: value for key, value in asdict(t.training).items() if key not in WHAT_IS_TRAINED}
         row += (t.kind, metric, *word_probe, _layers(surgery.reinit), _layers(surgery.order or ()))
         row += (t.training.epochs, t.training.lr, json.dumps(training, sort_keys=True, separators=(",", ":")))
         row += tuple(dict(t.seeds).get(component) for component in COMPONENTS)

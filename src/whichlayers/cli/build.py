@@ -24,6 +24,7 @@ class Like(StrEnum):
     reinit = "reinit"
     lr_decay = "lr_decay"
     freeze = "freeze"
+    few_parameters = "few_parameters"
     adapters = "adapters"
     adapter_place = "adapter_place"
     features = "features"

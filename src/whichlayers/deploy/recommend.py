@@ -187,6 +187,7 @@ def _write_next(folder: StudyFolder, unasked: tuple[Question, ...]) -> Path | No
         study = load_study(folder.study_file)
     except WhichlayersError:  # results without a study file
         return None
-    depth = min(model.depth for model in load_study_summary(folder.path).models)
-    follow_up = follow_up_study(study, [question.ask(depth) for question in unasked])
+    models = load_study_summary(folder.path).models
+    depth, families = min(model.depth for model in models), {model.family for model in models}
+    follow_up = follow_up_study(study, [question.ask(depth) for question in unasked], families)
     return None if follow_up is None else write_follow_up(folder.path, follow_up)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,42 @@ from whichlayers.study.study_file import Study
 
 FOLLOW_UP_FILE = "next-study.toml"
 TRIALS = 6  # at least; fewer rarely show anything
+# families whose layers have biases; those of all others have none in their usual models, or were not checked
+FAMILIES_WITH_BIASES = frozenset(
+    (
+        "bert",
+        "roberta",
+        "electra",
+        "distilbert",
+        "mpnet",
+        "xlnet",
+        "deberta-v2",
+        "qwen2",
+        "gpt2",
+        "gpt_neox",
+        "opt",
+    )
+)
 
 
-def follow_up_study(study: Study, experiments: Sequence[Mapping[str, Any]]) -> Study | None:
+def follow_up_study(
+    study: Study, experiments: Sequence[Mapping[str, Any]], families: Collection[str] = ()
+) -> Study | None:
     """A study with the models, tasks, training sizes and training settings of `study` and other experiments.
 
     Args:
         study: The study that was run.
         experiments: The experiments, as in a study file; those of a kind that this version does not have are left out.
+        families: Families of the models; if the layers of one have no biases, these are not trained alone.
 
     Returns:
         None if there is no experiment, or if `study` has no task.
     """
-    known = [experiment for experiment in experiments if experiment["kind"] in KINDS]
+    known = [dict(experiment) for experiment in experiments if experiment["kind"] in KINDS]
+    if not FAMILIES_WITH_BIASES.issuperset(families):
+        for experiment in known:
+            if "train" in experiment:
+                experiment["train"] = [part for part in experiment["train"] if part != "biases"]
     if not known or not study.tasks:
         return None
     trials = study.trials

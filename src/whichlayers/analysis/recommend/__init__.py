@@ -18,7 +18,15 @@ from typing import Any
 import pandas as pd
 
 from whichlayers.analysis.guessing import SETTING, GuessComparison, compare_best, compare_with_guessing
-from whichlayers.analysis.recommend import adapters, features, freeze, lr_decay, reinit, smallest
+from whichlayers.analysis.recommend import (
+    adapters,
+    features,
+    few_parameters,
+    freeze,
+    lr_decay,
+    reinit,
+    smallest,
+)
 from whichlayers.analysis.recommend.base import (
     GOALS,
     Answer,
@@ -41,6 +49,7 @@ QUESTIONS: dict[str, Question] = {
         reinit.QUESTION,
         lr_decay.QUESTION,
         freeze.QUESTION,
+        few_parameters.QUESTION,
         adapters.COUNT,
         adapters.PLACE,
         features.QUESTION,

@@ -38,7 +38,7 @@ class Candidate:
     name: str  # what it is, such as "layers 1 to 8 (top 4 dropped)"
     rows: pd.DataFrame  # its finished points: one per seed, with value, seconds and trial_id
     layers: tuple[int, ...] | None = None  # the pretrained layers it keeps, in order; None: all
-    steps: int = 0  # how far it is from the baseline: layers dropped, frozen, or without adapters
+    steps: int = 0  # how far it is from the baseline: layers dropped, frozen, without adapters, ...
 
     @property
     def scores(self) -> pd.Series:

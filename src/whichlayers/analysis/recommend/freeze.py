@@ -12,7 +12,7 @@ from whichlayers.analysis.recommend.within_tolerance import last_within_toleranc
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import join_list
 
-SERIES = ("top", "bottom")  # conditions: what is trained; the others have no order
+SERIES = ("top", "bottom")  # conditions: what is trained; for the others, see few_parameters
 
 
 def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:

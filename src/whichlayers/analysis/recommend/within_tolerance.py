@@ -41,6 +41,7 @@ def last_within_tolerance(
     compared: str,
     keep: str,
     alternative: str,
+    verb: str = "Use",
 ) -> Answer | None:
     """The last variant of each series that is shown to be within the tolerance; of these the one with most `steps`.
 
@@ -54,6 +55,7 @@ def last_within_tolerance(
             variant, whose name says it.
         keep: What to do if there is nothing to gain: "keep all 12 layers".
         alternative: What a variant is: "smaller model".
+        verb: The first word of a recommendation.
 
     Returns:
         None without series.
@@ -82,7 +84,7 @@ def last_within_tolerance(
         i, level = test.interval, 1 - 2 * alpha
         difference = describe_interval(i.mean, i.low, i.high, 100 * level, i.n, metric)
         text = (
-            f"Use {chosen.name}: {difference} compared with {baseline.name}, within the tolerance of {limit}. "
+            f"{verb} {chosen.name}: {difference} compared with {baseline.name}, within the tolerance of {limit}. "
             f"{order}{_why_stopped(series, sequences, metric)}"
         )
         outlook = "" if more is None else f"To decide on the next one: {more_trials_text(more, minutes)}."
