@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from whichlayers.analysis.power import PowerEstimate
 from whichlayers.cli import app
 from whichlayers.cli.format import describe_trial
+from whichlayers.cli.options import check_not_replaced
 from whichlayers.cli.power import _format_cost
 from whichlayers.cli.show import _print_epochs, describe_changes
 from whichlayers.deploy.predict import check_output
@@ -193,10 +194,52 @@ def test_predict_does_not_replace_files_unasked(tmp_path):
         file.write_text("text\nfine\n")
     error = call("predict", "model", "new.csv", "--text", "text", "--out", "out.csv", code=2).stderr
     assert "--out out.csv already exists; choose another name, or replace it with --overwrite" in error
-    check_output(out, texts, overwrite=True)
-    check_output(tmp_path / "other.csv", texts, overwrite=False)
+    check_not_replaced("--out", out, overwrite=True)
+    check_output(out, texts)
     with pytest.raises(WhichlayersError, match="is the file of the texts"):
-        check_output(texts, texts, overwrite=True)
+        check_output(texts, texts)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("export", "one", "--out"), "mine.csv"),
+        (("export", "one", "--out"), "mine.parquet"),
+        (("compare", "one", "two", "--out"), "mine.html"),
+        (("claims", "one", "--figure"), "mine.png"),
+    ],
+)
+def test_files_are_not_replaced_unasked(tmp_path, command, name):
+    for study in ("one", "two"):
+        write_results(tmp_path / study, incremental(sizes=(500, 5000)), lifelike())
+    (tmp_path / name).write_text("mine")
+    error = call(*command, name, code=2).stderr
+    assert (
+        f"{command[-1]} {name} already exists; choose another name, or replace it with --overwrite" in error
+    )
+    assert (tmp_path / name).read_text() == "mine"
+    call(*command, name, "--overwrite")
+    assert (tmp_path / name).read_bytes() != b"mine"
+    call(*command, f"new-{name}")
+    assert (tmp_path / f"new-{name}").is_file()
+
+
+def test_files_with_default_names_are_replaced(tmp_path):
+    for study in ("one", "two"):
+        write_results(tmp_path / study, incremental(sizes=(500, 5000)), lifelike())
+    for _ in range(2):
+        assert "wrote one/results.csv" in call("export", "one").output
+        assert "wrote compare.html" in call("compare", "one", "two").output
+    assert json.loads(call("compare", "one", "two", "--out", "compare.html", "--json").output)
+    call("export", "one", "--out", "/dev/null", "--format", "csv")  # not a file
+
+
+def test_the_results_are_never_replaced_by_their_export(tmp_path):
+    write_results(tmp_path / "one", incremental(), lifelike())
+    before = (tmp_path / "one" / "results.db").read_bytes()
+    arguments = ("--out", "one/results.db", "--format", "csv", "--overwrite")
+    assert "one/results.db has the results of the study" in call("export", "one", *arguments, code=2).stderr
+    assert (tmp_path / "one" / "results.db").read_bytes() == before
 
 
 def pruning(trials):

@@ -10,7 +10,7 @@ import typer
 
 from whichlayers.cli.as_json import AsJson, print_json, records
 from whichlayers.cli.format import console, print_line
-from whichlayers.cli.options import complete_folder
+from whichlayers.cli.options import Overwrite, check_not_replaced, complete_folder
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
 
@@ -70,6 +70,7 @@ def claims(
             "--figure", help="Also draw the verdicts by claim, model and task: a .png, .svg or .pdf file."
         ),
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Test the claims of the papers on one study or on several: effect, confidence interval, p value and verdict."""
     from whichlayers.analysis.claims import ClaimThresholds
@@ -79,6 +80,7 @@ def claims(
     output_format = ClaimsFormat.json if as_json else output_format
     if figure is not None:
         _check_figure(figure)
+        check_not_replaced("--figure", figure, overwrite)
     if len(folders) == 1 and output_format is not ClaimsFormat.markdown:
         found = load_claims(folders[0], thresholds)
         _print_study(list(found), output_format, tests, all_claims)

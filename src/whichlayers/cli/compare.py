@@ -9,14 +9,21 @@ import typer
 
 from whichlayers.cli.as_json import AsJson, comparison_data, print_json
 from whichlayers.cli.format import console, print_line
+from whichlayers.cli.options import Overwrite, check_not_replaced
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import find_folder
+
+PAGE = Path("compare.html")
 
 
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="Folder or study file of the first study.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Folder or study file of the second study.")],
-    out: Annotated[Path, typer.Option("--out", help="HTML page to write.")] = Path("compare.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help=f"HTML page to write. Default: {PAGE}, which is replaced."),
+    ] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare two studies: differences B - A, paired by seed, with confidence intervals; writes an HTML page.
@@ -32,6 +39,9 @@ def compare(
     )
 
     first, second = find_folder(a).path, find_folder(b).path
+    if out is not None and not as_json:
+        check_not_replaced("--out", out, overwrite)
+    out = out or PAGE
     if out.is_dir():
         raise WhichlayersError(f"--out {out} is a folder: give a file, such as {out / 'compare.html'}")
     if not out.parent.is_dir():

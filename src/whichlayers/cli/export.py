@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whichlayers.cli.options import StudyFolderPath
+from whichlayers.cli.options import Overwrite, StudyFolderPath, check_not_replaced
 from whichlayers.results.folder import find_folder
 
 if TYPE_CHECKING:
@@ -36,12 +36,14 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="File (or folder, for tensorboard) to write. Default: in the study folder."
+            "--out",
+            help="File (or folder, for tensorboard) to write. Default: a file in the study folder, which is replaced.",
         ),
     ] = None,
     epochs: Annotated[
         bool, typer.Option("--epochs", help="One row per epoch and metric, instead of the last epoch only.")
     ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Export the results as a table with one row per point and finished trial, or as TensorBoard event files."""
     if output_format is ExportFormat.tensorboard:
@@ -51,6 +53,8 @@ def export(
         return
     from whichlayers.results.export import export as write
 
+    if out is not None:
+        check_not_replaced("--out", out, overwrite)
     chosen: FileFormat | None = None
     if output_format is not None:
         chosen = "csv" if output_format is ExportFormat.csv else "parquet"

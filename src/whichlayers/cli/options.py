@@ -48,6 +48,20 @@ def complete_preset(incomplete: str) -> list[str]:
     return [name for name in preset_names() if name.startswith(incomplete)]
 
 
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file to write if it exists.")]
+
+
+def check_not_replaced(option: str, path: Path, overwrite: bool) -> None:
+    """Raise WhichlayersError if `option` names a file that exists, unless `overwrite` is set.
+
+    Devices and pipes, such as /dev/stdout, are not replaced but written to.
+    """
+    if path.is_file() and not overwrite:
+        raise WhichlayersError(
+            f"{option} {path} already exists; choose another name, or replace it with --overwrite"
+        )
+
+
 StudyFolderPath = Annotated[
     Path,
     typer.Argument(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from whichlayers.cli.format import print_line, progress_bar, stderr_console
+from whichlayers.cli.options import Overwrite, check_not_replaced
 from whichlayers.text import counted
 
 
@@ -30,9 +31,7 @@ def predict(
         Path | None,
         typer.Option("--out", help="File to write: .tsv, .csv, .jsonl or .parquet. Default: CSV to stdout."),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file of --out if it exists.")
-    ] = False,
+    overwrite: Overwrite = False,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Texts in a batch.")] = 32,
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda or cuda:N. Default: a GPU if there is one.")
@@ -44,7 +43,8 @@ def predict(
 
     columns = TextColumns(text, pair, tuple(keep or ()))
     if out is not None:
-        check_output(out, file, overwrite)
+        check_output(out, file)
+        check_not_replaced("--out", out, overwrite)
     loaded = load_model(model, device or default_device())
     with progress_bar("predicting", "rows") as on_rows:
         rows = predict_file(loaded, file, columns, out or sys.stdout, batch_size=batch_size, on_rows=on_rows)

@@ -144,10 +144,10 @@ def _values(prediction: Prediction) -> list[Any]:
     return [prediction.label, prediction.probability, *prediction.probabilities.values()]
 
 
-def check_output(out: Path, file: Path, overwrite: bool) -> None:
+def check_output(out: Path, file: Path) -> None:
     """Raise WhichlayersError unless predictions for the texts in `file` may be written to `out`.
 
-    Its extension must be one of `FORMATS`; it must not exist, unless `overwrite` is set, and must not be `file`.
+    Its extension must be one of `FORMATS`, and it must not be `file`.
     """
     if out.suffix.lower() not in FORMATS:
         raise WhichlayersError(
@@ -157,10 +157,6 @@ def check_output(out: Path, file: Path, overwrite: bool) -> None:
         raise WhichlayersError(f"--out {out} is a folder: give a file, such as {out / 'predictions.csv'}")
     if out.exists() and file.exists() and out.samefile(file):
         raise WhichlayersError(f"--out {out} is the file of the texts; choose another name")
-    if out.exists() and not overwrite:
-        raise WhichlayersError(
-            f"--out {out} already exists; choose another name, or replace it with --overwrite"
-        )
 
 
 @contextlib.contextmanager

@@ -129,6 +129,10 @@ def export(
         raise WhichlayersError(
             f"{target} is a folder: give a file, such as {target / 'results'}.{file_format}"
         )
+    if target.exists() and target.samefile(folder.database):
+        raise WhichlayersError(
+            f"{target} has the results of the study and is not replaced: choose another name"
+        )
     if not target.parent.is_dir():
         raise WhichlayersError(
             f"there is no folder {target.parent} to write {target.name} into: create it first"
