@@ -14,6 +14,7 @@ from synthetic_results import incremental, lifelike, write_results
 from typer.testing import CliRunner
 
 from whichlayers.cli import app
+from whichlayers.models.families import FAMILIES
 from whichlayers.runs import assets
 
 
@@ -39,7 +40,12 @@ def as_json(*arguments: str):
 
 
 def test_models_and_presets():
-    assert {"name", "description"} == set(as_json("models")[0])
+    data = as_json("models")
+    assert all(set(one) == {"name", "description"} for one in data["models"])
+    assert {(one["name"], one["kind"]) for one in data["families"]} == {
+        (name, "decoder" if family.causal else "encoder") for name, family in FAMILIES.items()
+    }
+    assert {one["note"] for one in data["families"]} == {family.note for family in FAMILIES.values()}
     presets = {one["name"]: one for one in as_json("presets")}
     assert "tamkin2020/incremental" in presets
     assert as_json("presets", "demo")["settings"]["name"] == "demo"
@@ -86,7 +92,8 @@ def test_the_keys_are_documented(folder, tmp_path):
         "power": as_json("power", "a"),
         "compare": as_json("compare", "a", "b"),
         "recommend": as_json("recommend", "a"),
-        "models": as_json("models")[0] | as_json("presets", "demo"),
+        "models": as_json("models"),
+        "presets": as_json("presets")[0] | as_json("presets", "demo"),
         "show": as_json("show", "a", trial_id),
     }
     page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")

@@ -13,13 +13,15 @@ def models(as_json: AsJson = False) -> None:
     from whichlayers.models.load import known_families, known_models
 
     if as_json:
-        print_json([{"name": name, "description": description} for name, description in known_models()])
+        named = [{"name": name, "description": description} for name, description in known_models()]
+        families = [{"name": name, "kind": kind, "note": note} for name, kind, note in known_families()]
+        print_json({"models": named, "families": families})
         return
     table = make_table("name", "description")
     for name, description in known_models():
         table.add_row(Text(name), Text(description))
     console().print(table)
-    families = make_table("family", "kind", "what is special")
+    special = make_table("family", "kind", "what is special")
     for row in known_families():
-        families.add_row(*map(Text, row))
-    console().print(families)
+        special.add_row(*map(Text, row))
+    console().print(special)
