@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import drive_preload
 import fakes
 import numpy as np
 import pytest
@@ -300,3 +306,77 @@ def test_a_run_that_is_interrupted_while_it_prepares_a_stack_can_be_resumed(fold
 def test_a_worker_process_prepares_the_announced_stack(study, expected, tmp_path, preloads):
     whichlayers.run(study, tmp_path / "study", device="cpu", workers=1, max_stack=4)
     assert values(tmp_path / "study") == expected
+
+
+# --- kill -9 while the next stack is loaded ---
+
+
+def start_run(study, folder, workers, endless) -> subprocess.Popen[str]:
+    """A run in a process of its own, whose stack number `endless` is never completely loaded in the background."""
+    logs = {name: str(folder.parent / name) for name in ("PRELOAD_LOG", "TRIALS_LOG")}
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PRELOAD_FOREVER": str(endless), **logs}
+    study_file = folder.parent / "two.toml"
+    study_file.write_text(study.to_toml())
+    return subprocess.Popen(
+        [sys.executable, drive_preload.__file__, str(study_file), str(folder), str(workers)],
+        env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def lines_of(path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+def wait_for_loading(process, log) -> int:
+    """The id of the process that is loading a stack in the background."""
+    deadline = time.monotonic() + 120
+    while not lines_of(log):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "nothing is loaded in the background"
+        time.sleep(0.02)
+    return int(lines_of(log)[0])
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "victim"), [(0, "main"), (1, "main"), (1, "worker")])
+def test_kill_9_while_a_stack_is_loaded_loses_no_trial_and_doubles_none(
+    study, expected, tmp_path, workers, victim
+):
+    """Stacks of two, two, two and one trial: killed while the third is loaded, after the first is done."""
+    folder, log = tmp_path / "study", tmp_path / "TRIALS_LOG"
+    process = start_run(study, folder, workers, endless=1)
+    loading = wait_for_loading(process, tmp_path / "PRELOAD_LOG")
+    assert (loading == process.pid) == (workers == 0)
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        done = db.trial_ids("done")
+    assert done == set(lines_of(log)[:2])
+    if victim == "worker":
+        os.kill(loading, signal.SIGKILL)  # the main process starts another one
+    else:
+        process.kill()
+        process.communicate(timeout=60)
+        while is_running(loading):  # workers end with the main process
+            time.sleep(0.02)
+        process = start_run(study, folder, workers, endless=99)
+    output, _ = process.communicate(timeout=180)
+    assert output.splitlines()[-1] == "7 0", output
+    assert values(folder) == pytest.approx(expected, abs=1e-5)  # rounding depends on the size of stacks
+    trained = lines_of(log)
+    assert not set(trained[2:]) & done
+    assert len(trained) <= 7 + 2  # at most the stack that was running is trained twice
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        assert db.counts() == Counts(done=7)
+        outcomes = [row[0] for row in db.connection.execute("SELECT outcome FROM runs ORDER BY run_id")]
+    assert outcomes == (["complete"] if victim == "worker" else ["killed", "complete"])
+    assert not list(folder.rglob("*.partial"))
