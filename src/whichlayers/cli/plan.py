@@ -18,7 +18,7 @@ from whichlayers.text import counted, format_bytes, format_classes, format_durat
 from whichlayers.trial import Trial
 
 if TYPE_CHECKING:
-    from whichlayers.runs.assets import CorpusInfo, TaskInfo
+    from whichlayers.runs.asset_index import CorpusInfo, TaskInfo
     from whichlayers.runs.disk import DiskUsage
     from whichlayers.runs.estimate import TimeRange
     from whichlayers.runs.plan import Stack

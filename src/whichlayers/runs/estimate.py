@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from whichlayers.engine.cost import StackTiming
 from whichlayers.files import scratch_folder
 from whichlayers.results.folder import StudyFolder
-from whichlayers.runs.assets import CorpusInfo, TaskInfo, cache_folder
+from whichlayers.runs.asset_index import CorpusInfo, TaskInfo
+from whichlayers.runs.assets import cache_folder
 from whichlayers.runs.disk import DiskUsage, disk_use, estimate_disk
 from whichlayers.runs.executors.local import run_in_subprocesses
 from whichlayers.runs.executors.worker import MeasureTime, TimeReport, TrialRunner

@@ -13,7 +13,7 @@ from whichlayers.engine.cost import out_of_memory_error
 from whichlayers.engine.results import CHECKPOINT_MINUTES
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
-from whichlayers.runs.assets import AssetIndex
+from whichlayers.runs.asset_index import AssetIndex
 from whichlayers.runs.executors.local import run_in_subprocesses
 from whichlayers.runs.executors.worker import MeasureMemory, MemoryReport, TrialRunner, WorkerConfig
 from whichlayers.runs.handlers import Handlers

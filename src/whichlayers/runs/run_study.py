@@ -31,7 +31,7 @@ from whichlayers.runs.executors.local import Executor, InProcessExecutor, Proces
 from whichlayers.runs.executors.ray import RayExecutor, is_single_machine, parse_ray_address, ray_session
 from whichlayers.runs.executors.worker import WorkerConfig
 from whichlayers.runs.handlers import HANDLERS, Handlers
-from whichlayers.runs.handlers.word_probe import delete_unused
+from whichlayers.runs.handlers.finetuned_models import delete_unused
 from whichlayers.runs.plan import (
     Stack,
     make_stacks_to_resume,

@@ -40,7 +40,7 @@ from whichlayers.runs.events import (
     WorkerNote,
 )
 from whichlayers.runs.executors.local import Executor, FreeWorker
-from whichlayers.runs.handlers.word_probe import delete_unused
+from whichlayers.runs.handlers.finetuned_models import delete_unused
 from whichlayers.runs.plan import Stack, memory_key, models_to_keep, split_trials, total_steps
 from whichlayers.runs.time_left import TimeLeft
 from whichlayers.text import counted

@@ -11,7 +11,7 @@ from fakes import HANDLERS, make_trial
 from whichlayers.engine.results import EngineSettings, checkpoint_file
 from whichlayers.runs.executors import ray_worker
 from whichlayers.runs.executors.worker import WorkerConfig
-from whichlayers.runs.handlers.word_probe import model_path
+from whichlayers.runs.handlers.finetuned_models import model_path
 from whichlayers.runs.plan import Stack
 from whichlayers.trial import WordProbe
 

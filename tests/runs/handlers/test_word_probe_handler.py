@@ -28,14 +28,8 @@ from whichlayers.runs.assets import Assets
 from whichlayers.runs.disk import disk_use
 from whichlayers.runs.estimate import estimate_study
 from whichlayers.runs.handlers import HANDLERS, WorkerContext
-from whichlayers.runs.handlers.word_probe import (
-    ProbedModel,
-    _activation_store,
-    delete_unused,
-    load_model,
-    model_path,
-    save_model,
-)
+from whichlayers.runs.handlers.finetuned_models import delete_unused, load_model, model_path, save_model
+from whichlayers.runs.handlers.word_probe import ProbedModel, _activation_store
 from whichlayers.runs.plan import (
     Stack,
     count_models,

@@ -24,10 +24,11 @@ import numpy as np
 from whichlayers.engine.results import EngineSettings, checkpoint_file
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
-from whichlayers.runs.assets import AssetIndex, Assets
+from whichlayers.runs.asset_index import AssetIndex
+from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import StackDone, WorkerEvent, error_text
 from whichlayers.runs.executors.worker import MeasureMemory, MemoryReport, TrialRunner, WorkerConfig
-from whichlayers.runs.handlers.word_probe import model_path
+from whichlayers.runs.handlers.finetuned_models import model_path
 from whichlayers.runs.plan import Stack
 from whichlayers.trial import Trial, WordProbe
 

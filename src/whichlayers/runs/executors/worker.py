@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 from whichlayers.engine.cost import MemoryCost, StackTiming, is_out_of_memory, release_memory
 from whichlayers.engine.results import CHECKPOINT_MINUTES, EngineSettings
 from whichlayers.errors import WhichlayersError
-from whichlayers.runs.assets import AssetIndex, Assets
+from whichlayers.runs.asset_index import AssetIndex
+from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import (
     Emit,
     Reporter,

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import shutil
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from whichlayers.engine.cost import MemoryCost, StackTiming, TrialWork, is_out_of_memory
 from whichlayers.engine.results import EngineSettings, EpochRecord, TrialResult
 from whichlayers.errors import WhichlayersError
-from whichlayers.files import atomic_write
 from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import Assets, penalties_folder
@@ -32,6 +30,7 @@ from whichlayers.runs.handlers.base import (
     count_weights,
 )
 from whichlayers.runs.handlers.finetune import FinetuneHandler
+from whichlayers.runs.handlers.finetuned_models import load_model, save_model
 from whichlayers.trial import Trial, get_word_probe
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from whichlayers.probes.lambda_search import LambdaSearch
     from whichlayers.probes.probing_dataset import ProbingDataset
 
-MODEL_FORMAT = "1"  # of the files of finetuned models
 TOKENS_PER_WORD = 1.3  # about, in English
 SAMPLE_ERROR = 0.3  # relative error of a time that is extrapolated from a few sentences
 VALUES_PER_PROBE = (
@@ -396,54 +394,3 @@ def _activation_store(model: ProbedModel, trial: Trial, worker: WorkerContext) -
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-# --- finetuned models on disk, for the probes that still need them ---
-#
-# One safetensors file per model, named by the id of its finetuning trial and written atomically. A resumed run reads
-# them instead of finetuning again.
-
-
-def model_path(folder: Path, finetuning: Trial) -> Path:
-    """The file of the model that a finetuning trial produces."""
-    return folder / f"{finetuning.id}.safetensors"
-
-
-def save_model(
-    folder: Path, finetuning: Trial, weights: Mapping[str, Tensor], metadata: Mapping[str, Any]
-) -> None:
-    """Write a finetuned model; `metadata` are JSON values, such as its metrics, that are stored with it."""
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    target = model_path(folder, finetuning)
-    with atomic_write(target, fsync=True) as partial:
-        save_file(dict(weights), partial, {"format": MODEL_FORMAT, "facts": json.dumps(dict(metadata))})
-
-
-def load_model(folder: Path | None, finetuning: Trial) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Weights and metadata of a finetuned model; None if there is no valid file."""
-    from safetensors import SafetensorError, safe_open
-
-    if folder is None or not (file := model_path(folder, finetuning)).is_file():
-        return None
-    try:
-        with safe_open(file, "pt") as stored:
-            header = stored.metadata()
-            if header.get("format") != MODEL_FORMAT:
-                return None
-            weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-            return weights, json.loads(header["facts"])
-    except (SafetensorError, OSError, KeyError, ValueError):
-        return None
-
-
-def delete_unused(folder: Path, needed: Iterable[Trial]) -> None:
-    """Delete the models of all but these finetuning trials."""
-    if not folder.is_dir():
-        return
-    ids = {finetuning.id for finetuning in needed}
-    for file in folder.iterdir():  # also files that are being written: ID.safetensors.RANDOM.partial
-        if file.name.partition(".")[0] not in ids:
-            with contextlib.suppress(OSError):
-                file.unlink()
