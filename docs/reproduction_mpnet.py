@@ -131,7 +131,7 @@ def _permutations() -> Iterator[str]:
     yield f"Ten permutations with three trials each reach {pts(permuted)} on CoLA, where no pretrained layer reaches {none} and the original order {every}: a drop of {pts(-lost.effect)} points ({pts(-lost.high)} to {pts(-lost.low)}). In {at_zero} of {len(by_order)} trials the model predicts a single class"
     i = t_interval(values(MPNET, experiment="permutation", condition="permuted", task="SST-2"))
     none, every = permutation_baselines(MPNET, "SST-2")
-    yield f"on SST-2, in the earlier study, {pts(i.mean)} ± {pts(i.half_width)}, against {none} and {every}"
+    yield f"On SST-2, in the earlier study, permutations reach {pts(i.mean)} ± {pts(i.half_width)}, against {none} and {every}"
     assert verdict(MPNET, "T4") == verdict(TAMKIN, "T4") == "not enough trials"
     rho = test_of(MPNET, "T4", "Spearman")
     yield f"Spearman {interval(rho)} over ten permutations"
