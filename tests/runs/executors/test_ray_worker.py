@@ -21,7 +21,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[client
 @pytest.mark.parametrize(("shared", "seconds"), [(False, 60.0), (True, 60.0), (False, 0.0)])
 def test_finetuned_models_are_kept_wherever_checkpoints_are(tmp_path, monkeypatch, shared, seconds):
     scratch, folder = tmp_path / "scratch", tmp_path / "shared" if shared else None
-    monkeypatch.setattr(ray_worker, "scratch_folder", lambda run_key: scratch)
+    monkeypatch.setattr(ray_worker, "local_study_folder", lambda run_key: scratch)
     config = WorkerConfig(HANDLERS, "cpu", 1, checkpoints=folder, checkpoint_seconds=seconds)
     worker = ray_worker.RayWorker(config, None, "key")
     used = worker.runner.config

@@ -56,7 +56,7 @@ class WorkerInfo:
     memory_error: str | None = None  # why memory could not be measured; the trials concerned will fail later
 
 
-def scratch_folder(run_key: str) -> Path:
+def local_study_folder(run_key: str) -> Path:
     """The folder of a study on this machine's own disk; the same when the study is resumed."""
     return Path(tempfile.gettempdir()) / f"whichlayers-{os.getuid()}" / run_key
 
@@ -73,7 +73,7 @@ class RayWorker:
     def __init__(self, config: WorkerConfig, bundle: AssetBundle | None, run_key: str) -> None:
         import ray
 
-        self.scratch = scratch_folder(run_key)
+        self.scratch = local_study_folder(run_key)
         self.local_checkpoints = config.checkpoints is None and config.checkpoint_seconds > 0
         if self.local_checkpoints:
             config = dataclasses.replace(config, checkpoints=self.scratch / "checkpoints")
