@@ -1,4 +1,4 @@
-"""Text for people: numbers, counts, durations, sizes and lists in messages, tables, figures and reports.
+"""Format numbers, counts, durations, sizes and lists for messages, tables, figures and reports.
 
 Scores are shown in points (100 times the metric) with one decimal, everywhere: "87.2" for an accuracy of 0.8716.
 Exported files (CSV, JSON) hold the metric itself.

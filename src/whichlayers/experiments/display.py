@@ -15,7 +15,7 @@ EMBEDDINGS_NOTE = (
     "(0: embeddings)"  # end of the label of an axis of layers; left out of figures without layer 0
 )
 PRETRAINED_BASELINES = {ALL_PRETRAINED: ALL_PRETRAINED, NONE_PRETRAINED: NONE_PRETRAINED}
-# of experiments that freeze parameters: the same trials, of which it matters that nothing is frozen
+# Display names of the same baseline in experiments that freeze parameters or change learning rates by layer.
 ALL_TRAINED = {ALL_PRETRAINED: "all parameters trained"}
 SAME_LR = {ALL_PRETRAINED: "one learning rate for all layers"}
 

@@ -63,7 +63,7 @@ class ProbeSpec:
         False  # scale each neuron to mean 0, sd 1 on the examples that the probe is trained on
     )
     max_epochs: int | None = None  # None: `epochs` of ProbeTraining
-    patience: int | None = None  # stop after so many epochs without a lower held-out loss; None: never
+    patience: int | None = None  # stop after this many epochs without a lower held-out loss; None: never
     order_seed: int | None = None  # seed of the order of examples; None: `seed`
     weights_seed: int | None = None  # seed of the initial weights; None: `seed`
 

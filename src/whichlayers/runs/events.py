@@ -107,33 +107,33 @@ class Reporter:
         self._last_sent = 0.0
 
     def epoch(self, trial_id: str, epoch: EpochLike) -> None:
-        """A trial finished an epoch."""
+        """Report that a trial finished an epoch."""
         self.emit(EpochDone(trial_id, epoch))
 
     def steps(self, more: int) -> None:
-        """So many further steps are done, summed over trials."""
+        """Report `more` completed steps, summed over trials. Events are sent at most every PROGRESS_SECONDS."""
         self._steps += more
         if (now := time.monotonic()) - self._last_sent >= PROGRESS_SECONDS:
             self._last_sent = now
             self.emit(StepsDone(self.stack, self._steps, self._restored))
 
     def loss(self, step: int, losses: dict[str, float]) -> None:
-        """Mean training loss of each trial since the last call, after so many steps of each trial."""
+        """Report the mean training loss of each trial since the last call; each has done `step` steps so far."""
         self.emit(LossMeasured(step, losses))
 
     def restored(self, more: int) -> None:
-        """So many further steps, summed over trials, were done by an earlier run and read from disk."""
+        """Report `more` steps, summed over trials, that an earlier run did and that were read from disk."""
         self._restored += more
         self._last_sent = 0.0  # send at once
         self.steps(more)
 
     def results(self, results: Sequence[TrialResultLike]) -> None:
-        """These trials are finished; the seconds of a result are shared by all of them."""
+        """Report finished trials; the seconds of a result are shared by all of them."""
         self.finished += [result.trial_id for result in results]
         self.emit(TrialsDone(self.stack, results))
 
     def note(self, text: str) -> None:
-        """A message for the user."""
+        """Report a message for the user."""
         self.emit(WorkerNote(text))
 
 

@@ -208,7 +208,7 @@ def make_stacks(
         trials: All trials.
         key: Only trials with equal keys share a stack.
         max_stack: Maximum number of models in a stack.
-        workers: No stack is larger than an even share of all models among so many workers.
+        workers: No stack is larger than an even share of all models among this many workers.
         fill: Pad all stacks of one key to the size of the largest.
     """
     groups: dict[Hashable, list[Trial]] = {}

@@ -256,7 +256,7 @@ def _train(
 def _local_executor(
     settings: RunSettings, resources: Resources, workers: int, stacks: Sequence[Stack]
 ) -> Executor:
-    """The executor on this machine: so many worker processes; 0: the main process."""
+    """The executor on this machine, with `workers` worker processes; 0: in the main process."""
     folder, assets = settings.folder, settings.assets
     finetuned_models = None
     checkpoints = (settings.checkpoints or folder.checkpoints) if settings.checkpoint_seconds else None

@@ -125,7 +125,7 @@ class Scheduler:
         return True
 
     def _announce_next(self, worker: FreeWorker, executor: Executor) -> None:
-        """Tell a worker which stack will probably be its next, so that it is prepared while the present one trains."""
+        """Tell a worker which stack will probably be its next, so that it is prepared while the current one trains."""
         of_others = set(self.announced.values())
         stack = self.queue.peek(lambda s: worker.max_models(s) > 0 and s.number not in of_others)
         if stack is not None:

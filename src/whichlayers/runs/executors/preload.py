@@ -1,4 +1,4 @@
-"""Prepare the next stack while the present one trains: its model, its data and its compiled code.
+"""Prepare the next stack while the current one trains: its model, its data and its compiled code.
 
 A background thread loads model and data into host memory. It never uses the GPU: no other thread may while a CUDA graph
 is captured. Code is compiled in a process of its own, if the GPU has memory to spare.

@@ -212,7 +212,7 @@ class TrialHandler(ABC):
     def measure_time(
         self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, seconds: float
     ) -> StackTiming:
-        """Time a stack of these trials in about so many seconds."""
+        """Time a stack of these trials in about `seconds`."""
 
 
 Handlers = Mapping[TrialKind, TrialHandler]
