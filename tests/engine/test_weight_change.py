@@ -47,3 +47,10 @@ def test_weight_change_is_the_distance_between_start_and_end(family):
     names = {c.name for c in changes[0]}
     assert any(name.endswith("output.dense.weight" if family == "bert" else "rel_attn.o") for name in names)
     assert not any("norm" in name.lower() or name.endswith("bias") for name in names)
+
+
+def test_weight_changes_of_some_layers():
+    trainer, _ = run_steps([trial(0)], tiny_encoder("bert"), tiny_task(), 1)
+    [every] = weight_changes(trainer)
+    assert weight_changes(trainer, {1, 3}) == [[change for change in every if change.layer in (1, 3)]]
+    assert {change.layer for change in every} == {1, 2, 3}

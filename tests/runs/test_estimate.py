@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
+from types import SimpleNamespace
 
 import pytest
 from fakes import make_trial, stack_key
@@ -19,6 +21,7 @@ from whichlayers.runs.assets import Assets
 from whichlayers.runs.disk import estimate_disk
 from whichlayers.runs.estimate import (
     _mean,
+    _share_slowdown,
     estimate_time,
     makespan,
     scale_speed,
@@ -37,10 +40,12 @@ TIMING = StackTiming(trials=4, setup=1, compile=10, capture=2, step=0.5, error=0
 
 
 def test_a_stacks_seconds_are_its_parts():
-    assert TIMING.seconds(4, steps=10, epochs=2, first=True) == 10 + 2 + (1 + 5 + 6 + 0.25)
-    assert TIMING.seconds(4, steps=10, epochs=2, first=False) == 2 + 12.25
-    twice = TIMING.seconds(8, steps=10, epochs=2, first=False) - 2
+    assert TIMING.seconds(4, steps=10, evaluations=2, first=True) == 10 + 2 + (1 + 5 + 6 + 0.25)
+    assert TIMING.seconds(4, steps=10, evaluations=2, first=False) == 2 + 12.25
+    twice = TIMING.seconds(8, steps=10, evaluations=2, first=False) - 2
     assert 1.5 * 12.25 < twice < 2 * 12.25  # not all of it grows with the trials
+    slow = dataclasses.replace(TIMING, slowdown=3.0)
+    assert slow.seconds(4, steps=10, evaluations=2, first=True) == 3 * (10 + 2 + 12.25)
 
 
 def test_the_makespan_is_that_of_a_simulation_of_the_queue():
@@ -78,7 +83,9 @@ def test_probes_stop_between_their_patience_and_their_last_epoch():
     stack = Stack(0, (probe,) * 4)
     timings = {stack.time_key: TIMING}
     low, middle, high = (stack_seconds(stack, timings, first=False, bound=b) for b in (-1, 0, 1))
-    assert (high - low) / 0.5 == pytest.approx(40 - 6)
+    assert low / 0.8 + 17 == pytest.approx(
+        high / 1.2
+    )  # 40 - 6 epochs of 0.5 seconds, and two standard errors
     assert low < middle < high
 
 
@@ -92,8 +99,47 @@ def test_differences_between_workers_increase_the_error():
     slow = StackTiming(**(vars(TIMING) | {"step": 1.0}))
     mean = _mean([TIMING, None, slow])
     assert (mean.step, mean.trials) == (0.75, 4)
-    assert mean.error == pytest.approx(0.25 / 0.75)
+    assert mean.error == pytest.approx(0.25 / 0.75 / 2**0.5)
     assert _mean([None, None]) is None
+
+
+def test_other_programs_are_in_the_expected_time_but_not_in_the_lower_bound():
+    stacks = [Stack(0, (make_trial(size=400),) * 4)]
+    key = stacks[0].time_key
+    exact = dataclasses.replace(TIMING, error=0.0)
+    slow = dataclasses.replace(exact, slowdown=3.0)
+    quiet, busy = (estimate_time(stacks, [{key: timing}], 0.0) for timing in (exact, slow))
+    assert quiet.high / quiet.low < 2
+    assert busy.expected == pytest.approx(3 * quiet.expected)
+    assert (busy.low, busy.high) == (pytest.approx(quiet.low), pytest.approx(3 * quiet.high))
+
+
+def test_all_kinds_of_stacks_share_the_slowdown():
+    timings = {n: dataclasses.replace(TIMING, slowdown=float(n)) for n in (1, 2, 6)}
+    shared = _share_slowdown(timings)
+    assert {timing.slowdown for timing in shared.values()} == {3.0}
+    assert _share_slowdown({}) == {}
+
+
+def test_a_scaled_step_keeps_its_fixed_part():
+    """Twice the batch size is twice the tokens, but not twice the time."""
+    data = SimpleNamespace(train=SplitOfOne(), evals={})
+    trial = make_trial()
+    double = dataclasses.replace(
+        trial, training=dataclasses.replace(trial.training, batch_size=2 * trial.training.batch_size)
+    )
+    assets = SimpleNamespace(data=lambda trial: data)
+    timing = dataclasses.replace(TIMING, fixed_step=0.2)
+    assert HANDLERS["finetune"].scale_timing(timing, trial, double, assets).step == pytest.approx(0.8)
+
+
+class SplitOfOne:
+    """One example of 4 tokens."""
+
+    offsets = (0, 4)
+
+    def __len__(self) -> int:
+        return 1
 
 
 def test_gpus_are_a_number_or_their_speeds():

@@ -40,31 +40,37 @@ class MemoryCost:
 
 @dataclass(frozen=True)
 class StackTiming:
-    """Seconds that stacks of one kind take, measured on a stack of `trials`."""
+    """Seconds that stacks of one kind take, measured on a stack of `trials`.
+
+    All are costs as of `Timer`: without the slowdown by other programs.
+    """
 
     trials: int
-    setup: float  # building the model, the data and the optimizer
+    setup: float  # building the model, the data and the optimizer, and what the first steps take in addition
     compile: float  # torch.compile, for the first stack of its kind in a process
     capture: float  # CUDA graph capture, for every stack
     step: float  # one training step of the whole stack, mean over the lengths of its batches
     error: float  # standard error of `step`, relative to it
-    evaluation: float  # evaluation of all trials after an epoch
+    evaluation: float  # evaluation of all trials
     finish: float  # weight changes at the end of training
+    fixed_step: float = 0.0  # part of `step` that does not depend on the number of tokens
+    slowdown: float = 1.0  # seconds by the clock for each second of cost, while other programs run
 
-    def seconds(self, trials: int, steps: int, epochs: int, first: bool) -> float:
-        """Estimated seconds of a stack of another size.
+    def seconds(self, trials: int, steps: int, evaluations: int, first: bool) -> float:
+        """Estimated seconds by the clock of a stack of another size.
 
         Time grows linearly with the number of trials, except for a fixed fraction.
 
         Args:
             trials: Number of trials in the stack.
             steps: Number of training steps.
-            epochs: Number of evaluations.
+            evaluations: Number of evaluations.
             first: Whether the stack is the first of its kind in its process and must be compiled.
         """
         scale = FIXED_FRACTION + (1 - FIXED_FRACTION) * trials / self.trials
         once = self.capture + (self.compile if first else 0.0)
-        return once + scale * (self.setup + steps * self.step + epochs * self.evaluation + self.finish)
+        repeated = self.setup + steps * self.step + evaluations * self.evaluation + self.finish
+        return self.slowdown * (once + scale * repeated)
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,11 @@ class StackTrainer:
         if linear_dtype is not None:
             self.model.round_linear_layers(linear_dtype)
         attach_adapters(self.model, template.encoder, self.trials)
-        self.packed = False  # whether steps have a fixed number of tokens per trial
+        self.skips_padding = False  # whether layers compute nothing for padding
         if settings.packed and (on_cuda or (not settings.compiled and dtype == torch.float32)):
-            self.packed = pack_layers(self.model) and on_cuda  # on the CPU, by the mask of each batch
+            self.skips_padding = pack_layers(self.model)
+        # whether steps have a fixed number of tokens per trial; on the CPU, the mask of each batch determines it
+        self.packed = self.skips_padding and on_cuda
         self._set_dropout()
         embedding = self.model.module.get_submodule(embedding_name)
         # None: frozen and shared by all trials

@@ -5,6 +5,7 @@ Initial values are not stored: they are a deterministic function of the trial an
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,13 +25,20 @@ EPSILON, TINY = 1e-13, 1e-300  # squared lengths below these count as zero: rela
 
 
 @torch.no_grad()
-def weight_changes(trainer: StackTrainer) -> list[list[WeightChange]]:
-    """For every trial, the change of every matrix in a layer; XLNet's (H, heads, d) counts as (H, heads * d)."""
+def weight_changes(trainer: StackTrainer, layers: Collection[int] | None = None) -> list[list[WeightChange]]:
+    """For every trial, the change of every matrix in a layer; XLNet's (H, heads, d) counts as (H, heads * d).
+
+    Args:
+        trainer: The stack.
+        layers: Only of these layers, counted from 1. None: of all layers.
+    """
     changes: list[list[WeightChange]] = [[] for _ in trainer.trials]
     initial = trainer.initial_weights
     indices = {p.name: i for i, p in enumerate(trainer.parameters)}
     for name, param in trainer.model.module.named_parameters():
         layer, stacked = initial.layer_of(name), trainer.model.has_trial_axis(name)
+        if layers is not None and layer not in layers:
+            continue
         if not layer or param.dim() < 2 + stacked or initial.is_norm_or_bias(name):
             continue
         if f".{ADAPTER}." in name:  # counted as a change of the adapted weight

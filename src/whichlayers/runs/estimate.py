@@ -7,6 +7,7 @@ simulation of the queue (`makespan`). The time left of a running study is estima
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -74,6 +75,7 @@ class Estimate:
     other_done: int = (
         0  # number of finished trials in the folder that this study, with its settings, does not have
     )
+    alone: float | None = None  # seconds on this machine if no other programs were running
 
 
 def estimate_study(
@@ -139,12 +141,13 @@ def estimate_study(
             kinds = len({stack.time_key for stack in stacks})
             with show_activity(f"timing a few steps of {counted(kinds, 'kind')} of stack"):
                 timing = time_stacks(stacks, resources, handlers, assets, logs)
-        here = on_gpus = None
+        here = on_gpus = alone = None
         untimed: list[Stack] = []
         if timing.known:
             own_stacks = to_stacks(left, max(1, resources.workers)) if speeds else stacks
             timed, untimed = split_by_timed(own_stacks, timing.timings)
             here = estimate_time(timed, timing.timings, timing.start, before)
+            alone = before + makespan(timed, without_slowdown(timing.timings), timing.start)
             if speeds:
                 gpu_timings = [scale_speed(timing.timings[0], speed) for speed in speeds]
                 timed, _ = split_by_timed(stacks, gpu_timings)
@@ -169,6 +172,7 @@ def estimate_study(
         corpora,
         [*assets.notes(), *assets.prompts(trials).values(), *assets.truncated(trials).values()],
         other_done,
+        alone,
     )
 
 
@@ -196,8 +200,15 @@ def estimate_time(
         start: Seconds until a worker has loaded its model and data.
         before: Seconds of the main process before the workers start.
     """
-    low, expected, high = (before + makespan(stacks, workers, start, bound) for bound in (-1, 0, 1))
+    alone = without_slowdown(workers)  # other programs may end
+    low = before + makespan(stacks, alone, start, -1)
+    expected, high = (before + makespan(stacks, workers, start, bound) for bound in (0, 1))
     return TimeRange(low * LOW_FACTOR, expected, high * HIGH_FACTOR)
+
+
+def without_slowdown(workers: Sequence[Timings]) -> list[Timings]:
+    """The timings on the same machine without other programs."""
+    return [{key: replace(timing, slowdown=1.0) for key, timing in timings.items()} for timings in workers]
 
 
 def makespan(stacks: Sequence[Stack], workers: Sequence[Timings], start: float, bound: int = 0) -> float:
@@ -235,7 +246,7 @@ def stack_seconds(stack: Stack, timings: Timings, first: bool, bound: int = 0) -
 
 def scale_speed(timings: Timings, speed: float) -> Timings:
     """The timings on a device that is `speed` times as fast."""
-    fields = ("setup", "compile", "capture", "step", "evaluation", "finish")
+    fields = ("setup", "compile", "capture", "step", "fixed_step", "evaluation", "finish")
     return {
         key: replace(timing, **{name: getattr(timing, name) / speed for name in fields})
         for key, timing in timings.items()
@@ -287,6 +298,7 @@ def time_stacks(
         device: _fill_in(chosen, [_mean(column) for column in zip(*timings, strict=True)], assets)
         for device, timings in by_device.items()
     }
+    device_timings = {device: _share_slowdown(timings) for device, timings in device_timings.items()}
     loading = max((report.loading for report in reports), default=0.0)
     start = loading + (min(spent, MAX_START_SECONDS) if resources.workers else 0.0)
     return StudyTiming(tuple(device_timings[report.device] for report in reports), start)
@@ -319,7 +331,14 @@ def _mean(timings: Sequence[StackTiming | None]) -> StackTiming | None:
     n = len(known)
     mean = {name: sum(getattr(timing, name) for timing in known) / n for name in vars(known[0])}
     spread = max(abs(timing.step - mean["step"]) for timing in known) / mean["step"] if mean["step"] else 0.0
-    return StackTiming(**{**mean, "trials": known[0].trials, "error": max(mean["error"], spread)})
+    error = max(mean["error"] / math.sqrt(n), spread / math.sqrt(n))
+    return StackTiming(**{**mean, "trials": known[0].trials, "error": error})
+
+
+def _share_slowdown(timings: Mapping[Hashable, StackTiming]) -> dict[Hashable, StackTiming]:
+    """The timings with their mean slowdown: that of a single kind was measured in a few seconds."""
+    slowdown = sum(timing.slowdown for timing in timings.values()) / max(1, len(timings))
+    return {key: replace(timing, slowdown=slowdown) for key, timing in timings.items()}
 
 
 def _fill_in(

@@ -125,9 +125,8 @@ class TrialHandler(ABC):
         step_ratio = mean_length(other_data.train) / mean_length(timed_data.train)
         step_ratio *= other.training.batch_size / timed.training.batch_size
         eval_ratio = count_eval_tokens(other_data) / max(1, count_eval_tokens(timed_data))
-        return dataclasses.replace(
-            timing, step=timing.step * step_ratio, evaluation=timing.evaluation * eval_ratio
-        )
+        step = timing.fixed_step + (timing.step - timing.fixed_step) * step_ratio
+        return dataclasses.replace(timing, step=step, evaluation=timing.evaluation * eval_ratio)
 
     def evaluations(self, trial: Trial) -> int:
         """How often a trial is evaluated."""
@@ -144,7 +143,7 @@ class TrialHandler(ABC):
             bound: -1 for the lower bound, 0 for the expected time, 1 for the upper bound.
         """
         seconds = timing.seconds(stack_size, trial.steps, self.evaluations(trial), first)
-        return seconds * (1 + 2 * bound * min(timing.error, MAX_TIMING_ERROR))
+        return seconds * error_factor(timing, bound)
 
     def work(self, trials: Sequence[Trial], assets: Assets) -> TrialWork:
         """Relative cost of the steps and evaluations of each trial of such a stack, for the time left of a run."""
@@ -216,6 +215,11 @@ class TrialHandler(ABC):
 
 
 Handlers = Mapping[TrialKind, TrialHandler]
+
+
+def error_factor(timing: StackTiming, bound: int) -> float:
+    """Factor from the expected time to its lower bound (-1), itself (0) or its upper bound (1): two standard errors."""
+    return 1 + 2 * bound * min(timing.error, MAX_TIMING_ERROR)
 
 
 def mean_length(split: TokenizedSplit) -> float:

@@ -17,6 +17,7 @@ from whichlayers.runs.handlers.base import (
     WorkerContext,
     count_eval_tokens,
     count_weights,
+    error_factor,
     mean_length,
 )
 from whichlayers.trial import Trial, get_probe
@@ -69,7 +70,7 @@ class ProbeHandler(TrialHandler):
         probe = get_probe(trial)
         earliest, latest = min(probe.patience + 1, probe.max_epochs), probe.max_epochs
         epochs = (earliest, (earliest + latest) // 2, latest)[bound + 1]
-        return timing.seconds(stack_size, epochs, 0, first)
+        return timing.seconds(stack_size, epochs, 0, first) * error_factor(timing, bound)
 
     def work(self, trials: Sequence[Trial], assets: Assets) -> TrialWork:
         """A trial's part of the forward pass in its first steps, then one epoch of its probe in each step."""
