@@ -8,8 +8,8 @@ expressed in epochs of such a probe.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from whichlayers.data.batches import subset
 from whichlayers.data.corpora import Corpus
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.cost import StackTiming
+from whichlayers.engine.timer import Timer
 from whichlayers.probes.extract import (
     corpus_fingerprint,
     extract_sentences,
@@ -31,11 +32,15 @@ from whichlayers.probes.labels import tag_ids, training_tags
 from whichlayers.probes.lambda_search import PROBES, SEEDS
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
+from whichlayers.probes.probing_dataset import training_settings
 from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
 from whichlayers.trial import Trial, WordProbe, get_probe, get_word_probe
 
 SAMPLE_EXAMPLES = 96
 SAMPLE_SENTENCES = 64
+SENTENCE_SAMPLE_ERROR = 0.1  # relative error of a time that is extrapolated from a sample of examples
+MIN_SAMPLE_WORDS = 4096  # that a word probe is timed on; the sentences are repeated
+WORD_PROBE_EPOCHS = 2  # that are timed
 # costs of word probes in units of training one probe on all neurons
 GRID_SEARCH_COST = PROBES + 2 * len(SEEDS)  # the ablated probes of a seed count as 2
 MINIMAL_SET_COST = 25  # sets of 1%, 2%, ... of the neurons: half of the cost of trying every set
@@ -51,18 +56,16 @@ def measure_probe_timing(
     seeds = {trial.seed_of("subset") for trial in trials}
     used = np.unique(np.concatenate([subset(len(data.train), first.train_size, seed) for seed in seeds]))
     sample = select_rows(data.train, _sample_lengths(data.train, used))
-    extract_sentences(encoder, sample, data.pad_id, pooling=pooling, device=device)  # warm-up
-    started = time.perf_counter()
-    hidden_states = extract_sentences(encoder, sample, data.pad_id, pooling=pooling, device=device)
-    encoder_seconds = time.perf_counter() - started
-    states = HiddenStates(hidden_states, device)
+    timer = Timer(torch.device(device))
+    extract = partial(extract_sentences, encoder, sample, data.pad_id, pooling=pooling, device=device)
+    states = HiddenStates(extract(), device)  # also warms up
+    encoder_seconds = timer(extract)
     rows = np.arange(min(len(sample), first.train_size))
     probes = [dataclasses.replace(get_probe(trial), max_epochs=1) for trial in trials]
     jobs = [ProbeJob.of_trial(trial, rows, probe) for probe, trial in zip(probes, trials, strict=True)]
-    fit_sentence_probes(states, sample.labels, jobs, data.n_outputs, data.kind)  # warm-up
-    started = time.perf_counter()
-    fit_sentence_probes(states, sample.labels, jobs, data.n_outputs, data.kind)
-    epoch_seconds = (time.perf_counter() - started) * first.train_size / len(rows)
+    fit = partial(fit_sentence_probes, states, sample.labels, jobs, data.n_outputs, data.kind)
+    fit()  # warm-up
+    epoch_seconds = timer(fit) * first.train_size / len(rows)
     dev_tokens = sum(int(split.offsets[-1]) for split in data.evals.values())
     tokens = int(np.diff(data.train.offsets)[used].sum()) + dev_tokens
     all_seconds = encoder_seconds * tokens / int(sample.offsets[-1])
@@ -72,9 +75,10 @@ def measure_probe_timing(
         compile=0.0,
         capture=0.0,
         step=epoch_seconds,
-        error=0.1,
+        error=SENTENCE_SAMPLE_ERROR,
         evaluation=0.0,
         finish=0.0,
+        slowdown=timer.slowdown,
     )
 
 
@@ -89,9 +93,9 @@ def estimate_word_probe_seconds(
     encoder: PreTrainedModel,
     tokenizer: Any,
     corpus_of: Callable[[Trial], Corpus],
-    device: str | torch.device,
+    timer: Timer,
 ) -> float:
-    """Estimated seconds of all word probe trials of one model.
+    """Estimated seconds of all word probe trials of one model, as costs of the timer.
 
     The grid search for L1 and L2 is counted only for trials of the pretrained model.
     """
@@ -101,7 +105,10 @@ def estimate_word_probe_seconds(
     seconds, seen = 0.0, set[str]()
     for corpus_trials in by_corpus.values():
         corpus = corpus_of(corpus_trials[0])
-        encoder_seconds, probe_seconds = _measure_sample(encoder, tokenizer, corpus, device)  # per word
+        training = training_settings(corpus_trials[0])
+        encoder_seconds, probe_seconds = _measure_sample(
+            encoder, tokenizer, corpus, training, timer
+        )  # per word
         for split in corpus.splits.values():
             if (fingerprint := corpus_fingerprint(split)) not in seen:  # UPOS and XPOS share a forward pass
                 seen.add(fingerprint)
@@ -124,25 +131,28 @@ def estimate_word_probe_seconds(
 
 
 def _measure_sample(
-    encoder: PreTrainedModel, tokenizer: Any, corpus: Corpus, device: str | torch.device
+    encoder: PreTrainedModel, tokenizer: Any, corpus: Corpus, training: ProbeTraining, timer: Timer
 ) -> tuple[float, float]:
     """Seconds per word of the forward pass, and of one epoch of a probe on all neurons."""
+    device = timer.device
     indices = np.linspace(0, len(corpus.train.sentences) - 1, SAMPLE_SENTENCES).round().astype(int)
     sentences = [corpus.train.sentences[i] for i in dict.fromkeys(indices.tolist())]
     sample = dataclasses.replace(corpus.train, sentences=sentences)
-    warm_up = dataclasses.replace(sample, sentences=sentences[:1])
-    extract_words(encoder, tokenizer, warm_up, device=device)
-    started = time.perf_counter()
-    on_device = torch.device(device).type == "cuda"
-    hidden_states = extract_words(encoder, tokenizer, sample, device=device, on_device=on_device).states
-    encoder_seconds = time.perf_counter() - started
+    extract = partial(
+        extract_words, encoder, tokenizer, sample, device=device, on_device=device.type == "cuda"
+    )
+    hidden_states = extract().states  # also warms up
+    encoder_seconds = timer(extract) / sample.n_words
     tags = training_tags(corpus.train)
     states = HiddenStates(hidden_states, device)
-    spec = ProbeSpec(states.all_neurons())
-    started = time.perf_counter()
-    fit_probes(states, tag_ids(sample, tags), len(tags), [spec], ProbeTraining(epochs=2))
-    probe_seconds = (time.perf_counter() - started) / 2
-    return encoder_seconds / sample.n_words, probe_seconds / sample.n_words
+    specs, labels = [ProbeSpec(states.all_neurons())], tag_ids(sample, tags)
+    rows = np.tile(np.arange(sample.n_words), -(-MIN_SAMPLE_WORDS // sample.n_words))
+
+    def fit(epochs: int) -> None:
+        fit_probes(states, labels, len(tags), specs, dataclasses.replace(training, epochs=epochs), rows=rows)
+
+    fit(1)  # warm-up
+    return encoder_seconds, timer(partial(fit, WORD_PROBE_EPOCHS)) / WORD_PROBE_EPOCHS / len(rows)
 
 
 def equivalent_epochs(word_probe: WordProbe, n_layers: int) -> float:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from whichlayers.probes.probing_dataset import ProbingDataset
 
 TOKENS_PER_WORD = 1.3  # about, in English
-SAMPLE_ERROR = 0.3  # relative error of a time that is extrapolated from a few sentences
+SAMPLE_ERROR = 0.15  # relative error of a time that is extrapolated from a few sentences
 VALUES_PER_PROBE = (
     12  # in results.db: those of an epoch, further metrics, baselines, L1, L2 and metrics of the task
 )
@@ -192,13 +192,17 @@ class WordProbeHandler(TrialHandler):
         self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, seconds: float
     ) -> StackTiming:
         """The timing of finetuning, in about `seconds`, and of a sample of the probes."""
+        import torch
+
+        from whichlayers.engine.timer import Timer
         from whichlayers.probes.timing import estimate_word_probe_seconds
 
         assets, groups = worker.assets, self.group_by_model(trials)
+        timer = Timer(torch.device(worker.device))
         first = trials[0]
         encoder, tokenizer = assets.encoder(first), assets.tokenizer(first)
         probe_seconds = estimate_word_probe_seconds(
-            groups[0], encoder, tokenizer, lambda trial: assets.corpus(get_word_probe(trial)), worker.device
+            groups[0], encoder, tokenizer, lambda trial: assets.corpus(get_word_probe(trial)), timer
         )
         finetunings = self.kept_models(trials)
         if not finetunings:
@@ -211,6 +215,7 @@ class WordProbeHandler(TrialHandler):
                 error=SAMPLE_ERROR,
                 evaluation=0.0,
                 finish=0.0,
+                slowdown=timer.slowdown,
             )
         timing = FinetuneHandler().measure_time(finetunings, worker, settings, seconds)
         error = max(timing.error, SAMPLE_ERROR)
