@@ -70,6 +70,7 @@ def plan_data(study: Study, folder: Path, estimate: Estimate) -> dict[str, Any]:
         "workers": estimate.resources.workers,
         "devices": estimate.resources.devices,
         "seconds": estimate.here,
+        "seconds_without_other_programs": estimate.alone,
         "seconds_on_gpus": estimate.on_gpus,
         "trials_not_timed": estimate.untimed,
         "disk_bytes": estimate.disk,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from whichlayers.runs.estimate import TimeRange
     from whichlayers.runs.plan import Stack
 
+NOTICEABLE_SLOWDOWN = 1.15  # by other programs
+
 
 @with_study_options
 def plan(
@@ -90,6 +92,9 @@ def plan(
     if estimate.here is not None:
         workers_text = _format_workers(estimate.resources.workers, estimate.resources.devices)
         show("time", f"{format_time_range(estimate.here)} on {workers_text}")
+        if estimate.alone is not None and estimate.here.expected > NOTICEABLE_SLOWDOWN * estimate.alone:
+            alone = format_duration(estimate.alone)
+            show("", f"other programs are using this machine: without them about {alone}")
     elif estimate.done + estimate.failed < len(estimate.trials):
         reason = "not measured" if no_measure else "no stack could be timed"
         show("time", f"unknown: {reason}")
