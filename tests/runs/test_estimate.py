@@ -34,7 +34,7 @@ from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn
 from whichlayers.runs.resources import choose_resources, fit_memory
 from whichlayers.runs.scheduler import StackQueue
 from whichlayers.study.expand import expand
-from whichlayers.trial import Probe
+from whichlayers.trial import Adapter, Probe
 
 TIMING = StackTiming(trials=4, setup=1, compile=10, capture=2, step=0.5, error=0.1, evaluation=3, finish=0.25)
 
@@ -68,6 +68,31 @@ def test_the_makespan_is_that_of_a_simulation_of_the_queue():
     assert time_range.expected == pytest.approx(max(busy) + 7)
     assert time_range.low < time_range.expected < time_range.high
     assert makespan([], workers, 5.0) == 0
+
+
+def test_code_that_is_compiled_ahead_counts_only_as_far_as_it_is_not_hidden():
+    """Three shapes of stack on one worker: the first is compiled in full, the others while the one before trains."""
+    timing = StackTiming(4, setup=0, compile=20, capture=0, step=1, error=0, evaluation=0, finish=0)
+
+    def seconds(steps: int, **change) -> float:
+        stacks = [
+            Stack(
+                n,
+                tuple(
+                    dataclasses.replace(make_trial(n, size=8 * steps), task_fingerprint=str(n), **change)
+                    for _ in range(4)
+                ),
+            )
+            for n in range(3)
+        ]
+        assert stacks[0].trials[0].steps == steps * stacks[0].trials[0].training.epochs
+        trained = 3 * stacks[0].trials[0].steps
+        return makespan(stacks, [{stack.time_key: timing for stack in stacks}], 0) - trained
+
+    assert seconds(100) == pytest.approx(20 + 2 * 4)  # a fifth of each is left: reading it from the cache
+    epochs = make_trial().training.epochs
+    assert seconds(1) == pytest.approx(3 * 20 - 2 * epochs)  # no more than the stack before trains
+    assert seconds(100, adapter=Adapter("lora", (1,), ("query",))) == pytest.approx(3 * 20)  # not compiled ahead
 
 
 def test_more_and_faster_gpus_take_less_time():

@@ -13,6 +13,8 @@ from whichlayers.trial import Trial
 
 BYTES_PER_PARAMETER = 16  # float32 weight, two moments and gradient
 HEADROOM = 0.1  # fraction of the free memory that is left unused
+# part of a compilation that remains for a stack whose code was compiled ahead: it is traced again and read from disk
+CACHED_COMPILATION = 0.2
 FIXED_FRACTION = 0.1  # fraction of a stack's time that does not depend on the number of trials
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
 
@@ -55,6 +57,14 @@ class StackTiming:
     finish: float  # weight changes at the end of training
     fixed_step: float = 0.0  # part of `step` that does not depend on the number of tokens
     slowdown: float = 1.0  # seconds by the clock for each second of cost, while other programs run
+
+    def hidden_compilation(self, available: float) -> float:
+        """Seconds of compilation that a stack does not wait for, if its code is compiled ahead.
+
+        Args:
+            available: Seconds that the stack before it trains.
+        """
+        return min(available, self.slowdown * self.compile * (1 - CACHED_COMPILATION))
 
     def seconds(self, trials: int, steps: int, evaluations: int, first: bool) -> float:
         """Estimated seconds by the clock of a stack of another size.

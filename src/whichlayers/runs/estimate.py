@@ -214,17 +214,24 @@ def without_slowdown(workers: Sequence[Timings]) -> list[Timings]:
 def makespan(stacks: Sequence[Stack], workers: Sequence[Timings], start: float, bound: int = 0) -> float:
     """Seconds until the last worker is done if stacks run in the order of `StackQueue`.
 
+    The code of a worker's next stack is compiled while the present one trains: only the rest of it counts.
+
     Args:
         stacks, workers, start: As in `estimate_time`.
         bound: -1 for the lower bound, 0 for the expected time, 1 for the upper bound.
     """
     free = [(start, worker) for worker in range(len(workers))]  # heap of (time at which it is free, worker)
     seen: list[set[Hashable]] = [set() for _ in workers]
+    trained = [0.0] * len(workers)  # seconds that the present stack of each worker trains
     end, queue = 0.0, StackQueue(stacks, len(workers))
     while (stack := queue.pop()) is not None:
         now, worker = heapq.heappop(free)
         shape = (stack.time_key, stack.size)
-        done = now + stack_seconds(stack, workers[worker], shape not in seen[worker], bound)
+        first = shape not in seen[worker]
+        done = now + stack_seconds(stack, workers[worker], first, bound)
+        if first and stack.handler.compiles_ahead(stack.trials[0]):
+            done -= workers[worker][stack.time_key].hidden_compilation(trained[worker])
+        trained[worker] = stack_seconds(stack, workers[worker], first=False, bound=bound)
         seen[worker].add(shape)
         heapq.heappush(free, (done, worker))
         end = max(end, done)

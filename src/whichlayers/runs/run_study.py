@@ -220,6 +220,9 @@ def _train(
     def work_of(stack: Stack) -> TrialWork:
         return settings.handlers[stack.trials[0].kind].work(stack.trials, assets)
 
+    def compiles_ahead(stack: Stack) -> bool:
+        return resources.on_cuda and stack.handler.compiles_ahead(stack.trials[0])
+
     outcome = "stopped by an error"
     executor: Executor | None = None
     try:
@@ -234,7 +237,7 @@ def _train(
             executor.config.checkpoints,
             executor.config.finetuned_models,
             settings.retries,
-            TimeLeft(workers, work_of),
+            TimeLeft(workers, work_of, compiles_ahead),
         )
         scheduler.run(executor)
         outcome = "complete"

@@ -101,6 +101,10 @@ class TrialHandler(ABC):
         """The task, as the table of `whichlayers plan` names it."""
         return trial.task
 
+    def compiles_ahead(self, trial: Trial) -> bool:
+        """Whether a stack of such trials is compiled while the one before it trains, on a GPU with enough memory."""
+        return False
+
     # --- estimates ---
 
     def memory_key(self, trial: Trial) -> Hashable:

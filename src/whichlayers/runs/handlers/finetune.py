@@ -71,6 +71,11 @@ class FinetuneHandler(TrialHandler):
             steps_per_evaluation=trial.steps // self.evaluations(trial),
         )
 
+    def compiles_ahead(self, trial: Trial) -> bool:
+        """As `plan_job` supports: all parameters are trained."""
+        training = trial.training
+        return not training.frozen_layers and training.parameters == "all" and trial.adapter is None
+
     def result_bytes(self, trial: Trial, depth: int) -> int:
         return super().result_bytes(trial, depth) + MATRIX_BYTES * MATRICES_PER_LAYER * depth
 
