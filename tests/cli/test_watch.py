@@ -15,6 +15,7 @@ import threading
 import time
 
 import pytest
+from fakes import RUN
 from synthetic_results import incremental, lifelike, trial, write_results
 from typer.testing import CliRunner
 
@@ -30,9 +31,11 @@ from whichlayers.cli.watch import (
     start_rendering,
 )
 from whichlayers.cli.watch_data import TrialSearch, curve_labels
+from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.lock import LockHolder, study_lock
 from whichlayers.results.losses import LossLog
+from whichlayers.runs.plan import total_steps, unique_trials
 from whichlayers.trial import Point, Probe
 
 
@@ -140,12 +143,26 @@ def test_progress_counts_the_steps_of_running_trials(tmp_path, monkeypatch):
     assert LivePage(StudyFolder(folder), str).state()["share"] < 1  # trials are left
 
 
-def test_progress_of_a_study_with_probes_counts_trials(tmp_path):
+def test_progress_of_a_study_with_probes_counts_steps_as_the_run_does(tmp_path, monkeypatch):
     study = incremental() + [Point("probing", "", k, trial(probe=Probe(k))) for k in range(3)]
     folder = write_results(tmp_path / "study", study, lambda p: 0.5 if p.x < 1 else None)
     counts = read_status(StudyFolder(folder)).counts
-    assert 0 < counts.done < counts.total
-    assert LivePage(StudyFolder(folder), str).state()["share"] == counts.done / counts.total
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        done, total = total_steps(db.trials("done")), total_steps(unique_trials(study))
+    assert done / total != counts.done / counts.total
+
+    def share() -> float:
+        return LivePage(StudyFolder(folder), str).state()["share"]
+
+    assert share() == pytest.approx(done / total)
+    monkeypatch.setattr("whichlayers.cli.status.lock_holder", lambda path: LockHolder("a-host", 1, 0.0))
+    assert share() == pytest.approx(done / total)  # the run has not noted its progress
+    with ResultsDB.open(folder / "results.db", "a study") as db:
+        db.set_time_left(db.begin_run(RUN), 60.0, total - done - 30)
+    assert share() == pytest.approx((done + 30) / total)
+    with ResultsDB.open(folder / "results.db", "a study") as db:
+        db.begin_run(RUN)  # that was the progress of an earlier run
+    assert share() == pytest.approx(done / total)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,9 @@ def test_code_that_is_compiled_ahead_counts_only_as_far_as_it_is_not_hidden():
     assert seconds(100) == pytest.approx(20 + 2 * 4)  # a fifth of each is left: reading it from the cache
     epochs = make_trial().training.epochs
     assert seconds(1) == pytest.approx(3 * 20 - 2 * epochs)  # no more than the stack before trains
-    assert seconds(100, adapter=Adapter("lora", (1,), ("query",))) == pytest.approx(3 * 20)  # not compiled ahead
+    assert seconds(100, adapter=Adapter("lora", (1,), ("query",))) == pytest.approx(
+        3 * 20
+    )  # not compiled ahead
 
 
 def test_more_and_faster_gpus_take_less_time():

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+import time
 
 import pytest
-from fakes import make_trial
+from fakes import MODELS, RUN, TASKS, make_trial
 
+from whichlayers.engine.cost import TrialWork
 from whichlayers.results.db import ResultsDB
+from whichlayers.runs.events import StepsDone
 from whichlayers.runs.plan import Stack
 from whichlayers.runs.scheduler import Scheduler, StackQueue
+from whichlayers.runs.time_left import TimeLeft
+from whichlayers.trial import Point
 
 
 def stack(number: int, seed: int, steps: int) -> Stack:
@@ -61,6 +67,29 @@ def test_the_parts_of_a_stack_keep_its_other_properties(tmp_path):
     parts = scheduler._split(whole, 2)
     assert [part.trials for part in parts] == [whole.trials[:2], whole.trials[2:]]
     assert {(part.slots, part.lost_workers, part.similar_stacks) for part in parts} == {(2, 1, 9)}
+
+
+def test_the_steps_that_are_left_are_stored_with_the_time_left(tmp_path):
+    stacks = [stack(n, n, 10) for n in range(3)]
+    points = [Point("incremental", "", n, one.trials[0]) for n, one in enumerate(stacks)]
+    with ResultsDB.create(tmp_path / "results.db", "s") as db:
+        db.set_points(points, TASKS, MODELS)
+        run_id = db.begin_run(RUN)
+        scheduler = Scheduler(db, run_id, stacks, lambda event: None, time_left=HourLeft())
+        scheduler._mark_started(stacks[0])
+        scheduler.handle(StepsDone(0, 4, 0))
+        assert json.loads(db.meta("time_left"))["steps"] == 26
+        assert db.time_left(run_id, time.time()) == pytest.approx(3600, abs=5)
+
+
+class HourLeft(TimeLeft):
+    """Always estimates an hour."""
+
+    def __init__(self) -> None:
+        super().__init__(1, lambda stack: TrialWork())
+
+    def estimate(self, waiting, now):
+        return 3600.0
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])

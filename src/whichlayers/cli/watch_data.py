@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Iterable, Sequence
@@ -87,15 +88,15 @@ def _last_loss(curve: LossCurve, steps: int) -> str:
 
 @dataclass
 class StepCounter:
-    """The share of a study that is done, in steps; sums over trials are read again when results have changed.
+    """The share of a study that is done, in the steps that the run itself counts.
 
-    Of a study with probes, it is the share of trials: an epoch of a probe, its step, takes much less time than a step
-    of finetuning.
+    Of a study without probes, it is up to date: loss curves tell how far running trials are. Of a study with probes, it
+    is as of the run's last note of the steps that are left. Sums over trials are read again when results have changed.
     """
 
     folder: StudyFolder
     version: str = ""
-    steps: dict[str, int] = field(default_factory=dict)  # by status of the trials
+    steps: StudySteps = field(default_factory=lambda: StudySteps(0, 0, 0, False))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def share(self, status: Status) -> float:
@@ -103,17 +104,30 @@ class StepCounter:
         counts = status.counts
         with self.lock:
             if (version := f"{counts}") != self.version:
-                self.steps, self.version = steps_by_status(self.folder), version
+                self.steps, self.version = count_steps(self.folder), version
             steps = self.steps
-        total = sum(steps.values())
-        if counts.done == counts.total or not total:
+        if counts.done == counts.total or not steps.total:
             return counts.done / max(1, counts.total)
-        done = steps.get("done", 0) + (running_steps(self.folder) if status.running else 0)
-        return min(done / total, MAX_UNFINISHED)
+        done = steps.done
+        if status.running and not steps.with_probes:
+            done += running_steps(self.folder)
+        elif status.running and (left := steps_left(self.folder)) is not None:
+            done = max(done, steps.total - steps.failed - left)
+        return min(done / steps.total, MAX_UNFINISHED)
 
 
-def steps_by_status(folder: StudyFolder) -> dict[str, int]:
-    """The number of steps of the trials of the study, by their status; empty if some trials are probes."""
+@dataclass(frozen=True)
+class StudySteps:
+    """Steps of the trials of a study, as `plan.total_steps` counts them."""
+
+    total: int
+    done: int  # a model that is word-probed counts when all its probes are done
+    failed: int
+    with_probes: bool  # whether some trials are probes
+
+
+def count_steps(folder: StudyFolder) -> StudySteps:
+    """The steps of the trials of the study."""
     batch = "json_extract(trial_json, '$.training.batch_size')"
     query = (
         f"SELECT status, SUM((train_size + {batch} - 1) / {batch} * epochs) FROM trials"  # as `Trial.steps`
@@ -121,7 +135,26 @@ def steps_by_status(folder: StudyFolder) -> dict[str, int]:
     )
     probes = f"SELECT 1 FROM trials WHERE kind != 'finetune' AND {IN_STUDY} LIMIT 1"
     with read_snapshot(folder.database) as db:
-        return {} if db.execute(probes).fetchone() else dict(db.execute(query))
+        if db.execute(probes).fetchone() is None:
+            steps = dict(db.execute(query))
+            return StudySteps(sum(steps.values()), steps.get("done", 0), steps.get("failed", 0), False)
+        rows = db.execute(f"SELECT status, trial_json FROM trials WHERE {IN_STUDY}").fetchall()
+    from whichlayers.runs.plan import total_steps
+
+    trials = [(status, Trial.from_json(text)) for status, text in rows]
+    total = total_steps(trial for _, trial in trials)
+    done = total - total_steps(trial for status, trial in trials if status != "done")
+    failed = total - done - total_steps(trial for status, trial in trials if status not in ("done", "failed"))
+    return StudySteps(total, done, failed, True)
+
+
+def steps_left(folder: StudyFolder) -> int | None:
+    """The steps that the present run has left, as it last noted; None if it has not yet."""
+    with read_snapshot(folder.database) as db:
+        stored = db.execute("SELECT value FROM meta WHERE key = 'time_left'").fetchone()
+        run = db.execute("SELECT MAX(run_id) FROM runs").fetchone()
+    record = json.loads(stored[0]) if stored else {}
+    return record.get("steps") if record.get("run") == run[0] else None
 
 
 def running_steps(folder: StudyFolder) -> int:

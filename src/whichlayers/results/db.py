@@ -283,9 +283,10 @@ class ResultsDB:
                 _check_one_changed(cursor, f"start trial {trial_id}")
                 connection.execute("DELETE FROM epochs WHERE trial_id = ?", (trial_id,))
 
-    def set_time_left(self, run_id: int, seconds: float) -> None:
-        """Record the time left of a run as estimated now, for `time_left`."""
-        self._set_meta("time_left", json.dumps({"run": run_id, "at": time.time(), "seconds": seconds}))
+    def set_time_left(self, run_id: int, seconds: float, steps: int | None = None) -> None:
+        """Record the time left of a run as estimated now, for `time_left`, and the steps left, for `watch`."""
+        record = {"run": run_id, "at": time.time(), "seconds": seconds, "steps": steps}
+        self._set_meta("time_left", json.dumps(record))
 
     def record_epoch(self, trial_id: str, epoch: EpochLike) -> None:
         """Store the values of one epoch of a running trial."""

@@ -91,6 +91,7 @@ class Scheduler:
         self.next_number = 1 + max((stack.number for stack in stacks), default=0)
         self.ran = 0  # number of trials that ended in this run
         self.done, self.failed = counts.done, counts.failed
+        self.steps = sum(stack.steps for stack in stacks)
         self.steps_ended = 0  # of trials that ended
         self.steps_running: dict[int, int] = {}  # by running stack
         self.restored: dict[int, int] = {}  # by stack: steps that an earlier run did
@@ -311,17 +312,17 @@ class Scheduler:
 
     def _report_progress(self) -> None:
         steps = self.steps_ended + sum(self.steps_running.values())
-        self._estimate_time_left(time.monotonic())
+        self._estimate_time_left(time.monotonic(), self.steps - steps)
         restored = sum(self.restored.values())
         self.on_event(Progress(self.done, self.failed, steps, restored, self.seconds_left))
 
-    def _estimate_time_left(self, now: float) -> None:
-        """Update the time left, and store it now and then for `whichlayers status`."""
+    def _estimate_time_left(self, now: float, steps_left: int) -> None:
+        """Update the time left, and store it and the steps left now and then for `whichlayers status` and `watch`."""
         if self.seconds_left is not None and now - self.estimated < SECONDS_BETWEEN_ESTIMATES:
             return
         self.seconds_left, self.estimated = self.time_left.estimate(self.queue, now), now
         if self.seconds_left is not None and now - self.stored >= SECONDS_BETWEEN_STORED_ESTIMATES:
-            self.db.set_time_left(self.run_id, self.seconds_left)
+            self.db.set_time_left(self.run_id, self.seconds_left, steps_left)
             self.stored = now
 
 
