@@ -12,7 +12,7 @@ from fakes import make_trial, stack_key
 from small_study import small_study
 
 import whichlayers
-from whichlayers.cli.plan import gpu_speeds
+from whichlayers.cli.plan import describe_slowdown, gpu_speeds
 from whichlayers.engine.cost import StackTiming
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
@@ -20,6 +20,7 @@ from whichlayers.runs import machine
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.disk import estimate_disk
 from whichlayers.runs.estimate import (
+    TimeRange,
     _mean,
     _share_slowdown,
     estimate_time,
@@ -139,6 +140,14 @@ def test_other_programs_are_in_the_expected_time_but_not_in_the_lower_bound():
     assert quiet.high / quiet.low < 2
     assert busy.expected == pytest.approx(3 * quiet.expected)
     assert (busy.low, busy.high) == (pytest.approx(quiet.low), pytest.approx(3 * quiet.high))
+
+
+def test_plan_names_the_time_without_other_programs_if_they_make_a_difference():
+    busy = TimeRange(80.0, 300.0, 400.0)
+    text = "other programs are using this machine: without them about 1 min 40 s"
+    assert describe_slowdown(busy, 100.0) == text
+    assert describe_slowdown(busy, 290.0) is None
+    assert describe_slowdown(busy, None) is None
 
 
 def test_all_kinds_of_stacks_share_the_slowdown():

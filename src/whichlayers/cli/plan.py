@@ -43,7 +43,11 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a study and estimate its trials, time and disk space. Trains for about a minute."""
+    """Check a study and estimate its trials, time and disk space.
+
+    Trains a few steps of each kind of stack, for half a minute in all: longer if models are large or if other programs
+    are using the machine.
+    """
     from whichlayers.runs import assets, machine
     from whichlayers.runs.estimate import estimate_study
     from whichlayers.runs.resources import choose_resources
@@ -92,9 +96,8 @@ def plan(
     if estimate.here is not None:
         workers_text = _format_workers(estimate.resources.workers, estimate.resources.devices)
         show("time", f"{format_time_range(estimate.here)} on {workers_text}")
-        if estimate.alone is not None and estimate.here.expected > NOTICEABLE_SLOWDOWN * estimate.alone:
-            alone = format_duration(estimate.alone)
-            show("", f"other programs are using this machine: without them about {alone}")
+        if (text := describe_slowdown(estimate.here, estimate.alone)) is not None:
+            show("", text)
     elif estimate.done + estimate.failed < len(estimate.trials):
         reason = "not measured" if no_measure else "no stack could be timed"
         show("time", f"unknown: {reason}")
@@ -170,6 +173,13 @@ def format_time_range(time: TimeRange) -> str:
     """ "about 2 min 30 s (between 2 min 00 s and 3 min 00 s)" """
     low, high = format_duration(time.low), format_duration(time.high)
     return f"about {format_duration(time.expected)} (between {low} and {high})"
+
+
+def describe_slowdown(time: TimeRange, alone: float | None) -> str | None:
+    """How long a study takes without other programs, in seconds `alone`; None if they make little difference."""
+    if alone is None or time.expected < NOTICEABLE_SLOWDOWN * alone:
+        return None
+    return f"other programs are using this machine: without them about {format_duration(alone)}"
 
 
 def format_disk_usage(disk: DiskUsage, cached: bool) -> str:
