@@ -98,6 +98,28 @@ def test_prune():
     }
 
 
+def test_prune_drops_every_number_of_top_layers_by_default():
+    for experiment in (Prune(), Prune(top="all")):
+        variants = {(a.condition, a.x): a.order for a in experiment.variants(4)}
+        assert variants == {
+            ("all pretrained", 0): None,
+            ("top", 1): (1, 2, 3),
+            ("top", 2): (1, 2),
+            ("top", 3): (1,),
+        }
+        assert experiment.summary() == "drop any number of top layers"
+        assert not list(experiment.depth_errors(4))
+    assert {a.condition for a in Prune(bottom=1).variants(4)} == {"all pretrained", "bottom"}
+    study = a_study(experiments=["prune"])
+    assert 'top = "all"' in study.to_toml()
+
+
+@pytest.mark.parametrize("top", ["each", [0], [1, "half"], [True]])
+def test_numbers_of_top_layers_are_checked(top):
+    with pytest.raises(StudyError, match='allowed: "all", or a list of integers of at least 1'):
+        a_study(experiments=[{"kind": "prune", "top": top}])
+
+
 @pytest.mark.parametrize("flat", [[7, 8], [[7], 8]])
 def test_layers_to_drop_are_lists_of_lists(flat):
     with pytest.raises(StudyError) as caught:

@@ -94,7 +94,7 @@ def test_sections_may_be_names_tables_or_specs():
         ('kind = "prune"', 'kind = "prun"', 21, 'did you mean `prune`? allowed: "incremental", "localized"'),
         ('kind = "prune"', "", 20, "experiments[1].kind: must be a kind of experiment"),
         ("drop = [[2, 4], [1]]", "drop = [[2, 4], []]", 22, "experiments[1].drop"),
-        ("drop = [[2, 4], [1]]", "", 20, "requires at least one of top, bottom and drop"),
+        ("drop = [[2, 4], [1]]", "top = []", 20, "requires at least one of top, bottom and drop"),
         ("drop = [[2, 4], [1]]", 'recipe = "bert_init"', 22, "not a key of this kind of experiment"),
         (
             "drop = [[2, 4], [1]]",

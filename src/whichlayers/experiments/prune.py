@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PlainValidator, field_validator, model_validator
 
 from whichlayers.config.errors import raise_problems
 from whichlayers.config.sections import Count
@@ -23,6 +23,16 @@ from whichlayers.experiments.display import Display
 from whichlayers.text import join_list, outer_layers
 
 
+def _all_or_counts(value: Any) -> Literal["all"] | tuple[int, ...]:
+    """Validator: "all", or a number or list of numbers of at least 1, as a tuple, which may be empty."""
+    if value == "all":
+        return "all"
+    numbers = as_tuple(value)
+    if all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in numbers):
+        return numbers
+    raise ValueError('allowed: "all", or a list of integers of at least 1, such as [1, 6]')
+
+
 class Prune(FinetuningExperiment):
     """Drop layers and finetune the remaining ones. The embeddings are always kept."""
 
@@ -38,9 +48,10 @@ class Prune(FinetuningExperiment):
             relative_depth=True,
         ),
     )
-    top: CountList = Field(
+    top: Annotated[Literal["all"] | tuple[Count, ...], PlainValidator(_all_or_counts)] = Field(
         default=(),
-        description="Number of layers to drop from the top: one number, or a list.",
+        description='Number of layers to drop from the top: one number, a list, or "all" for all numbers that leave at '
+        'least one layer. Default: "all" if neither `bottom` nor `drop` is given.',
         examples=[[1, 2]],
     )
     bottom: CountList = Field(
@@ -54,6 +65,13 @@ class Prune(FinetuningExperiment):
         "one.",
         examples=[[[2], [1, 4]]],
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _set_default(cls, values: Any) -> Any:
+        if isinstance(values, dict) and not {"top", "bottom", "drop"} & values.keys():
+            return {**values, "top": "all"}
+        return values
 
     @field_validator("drop", mode="before")
     @classmethod
@@ -83,8 +101,8 @@ class Prune(FinetuningExperiment):
 
     def depth_errors(self, depth: int) -> Iterator[DepthError]:
         limit = f"1 to {depth - 1} layers can be dropped, so that at least one remains"
-        for key in ("top", "bottom"):
-            for n in getattr(self, key):
+        for key, numbers in (("top", self._from_top(depth)), ("bottom", self.bottom)):
+            for n in numbers:
                 if n >= depth:
                     yield DepthError(key, n, limit)
         for dropped in self.drop:
@@ -95,7 +113,7 @@ class Prune(FinetuningExperiment):
 
     def variants(self, depth: int) -> Iterator[Variant]:
         yield Variant(ALL_PRETRAINED, 0, is_baseline=True)
-        for n in self.top:
+        for n in self._from_top(depth):
             yield Variant("top", n, order=layer_range(1, depth - n))
         for n in self.bottom:
             yield Variant("bottom", n, order=layer_range(n + 1, depth))
@@ -104,9 +122,14 @@ class Prune(FinetuningExperiment):
             condition = f"listed {','.join(map(str, sorted(set(dropped))))}"
             yield Variant(condition, depth - len(order), order=order)
 
+    def _from_top(self, depth: int) -> tuple[int, ...]:
+        """Numbers of layers to drop from the top of a model of this depth."""
+        return tuple(range(1, depth)) if self.top == "all" else self.top
+
     def summary(self) -> str:
-        ends = [("top", self.top), ("bottom", self.bottom)]
-        parts = [
+        parts = ["any number of top layers"] if self.top == "all" else []
+        ends = [("top", () if self.top == "all" else self.top), ("bottom", self.bottom)]
+        parts += [
             outer_layers(end, numbers[0])
             if len(numbers) == 1
             else f"the {end} {join_list(numbers, 'or')} layers"
