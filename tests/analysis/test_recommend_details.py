@@ -43,7 +43,7 @@ def test_the_title_of_an_answer_and_the_topic_of_a_question():
         == "SST-2, 1,000 examples, as released"
     )
     assert Answer(*ANSWER).n == 0
-    assert QUESTIONS["adapters"].topic == "layers with LoRA"
+    assert QUESTIONS["adapters"].topic == "layers with adapters"
 
 
 def test_layers_intervals_and_units_in_words():

@@ -52,7 +52,7 @@ class Score:
 
 
 def held_out_rows(rows: int) -> int:
-    """Number of training rows that are held out of so many."""
+    """Number of rows that are held out of this many training rows."""
     return max(1, round(HELD_OUT * rows))
 
 

@@ -127,7 +127,7 @@ def ask_place(depth: int) -> Mapping[str, Any]:
 
 COUNT = Question(
     key="adapters",
-    title="Layers with LoRA",
+    title="Layers with adapters",
     text="Do adapters in all or in a few layers score within the tolerance of finetuning?",
     goals=("speed",),
     experiments=("adapt",),

@@ -141,7 +141,7 @@ class Question:
 
     @property
     def topic(self) -> str:
-        """The title within a sentence: "layers with LoRA"."""
+        """The title within a sentence: "layers with adapters"."""
         return self.title[:1].lower() + self.title[1:]
 
     def answers(self, points: pd.DataFrame, tolerance: float) -> Iterator[tuple[Answer, pd.DataFrame]]:
