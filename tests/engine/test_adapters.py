@@ -129,9 +129,16 @@ def test_the_base_is_shared_and_only_adapters_and_head_are_trained():
     assert trainer.model.module.encoder.encoder.layer[0].output.dense.weight.dim() == 2
 
 
-def test_a_trial_with_adapters_is_the_same_alone_with_lora_dropout():
-    encoder, data = tiny_encoder("bert"), tiny_task()
-    strong = {"targets": ("intermediate.dense", "output.dense"), "alpha": 60.0}
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [
+        ("bert", ("intermediate.dense", "output.dense")),
+        ("deberta-v2", ("attention.self.key_proj", "output.dense")),  # keys of positions have no row axis
+    ],
+)
+def test_a_trial_with_adapters_is_the_same_alone_with_lora_dropout(family, targets):
+    encoder, data = tiny_encoder(family), tiny_task()
+    strong = {"targets": targets, "alpha": 60.0}
     trials = [adapted(seed, dropout=0.3, **strong) for seed in range(3)]
     _, together = run_steps(trials, encoder, data, 10)
     _, alone = run_steps(trials[2:], encoder, data, 10)

@@ -247,7 +247,9 @@ def _patch_deberta_v2(encoder: Any, context: StackContext, counter: DropoutCount
 
         def project(linear: Any) -> Tensor:
             """(T*B*heads, distances, d), the same for every row of a trial."""
-            y = linear(distances).view(context.trials, 1, span * 2, heads, -1).transpose(2, 3)
+            with context.one_row_per_trial():  # an adapter may have dropout
+                y = linear(distances)
+            y = y.view(context.trials, 1, span * 2, heads, -1).transpose(2, 3)
             return y.expand(-1, batch, -1, -1, -1).reshape(query.shape[0], span * 2, -1)
 
         position_key = self.key_proj if self.share_att_key else getattr(self, "pos_key_proj", None)
@@ -288,12 +290,8 @@ class _RelativeEmbeddingDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.dropout.p == 0.0:
             return x
-        context = self.dropout.context
-        keys, context.row_keys = context.row_keys, context.first_row_keys()
-        try:
+        with self.dropout.context.one_row_per_trial():
             return self.dropout(x)
-        finally:
-            context.row_keys = keys
 
 
 # ------------------------------------------------------------------------------------------------ ModernBERT

@@ -7,6 +7,8 @@ is 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,6 +52,15 @@ class StackContext:
         """(T,) dropout key of each trial's first row, for activations that a trial has once and not per row."""
         assert self.row_keys is not None
         return self.row_keys.view(self.trials, -1)[:, 0]
+
+    @contextmanager
+    def one_row_per_trial(self) -> Iterator[None]:
+        """While active, dropout uses `first_row_keys`: activations have a leading axis of trials and not of rows."""
+        keys, self.row_keys = self.row_keys, self.first_row_keys()
+        try:
+            yield
+        finally:
+            self.row_keys = keys
 
     def fold(self, x: Tensor) -> Tensor:
         """(T*B, ..., C) -> (T, B*..., C), or (L, T*B, C) -> (T, L*B, C)."""
