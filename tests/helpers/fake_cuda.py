@@ -95,14 +95,16 @@ class _Capture(TorchDispatchMode):
         by_mask = "aten.index" in str(op) and any(
             i is not None and i.dtype == torch.bool for i in _indices(args)
         )
-        if by_mask or any(read in str(op) for read in READS):
+        on_device = any(isinstance(t, Tensor) and t.device.type != "cpu" for t in tree_leaves((args, kwargs)))
+        if on_device and (by_mask or any(read in str(op) for read in READS)):
             raise NotCapturable(f"{op} reads values on the host")
         result = op(*args, **(kwargs or {}))
         self.operations += 1
         tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, Tensor)]
         on_host = [t for t in tensors if t.device.type == "cpu"]
         copies = "copy" in str(op) and 0 < len(on_host) < len(tensors)
-        # the value of a 0-d tensor on the CPU, such as DeBERTa's scale of the scores, is an argument of the kernel
+        # a 0-d tensor on the CPU is allowed: DeBERTa's scale of the scores is an argument of a kernel, and OPT's random
+        # number for skipping a layer is read by the host alone
         if copies or any(t.dim() > 0 for t in on_host):
             raise NotCapturable(f"{op} on a CPU tensor")
         return result
