@@ -54,6 +54,13 @@ def test_the_legend_explains_the_colors(found):
     texts = [text.get_text() for text in draw_layers(found[0]).texts]
     most = max(abs(nearer_bound(box)) for box in found[0].boxes)
     assert f"color: {LEGEND_TITLE}" in texts
+    column = found[0].columns[0]
+    wide = dataclasses.replace(
+        column, boxes=(dataclasses.replace(column.boxes[0], last=column.boxes[0].last + 2),)
+    )
+    diagram = dataclasses.replace(found[0], columns=(wide,))
+    assert diagram.legend_title == f"{LEGEND_TITLE} per layer"
+    assert diagram_data([diagram])[0]["legendTitle"] == diagram.legend_title
     assert found[0].legend[-1] == (format_score(most, signed=True), 1.0)
     assert {text for text, _ in found[0].legend} <= set(texts)
     assert [text for text, _ in diagram_data(found)[0]["legend"]] == [text for text, _ in found[0].legend]

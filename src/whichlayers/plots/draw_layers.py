@@ -15,7 +15,6 @@ from whichlayers.analysis.intervals import SIGNIFICANT
 from whichlayers.plots.layer_diagram import (
     BOTTOM,
     INSET,
-    LEGEND_TITLE,
     TASK_GAP,
     TASK_HEIGHT,
     TITLES,
@@ -97,7 +96,7 @@ def _draw_legend(figure: Figure, diagram: LayerDiagram, theme: Theme) -> None:
         figure.text(middle, 0.26 / height, text, **style)
     if diagram.legend:
         style = {"ha": "center", "va": "center", "size": 6.2, "color": theme.ink}
-        figure.text(0.5, 0.09 / height, f"color: {LEGEND_TITLE}", **style)
+        figure.text(0.5, 0.09 / height, f"color: {diagram.legend_title}", **style)
 
 
 def _wrap(columns: Sequence[LayerColumn]) -> list[list[LayerColumn]]:

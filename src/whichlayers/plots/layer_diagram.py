@@ -121,6 +121,16 @@ class LayerDiagram:
         return all(math.isnan(box.half) for box in self.boxes)
 
     @property
+    def wide(self) -> bool:
+        """Whether a box spans several layers."""
+        return any(box.first != box.last for box in self.boxes)
+
+    @property
+    def legend_title(self) -> str:
+        """What the colors mean."""
+        return f"{LEGEND_TITLE} per layer" if self.wide else LEGEND_TITLE
+
+    @property
     def legend(self) -> list[tuple[str, float]]:
         """Colors to explain: text in points and value relative to `max_effect`; empty if no box has a color."""
         certain = [box.certain for box in self.boxes]
@@ -169,7 +179,6 @@ class LayerDiagram:
         metrics = join_list(dict.fromkeys(metric_name(column.metric) for column in self.columns))
         ns = sorted({box.n for column in self.columns for box in column.boxes})
         pairs = counted(ns[0], "paired trial") if len(ns) == 1 else f"{ns[0]} to {ns[-1]} paired trials"
-        wide = any(box.first != box.last for box in self.boxes)
         scores = (
             "The score with no layer pretrained is below each column, the score with all layers above it."
         )
@@ -180,7 +189,7 @@ class LayerDiagram:
             )
         colors = (
             "The color is that of the bound of the interval nearer to zero"
-            + (", per layer if a box spans several layers" if wide else "")
+            + (", per layer if a box spans several layers" if self.wide else "")
             + ("" if self.legend else "; no interval excludes zero")
         )
         return (
@@ -272,7 +281,7 @@ def diagram_data(diagrams: Sequence[LayerDiagram]) -> list[dict[str, Any]]:
             "caption": d.caption,
             "alt": d.alt_text,
             "tested": not d.single_trials,
-            "legendTitle": LEGEND_TITLE,
+            "legendTitle": d.legend_title,
             "legend": [
                 [text, [(color := shade(value, theme), text_color_on(color)) for theme in (LIGHT, DARK)]]
                 for text, value in d.legend
