@@ -34,6 +34,8 @@ from whichlayers.trial import ALL_PRETRAINED  # noqa: E402
 STUDIES = {
     "gte-small": "a sentence encoder with a hidden size of 384, on a CPU. On CoLA, finetuning all parameters at this "
     "learning rate with so few examples is no better than guessing, so that only SST-2 tells something about freezing",
+    "smollm2-135m-instruct": "a decoder with a hidden size of 576 and weights from a 4-bit file, on a CPU, with linear "
+    "layers in bfloat16",
     "carryover-bert-tiny-freeze": "a small BERT with a hidden size of 128, on a CPU. Finetuning all parameters fails at "
     "the learning rate of the adapters, which it has in the second table",
 }

@@ -25,6 +25,7 @@ from reproduction_bert import small_bert  # noqa: E402
 from reproduction_gte import small_encoder  # noqa: E402
 from reproduction_mpnet import recipes, sentence_encoder  # noqa: E402
 from reproduction_reasons import by_agreement, not_run, reasons  # noqa: E402
+from reproduction_smollm2 import decoder  # noqa: E402
 from reproduction_words import word_probing  # noqa: E402
 
 from whichlayers.plots.claims_grid import draw_claims_grid  # noqa: E402
@@ -50,7 +51,9 @@ STATED = (  # settings, run times, single trials outside results/, and what the 
     "| k, pretrained layers kept | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 | 10 | 11 | 12 |",
     "batches of 8 at the paper's learning rate", "104,532 training examples", "in stacks of 13, five processes", "(T4, Figure 4)",
     "12 x 384", "| k, pretrained layers kept | 0 | 3 | 6 | 9 | 12 |", "5,000 for the probes", "layers 7 to 12", "k = 6",
-    "reaches 90% of the score (L1)", "gte-small: 500 (3)",
+    "reaches 90% of the score (L1)", "gte-small and SmolLM2-135M-Instruct: 500 (3)",
+    "SmolLM2-135M-Instruct", "smollm2-135m-instruct", "30 x 576", "4-bit file", "first 40,000 words",
+    "| k, pretrained layers kept | 0 | 8 | 15 | 22 | 30 |", "from layer 12 on", "Layer 12 is among",
     "learn more from 500 examples here", "the gain comes from layers 3 to 5",
     "ten permutations", "at 500 examples", "at 5,000 examples", "with 500 examples", "With 500 examples",
     "with 5,000", "With 5,000 examples of QNLI", "500, where the paper", "CoLA with 5 trials",
@@ -83,7 +86,7 @@ def with_blocks(page: str) -> str:
 @cache
 def facts() -> tuple[str, ...]:
     """All fragments that the page must have."""
-    sections = (sentence_encoder, recipes, small_bert, small_encoder, word_probing, reasons, not_run)
+    sections = (sentence_encoder, recipes, small_bert, small_encoder, decoder, word_probing, reasons, not_run)
     return tuple(fact for section in sections for fact in section())
 
 

@@ -100,12 +100,12 @@ def _subjects() -> dict[str, Any]:
     rows, all_trials = [], 0
     for folder in studies():
         found = read_points(folder)
-        model, tasks = str(found["model"].iloc[0]), list(dict.fromkeys(found["task"]))
+        tasks = list(dict.fromkeys(found["task"]))
+        depths = join_list(f"{depth:.0f}" for depth in dict.fromkeys(found["depth"]))
         trials = found["trial_id"].nunique()
         all_trials += trials
-        rows.append([folder.name, f"{int(found['depth'].iloc[0])}", join_list(tasks), f"{trials:,}"])
-        assert found["model"].nunique() == 1, model
-    models = {str(read_points(folder)["model"].iloc[0]) for folder in studies()}
+        rows.append([folder.name, depths, join_list(tasks), f"{trials:,}"])
+    models = {str(model) for folder in studies() for model in read_points(folder)["model"]}
     done, planned = finished_and_planned(TAMKIN)
     left = trial_counts(TAMKIN).query("status != 'done'")["trials"].sum()
     same, apart, correlation = same_trials(TAMKIN, MPNET)

@@ -1,0 +1,72 @@
+"""Facts of the section about SmolLM2-135M-Instruct of reproduction.md, computed from results/."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from reproduction_numbers import curve_row, gain, mean, pts, test_of, trials, values, verdict
+
+from whichlayers.analysis.intervals import PairedDifference, paired_difference
+
+SMOLLM2, KS = "smollm2-135m-instruct", (0, 8, 15, 22, 30)
+WORDS, STANDARDIZED = "smollm2-gte-small-words", "smollm2-gte-small-words-standardized"
+
+
+def decoder() -> Iterator[str]:
+    """A decoder of 30 layers with weights from a 4-bit file, on a CPU."""
+    yield f"{trials(SMOLLM2)} trials, three per point"
+    yield curve_row(SMOLLM2, "SST-2, 500 examples, accuracy", "SST-2", 500, KS)
+    yield curve_row(SMOLLM2, "CoLA, 500, Matthews correlation", "CoLA", 500, KS)
+    yield f"layers 9 to 15 add {_points(_step('SST-2', 8, 15))}"
+    whole = gain(SMOLLM2, "SST-2", 500)
+    yield f"the gain from pretraining is {pts(whole.gain)} points ({pts(whole.low)} to {pts(whole.high)})"
+    yield f"Layers 16 to 30 add {_points(_step('SST-2', 15, 30))}"
+    yield f"What layers 1 to 8 add is too noisy to tell: {_points(_step('SST-2', 0, 8))}"
+    yield f"On CoLA it is {_points(_step('CoLA', 15, 30))}"
+    for task in ("SST-2", "CoLA"):
+        best = max(range(1, 31), key=lambda layer: mean(SMOLLM2, experiment="probing", task=task, x=layer))
+        scores = [pts(mean(SMOLLM2, experiment="probing", task=task, x=layer)) for layer in (best, 30)]
+        yield f"{scores[0]} at layer {best} and {scores[1]} at layer 30 on {task}"
+    moved = test_of(SMOLLM2, "S1", "SST-2, 500 examples")
+    assert (verdict(SMOLLM2, "S1"), verdict(SMOLLM2, "S4")) == ("holds", "not enough trials")
+    yield f"upper half changes {100 * (math.exp(moved.effect) - 1):.0f}% more than the lower"
+    yield from _word_facts()
+
+
+def _step(task: str, low: int, high: int) -> PairedDifference:
+    found = paired_difference(
+        *(values(SMOLLM2, experiment="incremental", task=task, x=k) for k in (high, low))
+    )
+    assert found is not None
+    return found
+
+
+def _points(difference: PairedDifference) -> str:
+    return f"{pts(difference.mean)} points ({pts(difference.low)} to {pts(difference.high)})"
+
+
+def _word_facts() -> Iterator[str]:
+    """Parts of speech in each layer of the decoder and of gte-small, not standardized and standardized."""
+    yield f"{trials(WORDS) + trials(STANDARDIZED)} trials, three per point, as pretrained"
+    for model, layers in (("gte-small", (3, 12)), (SMOLLM2, (11, 12))):
+        for study in (WORDS, STANDARDIZED):
+            assert _best_layer(study, model) == layers[0]
+        before, after = (
+            [pts(_word_accuracy(study, model, layer)) for layer in layers] for study in (WORDS, STANDARDIZED)
+        )
+        yield (
+            f"{before[0]} at layer {layers[0]} and {before[1]} at layer {layers[1]} "
+            f"(standardized: {after[0]} and {after[1]})"
+        )
+    last = [pts(_word_accuracy(study, SMOLLM2, 30)) for study in (WORDS, STANDARDIZED)]
+    yield f"{last[0]} at layer 30 (standardized: {last[1]})"
+
+
+def _word_accuracy(study: str, model: str, layer: int) -> float:
+    return mean(study, experiment="word_probing", model=model, x=layer)
+
+
+def _best_layer(study: str, model: str) -> int:
+    depth = 30 if model == SMOLLM2 else 12
+    return max(range(depth + 1), key=lambda n: _word_accuracy(study, model, n))
