@@ -11,6 +11,7 @@ from whichlayers.analysis.intervals import PairedDifference, paired_difference
 
 SMOLLM2, KS = "smollm2-135m-instruct", (0, 8, 15, 22, 30)
 WORDS, STANDARDIZED = "smollm2-gte-small-words", "smollm2-gte-small-words-standardized"
+WITH_BOS = "smollm2-words-bos"
 
 
 def decoder() -> Iterator[str]:
@@ -48,7 +49,7 @@ def _points(difference: PairedDifference) -> str:
 
 def _word_facts() -> Iterator[str]:
     """Parts of speech in each layer of the decoder and of gte-small, not standardized and standardized."""
-    yield f"{trials(WORDS) + trials(STANDARDIZED)} trials, three per point, as pretrained"
+    yield f"{trials(WORDS) + trials(STANDARDIZED) + trials(WITH_BOS)} trials, three per point, as pretrained"
     for model, layers in (("gte-small", (3, 12)), (SMOLLM2, (11, 12))):
         for study in (WORDS, STANDARDIZED):
             assert _best_layer(study, model) == layers[0]
@@ -59,6 +60,8 @@ def _word_facts() -> Iterator[str]:
             f"{before[0]} at layer {layers[0]} and {before[1]} at layer {layers[1]} "
             f"(standardized: {after[0]} and {after[1]})"
         )
+    with_bos = [pts(_word_accuracy(WITH_BOS, SMOLLM2, layer)) for layer in (11, 12, 20)]
+    yield f"it disappears: {with_bos[0]} at layer 11, {with_bos[1]} at layer 12 and still {with_bos[2]} at layer 20"
     last = [pts(_word_accuracy(study, SMOLLM2, 30)) for study in (WORDS, STANDARDIZED)]
     yield f"{last[0]} at layer 30 (standardized: {last[1]})"
 
