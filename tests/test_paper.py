@@ -16,7 +16,6 @@ STATED = """
 2e-5 batches of 8 500 examples 5,000 SST-2 MPNet all-mpnet-base-v2 12 layers 512 384 dimensions BERT H200 batch size 8
 2020 2021 2019 CS224N 50 trials 3 trials 95% 90% layers 3 to 5 k = 4 k = 3 1e-3 sd 0.02 2.667 n = 3 n = 50 layer 12
 5 times 5e-5 L2 0 to 1 T1 T2 T5 T7 T9 T10 S1 S3 50,000 float32 bfloat16
-SmolLM2-135M-Instruct 30 layers 4-bit
 """
 
 
