@@ -299,7 +299,7 @@ def test_an_error_on_one_corpus_does_not_affect_the_others(model, tmp_path, monk
 def test_results_before_a_failure_are_kept(model, tmp_path, monkeypatch):
     from whichlayers.probes.probing_dataset import RankedNeurons
 
-    def fail(self, trials):
+    def fail(self, trials, on_progress=None):
         raise RuntimeError("no luck")
 
     monkeypatch.setattr(RankedNeurons, "selectivity", fail)
