@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,16 +64,13 @@ def shuffled(seed: int, name: str, values: Tensor) -> Tensor:
     low, high = key_of(seed, name)
     position = torch.arange(values.numel(), dtype=torch.int32, device=values.device)
     bits = scramble(scramble(position ^ low) + high)
-    order = (
-        (bits.long() << 32) | position.long()
-    ).argsort()  # unique keys: ties cannot be broken differently
+    # unique keys: ties cannot be broken differently
+    order = ((bits.long() << 32) | position.long()).argsort()
     return values.flatten()[order].view(values.shape)
 
 
-def permutation(seed: int, name: str, n: int):
-    """A random permutation of 0..n-1 as a numpy array."""
-    import numpy as np
-
+def permutation(seed: int, name: str, n: int) -> np.ndarray:
+    """A random permutation of 0..n-1, (n,)."""
     digest = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(int.from_bytes(digest, "little"))).permutation(n)
 

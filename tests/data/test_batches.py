@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from whichlayers import rng
-from whichlayers.data.batches import epoch_order, pad, subset
+from whichlayers.data.batches import epoch_order, pad, select_rows, subset
 from whichlayers.data.tokenize import TokenizedSplit
 from whichlayers.errors import WhichlayersError
 
@@ -52,6 +52,21 @@ def test_pad_equals_the_slow_loop(rows, with_types, extra):
 def test_pad_does_not_truncate():
     with pytest.raises(ValueError, match="12 tokens"):
         pad(make_split([3, 12]), np.array([0, 1]), pad_id=0, length=8)
+
+
+@pytest.mark.parametrize("with_types", [True, False])
+@pytest.mark.parametrize("rows", [[4, 1, 3], [2, 2], list(range(6)), []])
+def test_select_rows_equals_a_slow_loop(rows, with_types):
+    split = make_split([3, 1, 12, 5, 7, 128], with_types)
+    few = select_rows(split, np.array(rows, np.int64))
+    assert len(few) == len(rows)
+    for own, row in enumerate(rows):
+        mine = slice(few.offsets[own], few.offsets[own + 1])
+        other = slice(split.offsets[row], split.offsets[row + 1])
+        assert np.array_equal(few.ids[mine], split.ids[other])
+        assert not with_types or np.array_equal(few.type_ids[mine], split.type_ids[other])
+    assert np.array_equal(few.labels, split.labels[np.array(rows, np.int64)])
+    assert (few.type_ids is None) == (not with_types)
 
 
 def test_subsets_of_a_seed_are_nested_and_those_of_another_differ():

@@ -13,7 +13,7 @@ from whichlayers.data.batches import epoch_order, pad, subset
 from whichlayers.engine.adapters import adapted_modules
 from whichlayers.engine.export_weights import encoder_weights, with_weights
 from whichlayers.engine.finetune import finetune, stack_key
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import Anatomy

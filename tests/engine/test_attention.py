@@ -4,13 +4,21 @@ The kernel needs a GPU, or Triton's interpreter on the CPU: TRITON_INTERPRET=1.
 """
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from whichlayers.engine.attention import PositionBias, kernels, plain_attention, sequence_attention
+from whichlayers.engine import attention
+from whichlayers.engine.attention import (
+    AttentionOptions,
+    PositionBias,
+    kernels,
+    plain_attention,
+    sequence_attention,
+)
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.stacked_modules import StackContext
 from whichlayers.engine.varlen import TokenPacking
@@ -83,7 +91,8 @@ def test_the_kernel_leaves_capped_scores_to_the_reference():
     packing = TokenPacking(torch.ones(2, 5, dtype=torch.long, device=DEVICE), 1, 10)
     q = torch.randn(1, 3, 10, 64, device=DEVICE)
     dropout = make_dropout(0.0, 2, DEVICE)
-    assert sequence_attention(packing, q, q, q, 0.2, dropout, None, 0, True, 2.0) is None
+    options = AttentionOptions(0.2, dropout, causal=True, softcap=2.0)
+    assert sequence_attention(packing, q, q, q, options) is None
 
 
 @needs_kernel
@@ -98,8 +107,20 @@ def test_the_kernel_leaves_blocks_that_are_too_large_to_the_reference(dtype, len
             torch.ones(1, length + more, dtype=torch.long, device=DEVICE), 1, length + more
         )
         q = torch.randn(1, 1, length + more, width, device=DEVICE).to(dtype)
-        found = sequence_attention(packing, q, q, q, 0.2, dropout, None, 0, True)
+        found = sequence_attention(packing, q, q, q, AttentionOptions(0.2, dropout, causal=True))
         assert (found is not None) == expected
+
+
+@pytest.mark.parametrize(
+    ("shared", "expected"),
+    [(232448, 1 << 15), (166912, 1 << 15), (101376, 101376 // 5)],  # H200, A100, RTX 4090
+)
+def test_blocks_fit_into_the_shared_memory_of_the_device(shared, expected, monkeypatch):
+    kernels = SimpleNamespace(MAX_BLOCK_BYTES=1 << 15, BLOCKS_IN_SHARED_MEMORY=5)
+    monkeypatch.setattr(attention, "kernels", kernels)
+    properties = SimpleNamespace(shared_memory_per_block_optin=shared)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert attention.max_block_bytes.__wrapped__(torch.device("cuda:1")) == expected
 
 
 def check_kernel(
@@ -138,7 +159,7 @@ def check_kernel(
         *qkv, bias = tensors if with_bias else (*tensors, None)
         heads_first = [x.transpose(1, 2) for x in qkv]
         position_bias = None if bias is None else PositionBias(bias, buckets)
-        return function(*heads_first, 0.2, dropout, position_bias, window, causal)
+        return function(*heads_first, AttentionOptions(0.2, dropout, position_bias, window, causal))
 
     wide, narrow = inputs(torch.float64), inputs(dtype)
     expected = run(packing.reference_attention, wide)

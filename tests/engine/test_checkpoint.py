@@ -12,7 +12,7 @@ from tiny import tiny_encoder, tiny_task
 from whichlayers.engine import checkpoint
 from whichlayers.engine.checkpoint import Checkpoint
 from whichlayers.engine.finetune import finetune
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.text import format_bytes
 from whichlayers.trial import Surgery, Training, Trial

@@ -16,7 +16,7 @@ from tiny import tiny_encoder, tiny_task
 
 from whichlayers.engine import cuda_graphs
 from whichlayers.engine.compile_ahead import CompileProcess, plan_job, run_job
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.models.surgery import reorder
 from whichlayers.trial import Adapter, Surgery, Training, Trial
@@ -198,3 +198,17 @@ def test_the_process_ends_when_its_parent_does(tmp_path, monkeypatch):
     process = CompileProcess(plan_job(*real_stack("cpu")))
     process.process.stdin.close()  # as the system does when the parent is killed
     assert process.process.wait(60) == 1
+
+
+def test_every_size_is_compiled_with_a_batch_that_fits(monkeypatch):
+    """The kernels of a GPU read what the batch holds, whatever the size."""
+    data, settings, encoder = tiny_task(), compiled(), tiny_encoder("bert")
+    job = plan_job(make_trials(), encoder, data, "cpu", settings)
+    job = dataclasses.replace(job, sizes=(job.sizes[0], job.sizes[-1] + 16))
+    steps = []
+    monkeypatch.setattr(StackTrainer, "train_step", lambda self, size: steps.append((self, size)))
+    run_job(job)
+    assert [size for _, size in steps] == list(job.sizes)
+    for trainer, _ in steps:
+        lengths = trainer.train_loader.step_lengths
+        assert lengths[int(trainer.step_on_device)] == lengths.min() < lengths.max()

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from whichlayers.engine.export_weights import encoder_weights
 from whichlayers.engine.optimizer import FusedAdamW
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.models.head import build_classifier
 from whichlayers.trial import Surgery
 

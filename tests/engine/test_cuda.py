@@ -8,10 +8,10 @@ import transformers as tf
 from tiny import FAMILIES, tiny_encoder, tiny_task
 
 from whichlayers.engine import checkpoint
-from whichlayers.engine.cost import is_out_of_memory, release_memory
 from whichlayers.engine.finetune import finetune
 from whichlayers.engine.memory import measure_memory
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.out_of_memory import is_out_of_memory, release_memory
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.trial import Surgery, Training, Trial
 
@@ -53,6 +53,28 @@ def losses(stack, model, device: str, steps: int, **settings) -> torch.Tensor:
     return torch.stack(found)  # (steps, T)
 
 
+def weight_changes(stack, model, device: str, steps: int) -> dict[str, torch.Tensor]:
+    """(T,) norm of the change of every trained matrix."""
+    settings = EngineSettings(compiled=device == "cuda")
+    trainer = StackTrainer(stack, model.to(device), tiny_task(), torch.device(device), settings)
+    before = [trainer.optimizer.values(i).clone() for i in range(len(trainer.parameters))]
+    for step in range(steps):
+        trainer.step_runner(step)
+    return {
+        p.name: (trainer.optimizer.values(i) - before[i]).flatten(1).norm(dim=1).cpu()
+        for i, p in enumerate(trainer.parameters)
+        if p.param.requires_grad and p.param.dim() == 3
+    }
+
+
+def assert_weights_change_alike(stack, model_of) -> None:
+    """Captured steps change every matrix about as much as the CPU does: no gradient is lost."""
+    cpu, gpu = (weight_changes(stack, model_of(), device, 8) for device in ("cpu", "cuda"))
+    assert cpu.keys() == gpu.keys()
+    for name, expected in cpu.items():
+        assert torch.allclose(gpu[name], expected, rtol=0.3, atol=1e-4), name
+
+
 @pytest.mark.parametrize("family", ["bert", "mpnet", "xlnet", "modernbert", "deberta-v2"])
 def test_float32_on_the_gpu_equals_the_cpu(family):
     cpu = losses(trials(), tiny_encoder(family), "cpu", 20)
@@ -67,6 +89,11 @@ def test_captured_bfloat16_steps_follow_float32():
     gpu = losses(trials(), encoder(), "cuda", 40)
     assert (gpu - cpu).abs().mean() < 0.02
     assert gpu[-8:].mean() < gpu[:8].mean(), "it learns"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_captured_steps_change_all_weights(family):
+    assert_weights_change_alike(trials(), lambda: tiny_encoder(family))
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "bert"])

@@ -13,6 +13,7 @@ import torch
 from tiny import tiny_encoder, tiny_task
 from torch._inductor.runtime import cache_dir_utils
 
+from whichlayers.engine import cuda_graphs
 from whichlayers.engine.cuda_graphs import (
     CAPTURE_SECONDS,
     COMPILE_SECONDS,
@@ -24,7 +25,7 @@ from whichlayers.engine.cuda_graphs import (
     keep_compiled_code,
 )
 from whichlayers.engine.dataloader import used_token_ids
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.trial import Training, Trial
 
@@ -69,7 +70,8 @@ class FakeTrainer:
     """Records its steps, and which of them were captured."""
 
     def __init__(self, lengths):
-        self.train_loader = SimpleNamespace(step_lengths=np.array(lengths), batch_size=8)
+        self.device = torch.device("cuda:1")
+        self.train_loader = SimpleNamespace(step_lengths=np.array(lengths), batch_size=8, width=max(lengths))
         self.trials, self.parameters, self.packed = [None], [], False
         self.eager, self.captured, self.capturing = [], [], False
 
@@ -88,7 +90,15 @@ class FakeGraph:
 def cuda(monkeypatch):
     FakeGraph.replays = 0
     stream = SimpleNamespace(wait_stream=lambda other: None, device=None)
-    state = SimpleNamespace(error=None, trainer=None)
+    state = SimpleNamespace(error=None, trainer=None, current=[])
+
+    def new_stream(device):
+        assert device == state.trainer.device
+        stream.device = device
+        return stream
+
+    def synchronize(device):
+        assert device == state.trainer.device
 
     @contextlib.contextmanager
     def graph(*args, **kwargs):
@@ -99,12 +109,15 @@ def cuda(monkeypatch):
         state.trainer.capturing = False
 
     for name, value in {
-        "Stream": lambda: stream, "current_stream": lambda device: stream, "synchronize": lambda: None,
+        "Stream": new_stream, "current_stream": lambda device: stream, "synchronize": synchronize,
+        "set_stream": state.current.append,
         "stream": lambda s: contextlib.nullcontext(), "CUDAGraph": FakeGraph, "graph": graph,
         "graph_pool_handle": lambda: 1,
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, value)
-    return state
+    cuda_graphs.side_stream.cache_clear()
+    yield state
+    cuda_graphs.side_stream.cache_clear()
 
 
 def test_a_length_is_captured_after_it_has_run_and_then_replayed(cuda):
@@ -115,6 +128,9 @@ def test_a_length_is_captured_after_it_has_run_and_then_replayed(cuda):
     assert len(trainer.eager) == WARMUP_STEPS
     assert len(trainer.captured) == 1
     assert FakeGraph.replays == 30 - WARMUP_STEPS, "every step is run exactly once"
+    runner.release()
+    assert not runner.graphs
+    assert runner.pool is None
 
 
 def test_a_step_that_cannot_be_captured_runs_eagerly(cuda, caplog):
@@ -128,6 +144,7 @@ def test_a_step_that_cannot_be_captured_runs_eagerly(cuda, caplog):
     assert len(trainer.eager) == 30
     assert FakeGraph.replays == 0
     assert "cannot be captured" in caplog.text
+    assert len(cuda.current) == 1, "the stream before the capture is current again"
 
 
 def test_running_out_of_memory_while_capturing_raises(cuda):

@@ -16,7 +16,7 @@ from whichlayers.engine.attention import sequence_attention
 from whichlayers.engine.finetune import finetune, stack_key
 from whichlayers.engine.memory import measure_memory
 from whichlayers.engine.recompute import is_large
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.stacking import StackedModel, stack_models
 from whichlayers.errors import WhichlayersError

@@ -9,7 +9,7 @@ from tiny import tiny_encoder, tiny_task
 
 from whichlayers.engine.export_weights import with_weights
 from whichlayers.engine.finetune import finetune
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.errors import WhichlayersError
 from whichlayers.trial import Training, Trial, WordProbe
 

@@ -6,21 +6,23 @@ dtypes and shapes that do not fit, memory layouts that the Triton kernels cannot
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from fake_cuda import DEVICE, NotCapturable, fake_cuda
 from tiny import DECODERS, FAMILIES, tiny_encoder, tiny_task
 
-from whichlayers.engine import optimizer
+from whichlayers.engine import memory, optimizer
+from whichlayers.engine.cuda_graphs import plan_sizes
 from whichlayers.engine.export_weights import encoder_weights
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.weight_change import weight_changes
 from whichlayers.models.families import Anatomy
 from whichlayers.trial import Adapter, Surgery, Training, Trial
 
 TRAINING = Training(epochs=2, batch_size=8, dropout=0.1)
-NOT_PACKED = ("xlnet", "deberta-v2")
+NOT_PACKED = ("xlnet",)
 FROZEN = dataclasses.replace(TRAINING, lr_factors=((0, 0.0), (1, 0.0), (2, 0.0)))
 
 
@@ -48,7 +50,10 @@ def capture_step(cuda, trainer: StackTrainer) -> int:
 
 
 CASES = [(family, True) for family in FAMILIES if family not in NOT_PACKED]
-CASES += [(family, False) for family in (*NOT_PACKED, "bert", "mpnet", "modernbert", "gemma3_text", "opt")]
+CASES += [
+    (family, False)
+    for family in (*NOT_PACKED, "bert", "mpnet", "deberta-v2", "modernbert", "gemma3_text", "opt")
+]
 
 
 @pytest.mark.parametrize(("family", "packed"), CASES)
@@ -94,6 +99,43 @@ def test_a_step_of_every_setting_can_be_captured(family, packed, setting, monkey
         trainer.evaluate()
         weight_changes(trainer)
         assert all(not w.is_cuda for w in encoder_weights(trainer, 1, with_head=True).values())
+
+
+def test_the_device_becomes_the_current_one(monkeypatch):
+    with fake_cuda(monkeypatch):
+        selected = []
+        monkeypatch.setattr(torch.cuda, "set_device", selected.append)
+        build("bert", packed=True)
+        assert selected == [DEVICE]
+
+
+def test_sequences_are_not_padded_beyond_the_positions_of_the_model(monkeypatch):
+    encoder = tiny_encoder("bert")
+    encoder.config.max_position_embeddings = 13
+    data = tiny_task(kind="classification")
+    longest = int(np.diff(data.train.offsets).max())
+    assert longest <= 13 < 16
+    trials = [Trial("m", "m", "t", "t", 52, seed, head="mean", training=TRAINING) for seed in range(2)]
+    with fake_cuda(monkeypatch):
+        settings = EngineSettings(packed=False, compiled=False, graphs=False)
+        trainer = StackTrainer(trials, encoder, data, DEVICE, settings)
+        sizes, _ = plan_sizes(trainer.train_loader, 2, 1000, False, False, 1)
+        assert trainer.train_loader.width == 13
+        assert sizes.max() == 13
+        assert memory._largest_step(trainer, data) == 13
+        trainer.train_step(13)
+
+
+def test_the_measured_step_has_room_for_batches_larger_than_the_training_set(monkeypatch):
+    data = tiny_task(kind="classification")
+    for seed in range(20):
+        training = Training(epochs=1, batch_size=32)
+        trials = [Trial("m", "m", "t", "t", 4, seed, head="mean", training=training)]
+        with fake_cuda(monkeypatch):
+            settings = EngineSettings(precision="bfloat16", compiled=False, graphs=False)
+            trainer = StackTrainer(trials, tiny_encoder("bert"), data, DEVICE, settings)
+            most = trainer.train_loader.step_tokens.max()
+            assert memory._largest_step(trainer, data) >= most
 
 
 def read_value(grads, step):

@@ -11,7 +11,7 @@ from torch import nn
 
 from whichlayers.engine.finetune import finetune, stack_key
 from whichlayers.engine.optimizer import FlatAdamW
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.trial import Surgery, Training, Trial
 

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 import torch
-from test_cuda import encoder, losses
+from test_cuda import assert_weights_change_alike, encoder, losses
 from tiny import tiny_task
 
 from whichlayers.engine.finetune import finetune
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.trial import Adapter, Training, Trial
 
@@ -42,6 +42,11 @@ def test_compiled_layers_and_cuda_graphs_stay_close(setting):
     cpu = losses(stack(setting), encoder(), "cpu", 30)
     gpu = losses(stack(setting), encoder(), "cuda", 30)
     torch.testing.assert_close(gpu, cpu, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("setting", ["top layer", "lora"])
+def test_captured_steps_change_all_trained_weights(setting):
+    assert_weights_change_alike(stack(setting), encoder)
 
 
 def test_a_cached_prefix_with_cuda_graphs():

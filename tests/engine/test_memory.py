@@ -10,9 +10,10 @@ import torch
 from tiny import tiny_encoder, tiny_task
 
 from whichlayers.engine import memory
-from whichlayers.engine.cost import MemoryCost, out_of_memory_error, release_memory
+from whichlayers.engine.cost import MemoryCost
 from whichlayers.engine.memory import free_memory, measure_memory
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.out_of_memory import out_of_memory_error, release_memory
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.models.families import Anatomy
 from whichlayers.text import format_bytes
@@ -80,6 +81,16 @@ def test_a_stack_takes_at_least_its_weights_and_moments_and_larger_ones_what_was
         assert taken == pytest.approx(cost.total(trials), rel=0.1)
     wider = dataclasses.replace(TRIAL, training=dataclasses.replace(TRIAL.training, batch_size=32))
     assert measure_memory([wider], encoder, data, "cpu").extra_trial > 1.2 * cost.extra_trial
+
+
+@pytest.mark.parametrize(
+    "settings", [EngineSettings(recompute=True), EngineSettings(precision="bfloat16", bfloat16_weights=True)]
+)
+def test_memory_is_measured_with_the_settings_of_the_engine(encoder_and_data, settings):
+    encoder, data = encoder_and_data
+    wide = dataclasses.replace(TRIAL, training=dataclasses.replace(TRIAL.training, batch_size=32))
+    plain = measure_memory([wide], encoder, data, "cpu").first_trial
+    assert measure_memory([wide], encoder, data, "cpu", settings).first_trial < 0.8 * plain
 
 
 def test_measuring_changes_neither_the_encoder_nor_the_result(encoder_and_data):

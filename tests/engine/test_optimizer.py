@@ -135,3 +135,19 @@ def test_schedule_on_the_device_is_the_schedule(kind):
     assert schedule(0) == 0
     assert schedule(6) == 1.0
     assert schedule(20) == (0.0 if kind == "linear" else 1.0)
+
+
+def test_parameters_that_are_all_large():
+    values = torch.randn(2, FlatAdamW.BUCKET_NUMEL + 3)
+    lr, decay = torch.tensor([1e-3, 2e-3]), torch.zeros(2)
+    training, params = Training(), []
+    for _ in range(2):
+        params.append([StackParameter("a", torch.nn.Parameter(values.clone()), lr, decay)])
+    flat = FlatAdamW(params[0], training, Schedule(training, 4), compiled=False)
+    plain = FusedAdamW(params[1], training, Schedule(training, 4))
+    flat.set_values(0, values)
+    for step in range(3):
+        for optimizer in (flat, plain):
+            optimizer.step([torch.cos(values * (step + 1))], torch.tensor(step))
+    torch.testing.assert_close(params[0][0].param, params[1][0].param)
+    assert not torch.equal(params[0][0].param, values)

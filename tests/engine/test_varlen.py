@@ -7,6 +7,7 @@ from tiny import ENCODERS, random_batch, tiny_encoder
 from whichlayers.engine.stacking import stack_models
 from whichlayers.engine.varlen import PACKABLE_FAMILIES, TokenPacking, pack_layers
 from whichlayers.engine.varlen_cpu import RaggedPacking
+from whichlayers.models.families import FAMILIES
 from whichlayers.models.head import build_classifier
 
 
@@ -21,6 +22,11 @@ def small_window(family: str, stacked) -> None:
     """Give ModernBERT's local attention a window that is shorter than the sequences."""
     if family == "modernbert":
         next(m for m in stacked.modules() if hasattr(m, "config")).config.sliding_window = 3
+
+
+def test_the_notes_on_families_name_those_that_are_not_packed():
+    noted = {name for name, family in FAMILIES.items() if "not packed" in family.note}
+    assert noted == set(FAMILIES) - PACKABLE_FAMILIES
 
 
 @pytest.mark.parametrize("tokens", [None, 70, 80], ids=["ragged", "exact", "with a tail"])
@@ -102,6 +108,6 @@ def test_a_batch_that_is_not_right_padded_is_not_packed():
 
 
 def test_families_that_cannot_be_packed_are_unchanged():
-    plain, packed = padded_and_packed("deberta-v2")
+    plain, packed = padded_and_packed("xlnet")
     batch = random_batch(6, 7, types=False)
     assert torch.equal(packed.eval()(**batch), plain.eval()(**batch))

@@ -1,5 +1,7 @@
 """Norms of weight changes against numpy, and against the weights of a plain training loop."""
 
+from dataclasses import astuple, replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,10 @@ from plain_loop import plain_finetune
 from test_finetune import run_steps, trial, without_dropout
 from tiny import tiny_encoder, tiny_task
 
+from whichlayers.engine import weight_change
 from whichlayers.engine.weight_change import spectral_norm, weight_changes
 from whichlayers.models.surgery import apply_surgery
-from whichlayers.trial import Surgery
+from whichlayers.trial import Adapter, Surgery
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (40, 90), (200, 64)])
@@ -47,6 +50,21 @@ def test_weight_change_is_the_distance_between_start_and_end(family):
     names = {c.name for c in changes[0]}
     assert any(name.endswith("output.dense.weight" if family == "bert" else "rel_attn.o") for name in names)
     assert not any("norm" in name.lower() or name.endswith("bias") for name in names)
+
+
+@pytest.mark.parametrize("adapter", [None, Adapter("lora", (1, 3), ("output.dense",), rank=4)])
+def test_weight_changes_in_parts_of_one_trial(adapter, monkeypatch):
+    trials = [replace(trial(seed), adapter=adapter) for seed in range(3)]
+    trainer, _ = run_steps(trials, tiny_encoder("bert"), tiny_task(), 3)
+    together = weight_changes(trainer)
+    monkeypatch.setattr(weight_change, "PART_BYTES", 1)
+    alone = weight_changes(trainer)
+    for a, b in zip(together, alone, strict=True):
+        assert [(c.name, c.layer) for c in a] == [(c.name, c.layer) for c in b]
+        np.testing.assert_allclose(
+            [c[2:] for c in map(astuple, a)], [c[2:] for c in map(astuple, b)], rtol=1e-5
+        )
+    assert len({c.frobenius for changes in alone for c in changes if c.layer == 3}) > 3, "trials differ"
 
 
 def test_weight_changes_of_some_layers():

@@ -26,11 +26,12 @@ from whichlayers.engine import attention, memory, optimizer
 
 DEVICE = torch.device("cuda:0")
 READS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "aten.equal.default")
+# of a tensor on the fake device
 ATTRIBUTES = (
     (Tensor.device.__get__, DEVICE),
     (Tensor.is_cuda.__get__, True),
     (Tensor.is_meta.__get__, False),
-)  # of a tensor on the fake device
+)
 
 
 class NotCapturable(AssertionError):
@@ -101,7 +102,8 @@ class _Capture(TorchDispatchMode):
         result = op(*args, **(kwargs or {}))
         self.operations += 1
         tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, Tensor)]
-        on_host = [t for t in tensors if t.device.type == "cpu"]
+        # checkpointing of torch 2.11 makes an empty tensor on the CPU
+        on_host = [t for t in tensors if t.device.type == "cpu" and t.numel()]
         copies = "copy" in str(op) and 0 < len(on_host) < len(tensors)
         # a 0-d tensor on the CPU is allowed: DeBERTa's scale of the scores is an argument of a kernel, and OPT's random
         # number for skipping a layer is read by the host alone
@@ -169,6 +171,9 @@ def fake_cuda(monkeypatch: Any) -> Iterator[FakeCuda]:
     kernels = SimpleNamespace(adam=check_adam, sum_of_squares=check_sum_of_squares)
     monkeypatch.setattr(optimizer, "kernels", kernels)
     monkeypatch.setattr(memory, "free_memory", lambda device: 1 << 30)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    properties = SimpleNamespace(shared_memory_per_block_optin=232448)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     mode, run_backward = FakeCuda(), torch.autograd._engine_run_backward
 
     def run_in_mode(*args: Any, **kwargs: Any) -> Any:

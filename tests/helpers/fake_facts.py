@@ -40,6 +40,7 @@ class FakeFacts:
     one_fingerprint: str | None = None
     has_validation_data: bool = True  # corpora have dev sentences
     has_biases: bool = True
+    without_biases: tuple[str, ...] = ()
     decoders: tuple[str, ...] = ()
     pair_tasks: tuple[str, ...] = ()
 
@@ -51,7 +52,7 @@ class FakeFacts:
             depth=self.depth,
             has_pooler=self.has_pooler,
             causal=model.name in self.decoders,
-            has_biases=self.has_biases,
+            has_biases=self.has_biases and model.name not in self.without_biases,
         )
 
     def task_info(self, task):

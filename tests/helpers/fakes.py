@@ -150,6 +150,7 @@ class FakeInfo:
     fingerprint: str
     depth: int = DEPTH
     has_pooler: bool = True
+    has_biases: bool = True
     family: str = "bert"
     causal: bool = False
     layers_differ: bool = False

@@ -78,9 +78,8 @@ def plain_finetune(
         factors = dict(t.lr_factors)
         lr = t.lr * factors.get(layer, 1.0)
         if name.startswith("encoder.") and layer is None and "pooler" not in name:
-            if (
-                "rel" in name or "encoder.encoder.LayerNorm" in name
-            ):  # relative positions, with the embeddings
+            # relative positions, with the embeddings
+            if "rel" in name or "encoder.encoder.LayerNorm" in name:
                 lr = t.lr * factors.get(0, 1.0)
             elif factors.get(anatomy.depth) == 0:  # a final norm
                 lr = 0.0

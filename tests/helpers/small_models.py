@@ -22,9 +22,8 @@ DECODER_NAMES = [
 ]
 DECODER_NAMES += ["opt", "phi3", "smollm3"]
 FAMILY_NAMES = ENCODER_NAMES + DECODER_NAMES
-SHARED_MODELS = (
-    Path(__file__).parents[2].parent / "shared" / "models"
-)  # next to the repository; may not exist
+# next to the repository; may not exist
+SHARED_MODELS = Path(__file__).parents[2].parent / "shared" / "models"
 
 BASE_SETTINGS = {
     "vocab_size": 100,

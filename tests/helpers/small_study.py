@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whichlayers.data.load_task import load_task
-from whichlayers.study.study_file import Study
+
+if TYPE_CHECKING:  # it needs pydantic, which machines with a GPU may lack
+    from whichlayers.study.study_file import Study
 
 QUICK: dict[str, Any] = {
     "train_sizes": [120],
@@ -50,4 +52,6 @@ def small_study(folder: Path, **settings: Any) -> Study:
         {word for text in load_task("builtin:sentiment").train.texts for word in text.lower().split()}
     )
     model = write_model(folder / "model", words, layers=3)
+    from whichlayers.study.study_file import Study
+
     return Study(name="small", models=[str(model)], tasks=["builtin:sentiment"], **(QUICK | settings))

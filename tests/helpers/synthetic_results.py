@@ -29,10 +29,8 @@ CREATE TABLE runs(run_id INTEGER PRIMARY KEY, started REAL, finished REAL, outco
     pid INTEGER, device TEXT, threads INTEGER, versions TEXT, git_commit TEXT, command TEXT);
 """
 VERSION_1 = 18  # `trials` had its first 18 columns in version 1
-WHAT_IS_TRAINED = (
-    "lr_factors",
-    "parameters",
-)  # differs between the trials of a curve, so it is not in `training`
+# differs between the trials of a curve, so it is not in `training`
+WHAT_IS_TRAINED = ("lr_factors", "parameters")
 METRICS = {"CoLA": "mcc", "STS-B": "pearson"}
 
 Score = Callable[[Point], float | str | None]  # a value; None: pending; a text: failed with this error

@@ -132,13 +132,14 @@ def adapted_modules(anatomy: Anatomy, adapter: Adapter) -> list[str]:
     return found
 
 
-def adapter_deltas(trainer: Any, name: str, start: Tensor) -> Tensor | None:
-    """(T, ...) change of a weight or bias that has the effect of its adapter; None if it has none.
+def adapter_deltas(trainer: Any, name: str, start: Tensor, part: slice = slice(None)) -> Tensor | None:
+    """(n, ...) change of a weight or bias of n trials that has the effect of its adapter; None if it has none.
 
     Args:
         trainer: The `StackTrainer`.
         name: Name of the parameter in the stacked model.
-        start: (T, ...) or (1, ...) values of the parameter.
+        start: (n, ...) or (1, ...) values of the parameter.
+        part: The trials.
     """
     owner_name, _, attribute = name.rpartition(".")
     module = trainer.model.module.get_submodule(owner_name)
@@ -149,7 +150,7 @@ def adapter_deltas(trainer: Any, name: str, start: Tensor) -> Tensor | None:
         return None
     indices = {p.name: i for i, p in enumerate(trainer.parameters)}
     values = {
-        own: trainer.optimizer.values(indices[f"{owner_name}.{ADAPTER}.{own}"]).float()
+        own: trainer.optimizer.values(indices[f"{owner_name}.{ADAPTER}.{own}"])[part].float()
         for own, _ in adapter.named_parameters()
     }
     if attribute == "bias":

@@ -7,6 +7,7 @@ projections, and keeps scores and dropout masks in registers.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -36,6 +37,17 @@ class PositionBias(NamedTuple):
         bucket = self.buckets[token[None] - token[:, None] + zero]  # (length, length)
         values = self.table.index_select(1, bucket.flatten()).view(len(self.table), length, length, -1)
         return values.permute(0, 3, 1, 2)
+
+
+class AttentionOptions(NamedTuple):
+    """How the attention of a packed batch is computed from its queries, keys and values."""
+
+    scaling: float  # factor for the scores
+    dropout: StackedDropout  # applied to the probabilities
+    position_bias: Any = None  # added to the scores: the result of `position_bias` of the packing, or None
+    window: int = 0  # largest distance of a key that a query sees; 0: no limit
+    causal: bool = False  # whether a query sees no later keys
+    softcap: float | None = None  # scores are limited to +-softcap by a tanh; None: no limit
 
 
 def stacked_attention(
@@ -95,29 +107,27 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
+@functools.cache
+def max_block_bytes(device: torch.device) -> int:
+    """Largest block of queries, in bytes, with which the Triton kernels fit into the shared memory of a device."""
+    if kernels is None:
+        return 0
+    if device.type != "cuda":  # the interpreter
+        return kernels.MAX_BLOCK_BYTES
+    properties: Any = torch.cuda.get_device_properties(device)  # the stubs lack an attribute
+    shared = properties.shared_memory_per_block_optin
+    return min(kernels.MAX_BLOCK_BYTES, shared // kernels.BLOCKS_IN_SHARED_MEMORY)
+
+
 def sequence_attention(
-    packing: TokenPacking,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scaling: float,
-    dropout: StackedDropout,
-    position_bias: PositionBias | None,
-    window: int,
-    causal: bool = False,
-    softcap: float | None = None,
+    packing: TokenPacking, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
 ) -> Tensor | None:
-    """Attention of a packed batch with the Triton kernel; None if it does not support these inputs.
+    """Attention of a packed batch with the Triton kernel; None if it does not support these inputs or options.
 
     Args:
         packing: The packing of the batch.
         query, key, value: (T, heads, M, d); keys and values may have fewer heads.
-        scaling: Factor for the scores.
-        dropout: Applied to the probabilities.
-        position_bias: Added to the scores.
-        window: Largest distance of a key that a query sees; 0: no limit.
-        causal: Whether a query sees no later keys.
-        softcap: Limit of the scores, which the kernel does not support.
+        options: Everything else; the kernel does not support a `softcap`.
 
     Returns:
         (T, M, heads, d)
@@ -127,16 +137,17 @@ def sequence_attention(
         and (query.is_cuda or kernels.INTERPRETED)
         and packing.max_length <= kernels.MAX_LENGTH
         and query.shape[3] in kernels.HEAD_SIZES
-        and packing.max_length * query.shape[3] * query.element_size() <= kernels.MAX_BLOCK_BYTES
-        and softcap is None
+        and kernels.block_size(packing.max_length) * query.shape[3] * query.element_size()
+        <= packing.max_block_bytes
+        and options.softcap is None
     )
     if not fits:
         return None
     # the kernel reads keys and values with the layout of queries
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
-    keys = dropout.context.row_keys
+    dropout, keys = options.dropout, options.dropout.context.row_keys
     assert keys is not None
-    table, buckets = (None, None) if position_bias is None else position_bias
+    table, buckets = (None, None) if options.position_bias is None else options.position_bias
     return torch.ops.whichlayers.attention(
         *(x.transpose(1, 2) for x in (query, key, value)),  # (T, M, heads, d), as projected
         packing.starts,
@@ -146,8 +157,8 @@ def sequence_attention(
         table,
         buckets,
         packing.max_length,
-        scaling,
+        options.scaling,
         dropout.p if dropout.training else 0.0,
-        window,
-        causal,
+        options.window,
+        options.causal,
     )

@@ -20,10 +20,16 @@ from whichlayers.engine.dropout import HEAD_STRIDE, ID_STRIDE, MIN_POSITION_STRI
 
 MAX_LENGTH = 128  # longest sequence whose scores fit into one block
 HEAD_SIZES = (16, 32, 64, 128)
-# of q: longer float32 sequences of heads of 128 would exceed the shared memory of a GPU
+# of q: kernels for larger blocks take minutes to compile, or exceed the shared memory
 MAX_BLOCK_BYTES = 1 << 15
+BLOCKS_IN_SHARED_MEMORY = 5  # the backward pass holds up to as many blocks of the size of q
 WARPS = {16: 1, 32: 2, 64: 4, 128: 8}  # by block size
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton runs kernels on the CPU, for tests
+
+
+def block_size(length: int) -> int:
+    """Size of the block that a sequence of at most MAX_LENGTH tokens needs."""
+    return next(block for block in WARPS if length <= block)
 
 
 @triton.jit
@@ -37,24 +43,31 @@ def _scramble(x):
 
 
 @triton.jit
-def _probabilities(
-    q, k, bias_ptr, buckets_ptr, trial, head, heads, length, scale,
-    window, CAUSAL: tl.constexpr, BUCKETS: tl.constexpr, ZERO: tl.constexpr, BLOCK: tl.constexpr,
+def _softmax(
+    q, k, bias_ptr, buckets_ptr, trial, head, heads, length, scale, window,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BUCKETS: tl.constexpr, ZERO: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """(BLOCK, BLOCK) float32 attention probabilities, 0 for keys that a query does not see."""
+    """Attention probabilities, not normalized: (BLOCK, BLOCK) float32, 0 for keys that a query does not see.
+
+    Returns them and their sum over the keys, (BLOCK,). To normalize a row of a product costs less than to normalize
+    every probability.
+    """
     i = tl.arange(0, BLOCK)[:, None]
     j = tl.arange(0, BLOCK)[None, :]
-    s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    # exp(x) = exp2(x log2 e)
+    s = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * 1.4426950408889634)
     if BUCKETS > 0:
         bucket = tl.load(buckets_ptr + tl.minimum(tl.maximum(j - i, -ZERO), ZERO) + ZERO)
-        s += tl.load(bias_ptr + (trial * BUCKETS + bucket) * heads + head).to(tl.float32)
-    visible = tl.abs(j - i) <= window
+        bias = tl.load(bias_ptr + (trial * BUCKETS + bucket) * heads + head)
+        s += bias.to(tl.float32) * 1.4426950408889634
+    visible = j < length
     if CAUSAL:
         visible = visible & (j <= i)
-    # queries beyond the end see all keys, so that their (unused) probabilities are finite
-    s = tl.where((j < length) & (visible | (i >= length)), s, float("-inf"))
-    e = tl.exp(s - tl.max(s, 1)[:, None])
-    return e / tl.sum(e, 1)[:, None]
+    if WINDOW:  # queries beyond the end see all keys, so that their (unused) probabilities are finite
+        visible = visible & ((tl.abs(j - i) <= window) | (i >= length))
+    s = tl.where(visible, s, float("-inf"))
+    e = tl.exp2(s - tl.max(s, 1)[:, None])
+    return e, tl.sum(e, 1)
 
 
 @triton.jit
@@ -84,8 +97,9 @@ def _clear(ptr, first, last, head, heads, D: tl.constexpr, BLOCK: tl.constexpr):
 def _forward(
     q_ptr, k_ptr, v_ptr, starts_ptr, lengths_ptr, keys_ptr, dropout_id_ptr, bias_ptr, buckets_ptr, out_ptr,
     heads, batch, tokens, scale, threshold, keep_scale, window,
-    CAUSAL: tl.constexpr, BUCKETS: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr, DROP: tl.constexpr,
-    HEAD: tl.constexpr, ID: tl.constexpr, STRIDE: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BUCKETS: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr,
+    DROP: tl.constexpr, HEAD: tl.constexpr, ID: tl.constexpr, STRIDE: tl.constexpr, SHORTER: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per (sequence, head), for sequences of more than SHORTER and at most BLOCK tokens."""
     row = tl.program_id(0) // heads
@@ -102,29 +116,14 @@ def _forward(
         q = tl.load(q_ptr + at, mask=real, other=0.0)
         k = tl.load(k_ptr + at, mask=real, other=0.0)
         v = tl.load(v_ptr + at, mask=real, other=0.0)
-        p = _probabilities(
-            q,
-            k,
-            bias_ptr,
-            buckets_ptr,
-            trial,
-            head,
-            heads,
-            length,
-            scale,
-            window,
-            CAUSAL,
-            BUCKETS,
-            ZERO,
-            BLOCK,
-        )
+        e, total = _softmax(
+            q, k, bias_ptr, buckets_ptr, trial, head, heads, length, scale, window,
+            CAUSAL, WINDOW, BUCKETS, ZERO, BLOCK,
+        )  # fmt: skip
         if DROP:
-            p = tl.where(
-                _kept(keys_ptr, dropout_id_ptr, row, head, threshold, BLOCK, HEAD, ID, STRIDE),
-                p * keep_scale,
-                0.0,
-            )
-        out = tl.dot(p.to(v.dtype), v, input_precision="ieee")
+            kept = _kept(keys_ptr, dropout_id_ptr, row, head, threshold, BLOCK, HEAD, ID, STRIDE)
+            e = tl.where(kept, e, 0.0)
+        out = tl.dot(e.to(v.dtype), v, input_precision="ieee") * (keep_scale / total)[:, None]
         tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=real)
 
 
@@ -133,8 +132,9 @@ def _backward(
     q_ptr, k_ptr, v_ptr, starts_ptr, lengths_ptr, keys_ptr, dropout_id_ptr, bias_ptr, buckets_ptr,
     grad_ptr, dq_ptr, dk_ptr, dv_ptr, dbias_ptr,
     heads, batch, tokens, scale, threshold, keep_scale, window,
-    CAUSAL: tl.constexpr, BUCKETS: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr, DROP: tl.constexpr,
-    HEAD: tl.constexpr, ID: tl.constexpr, STRIDE: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BUCKETS: tl.constexpr, ZERO: tl.constexpr, D: tl.constexpr,
+    DROP: tl.constexpr, HEAD: tl.constexpr, ID: tl.constexpr, STRIDE: tl.constexpr, SHORTER: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program per (sequence, head), as in `_forward`, with recomputed scores and dropout mask."""
     row = tl.program_id(0) // heads
@@ -155,43 +155,33 @@ def _backward(
         k = tl.load(k_ptr + at, mask=real, other=0.0)
         v = tl.load(v_ptr + at, mask=real, other=0.0)
         grad = tl.load(grad_ptr + at, mask=real, other=0.0)
-        p = _probabilities(
-            q,
-            k,
-            bias_ptr,
-            buckets_ptr,
-            trial,
-            head,
-            heads,
-            length,
-            scale,
-            window,
-            CAUSAL,
-            BUCKETS,
-            ZERO,
-            BLOCK,
-        )
+        e, total = _softmax(
+            q, k, bias_ptr, buckets_ptr, trial, head, heads, length, scale, window,
+            CAUSAL, WINDOW, BUCKETS, ZERO, BLOCK,
+        )  # fmt: skip
+        p = e * (1.0 / total)[:, None]
+        # with respect to the dropped probabilities, and so to `p`; both lack the factor keep_scale
         dp = tl.dot(grad, tl.trans(v), input_precision="ieee")
         dropped = p
         if DROP:
             kept = _kept(keys_ptr, dropout_id_ptr, row, head, threshold, BLOCK, HEAD, ID, STRIDE)
-            dropped = tl.where(kept, p * keep_scale, 0.0)
-            dp = tl.where(kept, dp * keep_scale, 0.0)
-        dv = tl.dot(tl.trans(dropped.to(grad.dtype)), grad, input_precision="ieee")
+            dropped = tl.where(kept, p, 0.0)
+            dp = tl.where(kept, dp, 0.0)
+        dv = tl.dot(tl.trans(dropped.to(grad.dtype)), grad, input_precision="ieee") * keep_scale
         tl.store(dv_ptr + at, dv.to(dv_ptr.dtype.element_ty), mask=real)
-        ds = p * (dp - tl.sum(p * dp, 1)[:, None])
+        ds = p * (dp - tl.sum(p * dp, 1)[:, None])  # of the scores; lacks keep_scale, too
         if BUCKETS > 0:  # the sum of ds over the cells of each bucket, for this sequence
             i = tl.arange(0, BLOCK)[:, None]
             j = tl.arange(0, BLOCK)[None, :]
             bucket = tl.load(buckets_ptr + tl.minimum(tl.maximum(j - i, -ZERO), ZERO) + ZERO)
             used = tl.where((i < length) & (j < length), ds, 0.0)
             for b in range(BUCKETS):
-                total = tl.sum(tl.sum(tl.where(bucket == b, used, 0.0), 1), 0)
-                tl.store(dbias_ptr + (row * BUCKETS + b) * heads + head, total)
-        ds = (ds * scale).to(q.dtype)
-        dq = tl.dot(ds, k, input_precision="ieee")
+                bucket_sum = tl.sum(tl.sum(tl.where(bucket == b, used, 0.0), 1), 0)
+                tl.store(dbias_ptr + (row * BUCKETS + b) * heads + head, bucket_sum * keep_scale)
+        ds, factor = ds.to(q.dtype), scale * keep_scale
+        dq = tl.dot(ds, k, input_precision="ieee") * factor
         tl.store(dq_ptr + at, dq.to(dq_ptr.dtype.element_ty), mask=real)
-        dk = tl.dot(tl.trans(ds), q, input_precision="ieee")
+        dk = tl.dot(tl.trans(ds), q, input_precision="ieee") * factor
         tl.store(dk_ptr + at, dk.to(dk_ptr.dtype.element_ty), mask=real)
 
 
@@ -211,8 +201,7 @@ def _launch(kernel, tensors, q: Tensor, bias: Tensor | None, buckets: Tensor | N
         kernel[(rows * heads,)](
             *tensors,
             heads, rows // trials, tokens, scaling, round(dropout_p * (1 << 24)), 1.0 / (1.0 - dropout_p),
-            window if window else MAX_LENGTH,
-            CAUSAL=causal, BUCKETS=0 if bias is None else bias.shape[1],
+            window, CAUSAL=causal, WINDOW=window > 0, BUCKETS=0 if bias is None else bias.shape[1],
             ZERO=0 if buckets is None else len(buckets) // 2, D=width, DROP=dropout_p > 0,
             HEAD=HEAD_STRIDE, ID=ID_STRIDE, STRIDE=MIN_POSITION_STRIDE, SHORTER=shorter, BLOCK=block, num_warps=warps,
         )  # fmt: skip
@@ -257,9 +246,8 @@ def attention(
     """
     q, k, v = (x.contiguous() for x in (q, k, v))
     out = torch.empty_like(q)
-    by_bucket = (
-        (q, starts) if bias is None else (bias.contiguous(), buckets)
-    )  # without a bias, they are not read
+    # without a bias, they are not read
+    by_bucket = (q, starts) if bias is None else (bias.contiguous(), buckets)
     tensors = (q, k, v, starts, lengths, keys, dropout_id, *by_bucket)
     settings = (max_length, scaling, dropout_p, window, causal)
     _launch(_forward, (*tensors, out), q, bias, buckets, settings)

@@ -22,13 +22,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from whichlayers.engine.results import (
-    CHECKPOINT_FORMAT,
-    EngineSettings,
-    EpochRecord,
-    TrialResult,
-    checkpoint_file,
-)
+from whichlayers.engine.results import EpochRecord, TrialResult
+from whichlayers.engine.settings import CHECKPOINT_FORMAT, EngineSettings, checkpoint_file
 from whichlayers.files import atomic_write
 from whichlayers.text import counted, format_bytes, format_duration
 from whichlayers.trial import Trial

@@ -22,19 +22,20 @@ import torch
 from transformers import AutoModel, PreTrainedModel
 
 from whichlayers.data.tokenize import TokenizedTask
-from whichlayers.engine.cuda_graphs import is_worth_compiling, plan_sizes
+from whichlayers.engine.cost import BYTES_PER_PARAMETER
+from whichlayers.engine.cuda_graphs import plan_sizes, should_compile
 from whichlayers.engine.dataloader import TrainDataLoader, used_token_ids
 from whichlayers.engine.init_weights import InitialWeights
 from whichlayers.engine.optimizer import FlatAdamW, ParameterBucket
 from whichlayers.engine.recompute import is_large
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import ROW_MULTIPLE, StackTrainer
 from whichlayers.engine.varlen import is_packable
 from whichlayers.models.families import layers_differ
+from whichlayers.models.load import max_input_length
 from whichlayers.trial import Surgery, Trial
 
-BYTES_PER_PARAMETER = 16  # of a stack on a GPU: weight in two parts, two moments, gradient
-PROCESS_BYTES = 2e9  # of a process on a GPU: the CUDA context and activations
+CUDA_PROCESS_BYTES = 2e9  # of a process on a GPU: the CUDA context and activations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,18 +65,14 @@ def plan_job(
     Uses host memory only. Supported are stacks that train all parameters of a model whose layers are all alike.
     """
     trials, first = settings.pad_trials(trials), trials[0]
-    if first.training.frozen_layers or first.training.parameters != "all" or first.adapter is not None:
-        return None
-    if settings.compiled is False or layers_differ(encoder.config) or is_large(encoder):
+    if not first.trains_all_parameters or layers_differ(encoder.config) or is_large(encoder):
         return None
     initial = InitialWeights(encoder, trials)
     depth, on_cuda = initial.depth_of(first), device.startswith("cuda")
-    loader = TrainDataLoader(trials, data, torch.device("cpu"), with_token_types=False)
-    if settings.compiled is None:
-        tokens = int(loader.step_tokens.sum()) * len(trials)
-        size = encoder.config.hidden_size, initial.anatomy.depth
-        if not (on_cuda and is_worth_compiling(tokens, *size, settings.similar_stacks)):
-            return None
+    limit = max_input_length(initial.anatomy.family, encoder.config)
+    loader = TrainDataLoader(trials, data, torch.device("cpu"), with_token_types=False, max_length=limit)
+    if not should_compile(settings, loader, len(trials), encoder, on_cuda):
+        return None
     in_layer = sum(p.numel() for p in initial.anatomy.layer_parameters(1).values())
     packed = settings.packed and on_cuda and is_packable(encoder.config)
     layer_weights = len(trials) * depth * in_layer
@@ -97,7 +94,7 @@ def plan_job(
             settings, compiled=True, graphs=False, slots=None, checkpoint_folder=None
         ),
         sizes=new,
-        device_bytes=BYTES_PER_PARAMETER * parameters + PROCESS_BYTES,
+        device_bytes=BYTES_PER_PARAMETER * parameters + CUDA_PROCESS_BYTES,
     )
 
 
@@ -114,8 +111,10 @@ def run_job(job: CompileJob) -> None:
     trainer = StackTrainer(job.trials, encoder.float().eval(), job.data, device, job.settings)
     if isinstance(trainer.optimizer, FlatAdamW):
         _widen_bucket(trainer, job.depth)
-    for size in job.sizes:
-        trainer.step_on_device.zero_()
+    loader = trainer.train_loader
+    smallest = int((loader.step_tokens if trainer.packed else loader.step_lengths).argmin())
+    for size in job.sizes:  # a step whose batch fits into every size
+        trainer.step_on_device.fill_(smallest)
         trainer.train_step(size)
 
 

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
-from whichlayers.engine.cost import is_out_of_memory
 from whichlayers.engine.dataloader import LENGTH_STEP
+from whichlayers.engine.out_of_memory import is_out_of_memory
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.models.families import Anatomy
 
 if TYPE_CHECKING:
@@ -78,12 +80,13 @@ class GraphedStep:
             self._capture()
 
     def _capture(self) -> None:
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self.stream.device)
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.stream.device)
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 self.step()
         except RuntimeError as error:  # capturing computes nothing: what the step writes to is unchanged
+            torch.cuda.set_stream(current)  # a capture that cannot even be ended leaves its stream current
             if is_out_of_memory(error):
                 raise
             self.capture_failed = True
@@ -93,6 +96,12 @@ class GraphedStep:
             )
         else:
             self.graph = graph
+
+
+@functools.cache
+def side_stream(device: torch.device) -> Any:
+    """The stream on which steps are captured: one for all, because cuBLAS keeps a workspace for every stream."""
+    return torch.cuda.Stream(device)
 
 
 class BatchSteps:
@@ -119,7 +128,7 @@ class BatchSteps:
 
         self.run_one: Callable[[], None] = run_one
         if device.type == "cuda" and total_steps >= MIN_STEPS_TO_CAPTURE:
-            self.run_one = GraphedStep(run_one, BATCH_WARMUP_STEPS, torch.cuda.Stream(device))
+            self.run_one = GraphedStep(run_one, BATCH_WARMUP_STEPS, side_stream(device))
 
     def run(self, steps: int) -> None:
         """Run this many steps, starting with the batch at offset 0."""
@@ -141,15 +150,16 @@ class StepRunner:
     def __init__(self, trainer: StackTrainer, compiled: bool, graphs: bool, similar_stacks: int = 1):
         self.trainer = trainer
         self.graphs: dict[int, GraphedStep] | None = {} if graphs else None  # by size
-        self.stream: Any = torch.cuda.Stream() if graphs else None
+        self.stream: Any = side_stream(trainer.device) if graphs else None
         self.pool: Any = torch.cuda.graph_pool_handle() if graphs else None
         loader = trainer.train_loader
         # (steps,) size of each step: tokens of a trial if packed, else the length that sequences are padded to
         self.sizes = loader.step_tokens if trainer.packed else loader.step_lengths
         if compiled or graphs:
+            # of all trials
             layer_weights = sum(
                 p.param.numel() for p in trainer.parameters if trainer.initial_weights.layer_of(p.name)
-            )  # of all trials
+            )
             trials, packed = len(trainer.trials), trainer.packed
             self.sizes, known = plan_sizes(loader, trials, layer_weights, packed, compiled, similar_stacks)
             if compiled:
@@ -170,6 +180,10 @@ class StepRunner:
         graphed()
         if graphed.capture_failed:  # other sizes would fail as well: run all further steps eagerly
             self.graphs = None
+
+    def release(self) -> None:
+        """Free the captured graphs and their memory. Further steps would run eagerly."""
+        self.graphs = self.pool = None
 
 
 def plan_sizes(
@@ -199,7 +213,8 @@ def plan_sizes(
     seconds = FLOP_PER_WEIGHT * layer_weights * tokens / FLOP_PER_SECOND
     compile_seconds = COMPILE_SECONDS / similar_stacks if compiled else 0.0
     sizes = loader.step_tokens if packed else loader.step_lengths
-    return choose_sizes(sizes, seconds, known, compile_seconds), known
+    chosen = choose_sizes(sizes, seconds, known, compile_seconds)
+    return chosen if packed else chosen.clip(max=loader.width), known
 
 
 # sizes of steps for which compiled code exists, by (weights in layers, trials, batch size, packed)
@@ -257,6 +272,24 @@ def is_worth_compiling(tokens: int, hidden_size: int, depth: int, similar_stacks
     return similar_stacks * tokens * hidden_size * depth * EAGER_SECONDS > COMPILE_SECONDS
 
 
+def should_compile(
+    settings: EngineSettings, loader: TrainDataLoader, trials: int, encoder: PreTrainedModel, on_cuda: bool
+) -> bool:
+    """Whether the layers of a stack are compiled: as the settings say, else on a GPU if it saves time.
+
+    Args:
+        settings: How the stack is run.
+        loader: Its training batches.
+        trials: Number of trials.
+        encoder: The pretrained encoder.
+        on_cuda: Whether the stack trains on a GPU.
+    """
+    if settings.compiled is not None:
+        return settings.compiled
+    tokens, depth = int(loader.step_tokens.sum()) * trials, Anatomy(encoder).depth
+    return on_cuda and is_worth_compiling(tokens, encoder.config.hidden_size, depth, settings.similar_stacks)
+
+
 def keep_compiled_code() -> Path | None:
     """Let torch keep compiled code between runs in the user's own cache folder.
 
@@ -282,6 +315,12 @@ def keep_compiled_code() -> Path | None:
         return None
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     return folder
+
+
+def select_device(device: torch.device) -> None:
+    """Make a CUDA device the current one of this thread: Triton launches there, and new events belong to it."""
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
 
 
 @functools.cache  # once per process

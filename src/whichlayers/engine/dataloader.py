@@ -38,8 +38,10 @@ class TrainDataLoader:
         data: The tokenized task.
         device: Where to keep the examples.
         with_token_types: Whether the model takes token type ids.
+        max_length: Longest input of the model in tokens; None: no limit.
 
     Attributes:
+        width: Length that the longest example is padded to.
         batch_size: Examples of one trial in a batch (B).
         steps: Number of steps of all epochs.
         step_lengths: (steps,) numpy array, longest sequence of each step over all trials.
@@ -52,9 +54,14 @@ class TrainDataLoader:
     """
 
     def __init__(
-        self, trials: Sequence[Trial], data: TokenizedTask, device: torch.device, with_token_types: bool
+        self,
+        trials: Sequence[Trial],
+        data: TokenizedTask,
+        device: torch.device,
+        with_token_types: bool,
+        max_length: int | None = None,
     ):
-        first = trials[0]
+        first, self.max_length = trials[0], max_length
         self.batch_size, self.steps = first.training.batch_size, first.steps
         rows = np.full(
             (len(trials), first.training.epochs, first.steps_per_epoch * self.batch_size), -1, np.int64
@@ -74,13 +81,12 @@ class TrainDataLoader:
         shift = int(used[0] == -1)  # -1 sorts first and is not a row of the tables
         used = used[shift:]
         longest = int(np.diff(data.train.offsets)[used].max())
-        width = round_up(longest)  # batches may be padded to a multiple
-        table = pad(data.train, used, data.pad_id, width)
+        self.width = self.padded_length(longest)
+        table = pad(data.train, used, data.pad_id, self.width)
         lengths = table.attention_mask.sum(1)  # (N,)
         index = index.reshape(rows.shape) - shift
-        by_step = lengths[
-            index.clip(0)
-        ]  # (T, steps, B); an incomplete batch is filled with the first example
+        # (T, steps, B); an incomplete batch is filled with the first example
+        by_step = lengths[index.clip(0)]
         self.step_lengths: np.ndarray = by_step.max((0, 2))
         self.step_tokens: np.ndarray = by_step.sum(2).max(0)
 
@@ -94,6 +100,11 @@ class TrainDataLoader:
         if with_token_types and table.token_type_ids is not None:
             self.token_type_ids = to_device(table.token_type_ids, torch.uint8)
         self.labels = to_device(table.labels, torch.float32 if data.kind == "regression" else torch.int64)
+
+    def padded_length(self, length: int) -> int:
+        """The next multiple of LENGTH_STEP, or the longest input of the model if that is shorter."""
+        rounded = round_up(length)
+        return rounded if self.max_length is None else min(rounded, max(length, self.max_length))
 
     def batch(self, step: Tensor, length: int) -> StackBatch:
         """The batch of step number `step`, a 0-dimensional tensor on the device, padded to `length`."""

@@ -55,7 +55,7 @@ class DropoutCounter:
 
 
 def _patch_mpnet(encoder: Any, context: StackContext, counter: DropoutCounter) -> None:
-    """Use each trial's own relative position bias, and an attention function that knows of packed batches."""
+    """Use each trial's own relative position bias, and an attention function that supports packed batches."""
 
     def compute_position_bias(self: Any, x: Tensor, position_ids: Any = None, num_buckets: int = 32) -> Any:
         length = x.shape[1]
@@ -230,7 +230,10 @@ def _patch_xlnet(encoder: Any, context: StackContext, counter: DropoutCounter) -
 
 
 def _patch_deberta_v2(encoder: Any, context: StackContext, counter: DropoutCounter) -> None:
-    """Relative embeddings have no row axis: project them once per trial and expand them to the trial's rows."""
+    """Relative embeddings have no row axis: project them once per trial and expand them to the trial's rows.
+
+    Where the batch is packed, attention unpacks queries, keys and values; everything else computes on packed tokens.
+    """
     if getattr(encoder.encoder, "conv", None) is not None:
         raise WhichlayersError(
             "cannot stack this DeBERTa-v2: convolution layers (conv_kernel_size > 0) are not supported"
@@ -265,6 +268,35 @@ def _patch_deberta_v2(encoder: Any, context: StackContext, counter: DropoutCount
             score = score + by_distance.gather(-1, (span - relative).clamp(0, span * 2 - 1)).mT / scale
         return score
 
+    def attention(
+        self: Any,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, None]:
+        # attention_mask (T*B, 1, L, L)
+        heads, packing = self.num_attention_heads, context.packing
+        projected = [linear(hidden_states) for linear in (self.query_proj, self.key_proj, self.value_proj)]
+        if packing is not None:
+            projected = [packing.unpack(x) for x in projected]  # (T*B, L, H)
+        query, key, value = (self.transpose_for_scores(x, heads) for x in projected)  # (T*B*heads, L, d)
+        scale_factor = 1 + sum(kind in self.pos_att_type for kind in ("c2p", "p2c"))
+        scores = torch.bmm(query, key.mT) / math.sqrt(query.shape[-1] * scale_factor)
+        if self.relative_attention:
+            distances = self.pos_dropout(rel_embeddings)
+            scores = scores + self.disentangled_attention_bias(
+                query, key, relative_pos, distances, scale_factor
+            )
+        scores = scores.view(-1, heads, *scores.shape[1:])  # (T*B, heads, L, L)
+        scores = scores.masked_fill(~attention_mask.bool(), torch.finfo(scores.dtype).min)
+        probabilities = self.dropout(F.softmax(scores, dim=-1))
+        mixed = torch.bmm(probabilities.flatten(0, 1), value)
+        mixed = mixed.view(-1, heads, *mixed.shape[1:]).transpose(1, 2).flatten(2)  # (T*B, L, H)
+        return (mixed if packing is None else packing.pack(mixed)), None
+
     relative_positions, cache = encoder.encoder.get_rel_pos, _TensorCache()
 
     def get_rel_pos(hidden: Tensor, query: Any = None, relative_pos: Any = None) -> Tensor:
@@ -273,11 +305,11 @@ def _patch_deberta_v2(encoder: Any, context: StackContext, counter: DropoutCount
 
     encoder.encoder.get_rel_pos = get_rel_pos
     for layer in encoder.encoder.layer:
-        attention = layer.attention.self
-        if not attention.relative_attention:
-            continue
-        attention.disentangled_attention_bias = MethodType(disentangled_attention_bias, attention)
-        attention.pos_dropout = _RelativeEmbeddingDropout(attention.pos_dropout)
+        own = layer.attention.self
+        own.forward = MethodType(attention, own)
+        if own.relative_attention:
+            own.disentangled_attention_bias = MethodType(disentangled_attention_bias, own)
+            own.pos_dropout = _RelativeEmbeddingDropout(own.pos_dropout)
 
 
 class _RelativeEmbeddingDropout(nn.Module):

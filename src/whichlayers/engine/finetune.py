@@ -20,15 +20,8 @@ from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.checkpoint import Checkpoint
 from whichlayers.engine.export_weights import encoder_weights
 from whichlayers.engine.memory import TrainingMemory
-from whichlayers.engine.results import (
-    EngineSettings,
-    EpochRecord,
-    OnEpoch,
-    OnLoss,
-    OnStep,
-    OnTrained,
-    TrialResult,
-)
+from whichlayers.engine.results import EpochRecord, OnEpoch, OnLoss, OnStep, OnTrained, TrialResult
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.weight_change import weight_changes
 from whichlayers.errors import WhichlayersError
@@ -139,23 +132,9 @@ def finetune(
         if epoch == 1 and not restored and not (settings.compiled and device.type == "cpu"):
             for result in results:
                 result.memory = memory.peak()
-        train_losses = (trainer.loss_sum / per_epoch).tolist()
-        trainer.loss_sum.zero_()
+        _finish_epoch(trainer, results, epoch, epoch_started, on_epoch)
         window.start(step)
-        evaluated = epoch == epochs or trials[0].training.evaluate == "every epoch"
-        dev_losses, metrics = trainer.evaluate() if evaluated else (train_losses, [])
-        seconds = time.perf_counter() - epoch_started
-        for t, result in enumerate(results):
-            if result.error is None and not (math.isfinite(train_losses[t]) and math.isfinite(dev_losses[t])):
-                result.error = (
-                    f"the loss was not a finite number in epoch {epoch} "
-                    f"(training {train_losses[t]}, dev {dev_losses[t]}): try a smaller lr or clip_norm = 1.0"
-                )
-            if result.error is None and evaluated:
-                record = EpochRecord(epoch, train_losses[t], dev_losses[t], metrics[t], seconds)
-                result.epochs.append(record)
-                if on_epoch is not None:
-                    on_epoch(result.trial_id, record)
+    trainer.step_runner.release()  # weight changes and exported weights take memory, too
     if with_weight_changes:
         for result, changes in zip(results, weight_changes(trainer), strict=False):  # the padding comes last
             result.weight_changes = changes if result.error is None else []
@@ -167,6 +146,39 @@ def finetune(
     if not settings.keep_checkpoint:
         checkpoint.delete()
     return results
+
+
+def _finish_epoch(
+    trainer: StackTrainer, results: list[TrialResult], epoch: int, started: float, on_epoch: OnEpoch | None
+) -> None:
+    """Evaluate the stack if it is time, add the epoch to the results, and reset the sums of the losses.
+
+    A trial whose loss is not finite gets an error, and no further epochs.
+
+    Args:
+        trainer: The stack, after the last step of the epoch.
+        results: One for each trial.
+        epoch: Number of the epoch, from 1 on.
+        started: When it started, by `time.perf_counter`.
+        on_epoch: As for `finetune`.
+    """
+    first = trainer.trials[0]
+    train_losses = (trainer.loss_sum / first.steps_per_epoch).tolist()
+    trainer.loss_sum.zero_()
+    evaluated = epoch == first.training.epochs or first.training.evaluate == "every epoch"
+    dev_losses, metrics = trainer.evaluate() if evaluated else (train_losses, [])
+    seconds = time.perf_counter() - started
+    for t, result in enumerate(results):
+        if result.error is None and not (math.isfinite(train_losses[t]) and math.isfinite(dev_losses[t])):
+            result.error = (
+                f"the loss was not a finite number in epoch {epoch} "
+                f"(training {train_losses[t]}, dev {dev_losses[t]}): try a smaller lr or clip_norm = 1.0"
+            )
+        if result.error is None and evaluated:
+            record = EpochRecord(epoch, train_losses[t], dev_losses[t], metrics[t], seconds)
+            result.epochs.append(record)
+            if on_epoch is not None:
+                on_epoch(result.trial_id, record)
 
 
 class LossWindow:
@@ -225,8 +237,7 @@ def check_stackable(
             raise WhichlayersError(
                 f"trials {trials[0].id} and {trial.id} cannot share a stack: they must agree in model, task, "
                 "train_size, number of layers, epochs, batch_size, max_length, dropout, optimizer settings and in what "
-                "is frozen; "
-                "lr, weight decay, seed, recipe and surgery may differ"
+                "is frozen; lr, weight decay, seed, recipe and surgery may differ"
             )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from whichlayers.data.tokenize import TokenizedTask
-from whichlayers.engine.cost import BYTES_PER_PARAMETER, MemoryCost, is_out_of_memory, release_memory
+from whichlayers.engine.cost import BYTES_PER_PARAMETER, MemoryCost
 from whichlayers.engine.dataloader import EvalChunk, most_batch_tokens, round_up
 from whichlayers.engine.freezing import lr_factor
 from whichlayers.engine.init_weights import InitialWeights
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.out_of_memory import is_out_of_memory, release_memory
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.trial import Trial
 
@@ -95,7 +97,7 @@ def _peak_memory(
 ) -> int:
     """Peak bytes of a stack of these trials while it trains and evaluates."""
     graphs = device.type == "cuda" if settings.graphs is None else settings.graphs
-    eager = EngineSettings(precision=settings.precision, compiled=False, graphs=False)
+    eager = replace(settings, compiled=False, graphs=False, slots=None, checkpoint_folder=None)
     with _track_memory(device) as memory:
         trainer = StackTrainer(trials, encoder, data, device, eager)
         size = _largest_step(trainer, data)
@@ -116,15 +118,16 @@ def _largest_step(trainer: StackTrainer, data: TokenizedTask) -> int:
     """Pad the trainer's batches to the longest sequence in the training set; returns the size of the largest step."""
     lengths = np.diff(data.train.offsets)
     longest = int(lengths.max())
-    longest = round_up(longest) if trainer.device.type == "cuda" else longest
     loader = trainer.train_loader
+    longest = loader.padded_length(longest) if trainer.device.type == "cuda" else longest
     missing = longest - loader.input_ids.shape[1]
     if missing > 0:
         loader.input_ids = F.pad(loader.input_ids, (0, missing))
         if loader.token_type_ids is not None:
             loader.token_type_ids = F.pad(loader.token_type_ids, (0, missing))
     if trainer.packed:
-        return most_batch_tokens(lengths, loader.batch_size)
+        # a batch that is larger than the training set repeats examples
+        return max(most_batch_tokens(lengths, loader.batch_size), round_up(int(loader.step_tokens.max())))
     loader.row_lengths.fill_(longest)  # no padding: the most expensive batch of this shape
     return longest
 

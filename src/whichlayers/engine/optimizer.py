@@ -210,8 +210,11 @@ class FlatAdamW:
         self.betas, self.eps, self.clip_norm = training.betas, training.eps, training.clip_norm
         self.bias_correction = training.bias_correction
         self.split = self.parameters[0].param.dtype == torch.bfloat16
-        small = [(i, p) for i, p in enumerate(self.parameters) if p.param[0].numel() < self.BUCKET_NUMEL]
-        self.bucket = bucket = ParameterBucket(small)
+        sizes = [p.param[0].numel() for p in self.parameters]
+        limit = max(self.BUCKET_NUMEL, min(sizes) + 1)  # the bucket is never empty
+        self.bucket = bucket = ParameterBucket(
+            [(i, p) for i, p in enumerate(self.parameters) if sizes[i] < limit]
+        )
         member = {i: k for k, i in enumerate(bucket.indices)}
         self.large = [i for i in range(len(self.parameters)) if i not in member]
         self.m, self.v, self.low = [], [], []

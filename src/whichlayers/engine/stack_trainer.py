@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from whichlayers.data.metrics import score
 from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.adapters import attach_adapters
-from whichlayers.engine.cuda_graphs import StepRunner, is_worth_compiling, warm_up_compiler
+from whichlayers.engine.cuda_graphs import StepRunner, select_device, should_compile, warm_up_compiler
 from whichlayers.engine.dataloader import (
     EvalChunk,
     EvalDataLoader,
@@ -27,13 +27,14 @@ from whichlayers.engine.init_weights import InitialWeights, build_template
 from whichlayers.engine.optimizer import FlatAdamW, FusedAdamW, Schedule, StackParameter
 from whichlayers.engine.prefix_cache import PrefixCache
 from whichlayers.engine.recompute import is_large, recompute_layers
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stacked_modules import StackedEmbedding
 from whichlayers.engine.stacking import StackedModel
 from whichlayers.engine.varlen import pack_layers
 from whichlayers.models.families import Anatomy
+from whichlayers.models.load import max_input_length
 from whichlayers.rng import key_of
-from whichlayers.trial import Trial
+from whichlayers.trial import Training, Trial
 
 ROW_MULTIPLE = 1024  # of the rows of the word embeddings that trials train, where they are compiled
 EVAL_TOKENS = {"cpu": 1 << 13, "cuda": 1 << 18}  # tokens of the whole stack in one evaluation chunk
@@ -60,17 +61,10 @@ class StackTrainer:
         settings: EngineSettings,
     ):
         self.trials, self.data, self.device = settings.pad_trials(trials), data, device
+        select_device(device)
         encoder = encoder.to(device)  # type: ignore[arg-type]
-        on_cuda = device.type == "cuda"
-        precision = self.trials[0].training.precision
-        if precision == "auto":
-            precision = settings.precision
-        if precision == "auto":
-            precision = "bfloat16" if on_cuda else "float32"
-        dtype, linear_dtype = torch.float32, None
-        if precision == "bfloat16":
-            keep_bfloat16 = on_cuda if settings.bfloat16_weights is None else settings.bfloat16_weights
-            dtype, linear_dtype = (torch.bfloat16, None) if keep_bfloat16 else (dtype, torch.bfloat16)
+        on_cuda, training = device.type == "cuda", self.trials[0].training
+        dtype, linear_dtype = choose_dtypes(training, settings, on_cuda)
         template = build_template(encoder, self.trials, data.n_outputs).to(device=device, dtype=dtype)
         embedding_name = "encoder." + _word_embedding_name(template.encoder)
         rows = [torch.from_numpy(r).to(device) for r in used_token_ids(self.trials, data)]
@@ -95,17 +89,13 @@ class StackTrainer:
         # None: frozen and shared by all trials
         self.word_embeddings = embedding if isinstance(embedding, StackedEmbedding) else None
 
-        self.train_loader = TrainDataLoader(self.trials, data, device, template.takes_token_types)
-        compiled = settings.compiled
-        if compiled is None:
-            tokens = int(self.train_loader.step_tokens.sum()) * len(self.trials)
-            size = encoder.config.hidden_size, len(Anatomy(encoder).layers)
-            compiled = on_cuda and is_worth_compiling(tokens, *size, settings.similar_stacks)
+        limit = max_input_length(Anatomy(encoder).family, encoder.config)
+        self.train_loader = TrainDataLoader(self.trials, data, device, template.takes_token_types, limit)
+        compiled = should_compile(settings, self.train_loader, len(self.trials), encoder, on_cuda)
         if compiled and on_cuda:
             warm_up_compiler()
         self.parameters = self._stack_parameters()
-        schedule = Schedule(self.trials[0].training, self.train_loader.steps)
-        training = self.trials[0].training
+        schedule = Schedule(training, self.train_loader.steps)
         self.optimizer: FlatAdamW | FusedAdamW
         if on_cuda or dtype == torch.bfloat16:
             self.optimizer = FlatAdamW(self.parameters, training, schedule, compiled)
@@ -308,6 +298,22 @@ class StackTrainer:
         if self.word_embeddings is not None and self.word_embeddings.decay is not None:
             self.word_embeddings.decay.copy_(state["run/decay"])
         return done
+
+
+def choose_dtypes(
+    training: Training, settings: EngineSettings, on_cuda: bool
+) -> tuple[torch.dtype, torch.dtype | None]:
+    """The types that a stack computes with, by the precision of its training, of the settings, or of the device.
+
+    Returns:
+        The type of weights and activations, and the type to which linear layers round their operands; None: they do
+        not round them.
+    """
+    precision = settings.precision if training.precision == "auto" else training.precision
+    if precision == "float32" or (precision == "auto" and not on_cuda):
+        return torch.float32, None
+    keep_bfloat16 = on_cuda if settings.bfloat16_weights is None else settings.bfloat16_weights
+    return (torch.bfloat16, None) if keep_bfloat16 else (torch.float32, torch.bfloat16)
 
 
 def _word_embedding_name(encoder: PreTrainedModel) -> str:

@@ -55,12 +55,14 @@ class StackContext:
 
     @contextmanager
     def one_row_per_trial(self) -> Iterator[None]:
-        """While active, dropout uses `first_row_keys`: activations have a leading axis of trials and not of rows."""
-        keys, self.row_keys = self.row_keys, self.first_row_keys()
+        """While active, activations have a leading axis of trials: they are not packed, and dropout uses
+        `first_row_keys`."""
+        keys, packing = self.row_keys, self.packing
+        self.row_keys, self.packing = None if keys is None else self.first_row_keys(), None
         try:
             yield
         finally:
-            self.row_keys = keys
+            self.row_keys, self.packing = keys, packing
 
     def fold(self, x: Tensor) -> Tensor:
         """(T*B, ..., C) -> (T, B*..., C), or (L, T*B, C) -> (T, L*B, C)."""
@@ -137,7 +139,11 @@ class _BatchedLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         rounded, weight = x.to(dtype), weight.to(dtype)
         ctx.save_for_backward(rounded, weight)
-        y = torch.bmm(rounded, weight.mT).to(x.dtype)
+        y = torch.bmm(rounded, weight.mT)
+        # A conversion to the same type returns `y` itself. In torch 2.11, a compiled function that returns such an
+        # alias has gradients of 0 (https://github.com/pytorch/pytorch/issues/180642).
+        if y.dtype != x.dtype:
+            y = y.to(x.dtype)
         return y if bias is None else y + bias[:, None]
 
     @staticmethod

@@ -25,7 +25,7 @@ from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.cost import StackTiming
 from whichlayers.engine.cuda_graphs import WARMUP_STEPS
 from whichlayers.engine.dataloader import EvalChunk
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.timer import Timer
 from whichlayers.engine.weight_change import weight_changes

@@ -18,16 +18,22 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from whichlayers.engine.attention import PositionBias, plain_attention, sequence_attention, stacked_attention
-from whichlayers.engine.dropout import StackedDropout
+from whichlayers.engine.attention import (
+    AttentionOptions,
+    PositionBias,
+    max_block_bytes,
+    plain_attention,
+    sequence_attention,
+    stacked_attention,
+)
 from whichlayers.engine.stacked_modules import StackContext
 from whichlayers.engine.stacking import ATTENTION, StackedModel
 from whichlayers.engine.varlen_cpu import RaggedPacking
 from whichlayers.models.families import FAMILIES, Anatomy
 
 PACKED_ATTENTION = "whichlayers_packed"
-# families whose layers process each token on its own, except in attention functions that know of packing
-PACKABLE_FAMILIES = {"bert", "roberta", "distilbert", "electra", "mpnet", "modernbert"} | {
+# families whose layers compute each token on its own, except in attention, which is patched or replaced
+PACKABLE_FAMILIES = {"bert", "roberta", "distilbert", "electra", "mpnet", "modernbert", "deberta-v2"} | {
     name for name, family in FAMILIES.items() if family.causal
 }
 
@@ -64,6 +70,7 @@ class TokenPacking:
         lengths: (T*B,) int32 number of tokens of each sequence.
         rows: (T, M) row of the batch that each token belongs to.
         positions: (T, M) int32 position of each token in its sequence.
+        max_block_bytes: See attention.max_block_bytes.
     """
 
     ragged = False
@@ -72,6 +79,7 @@ class TokenPacking:
         rows, self.max_length = attention_mask.shape
         self.trials, self.batch, self.tokens = trials, rows // trials, tokens
         device = attention_mask.device
+        self.max_block_bytes = max_block_bytes(device)
         self.lengths = attention_mask.sum(1, dtype=torch.int32)  # (T*B,)
         by_trial = self.lengths.view(trials, -1).long()
         ends = by_trial.cumsum(1)  # (T, B)
@@ -79,7 +87,8 @@ class TokenPacking:
         trial = torch.arange(trials, device=device)[:, None]
         self.starts = (firsts + trial * tokens).flatten().int()
         token = torch.arange(tokens, device=device)
-        row = (token[None, :, None] >= ends[:, None]).sum(-1)  # (T, M); B beyond the last sequence
+        # (T, M): sequences that end at or before a token; B beyond the last one
+        row = torch.searchsorted(ends, token.repeat(trials, 1), right=True)
         is_token = row < self.batch
         row = row.clamp(max=self.batch - 1)
         position = torch.where(is_token, token - firsts.gather(1, row), 0)
@@ -105,49 +114,29 @@ class TokenPacking:
         padded = _Rearrange.apply(x.flatten(0, 1), self._token, self._is_cell, self._cell, self._is_token)
         return padded.view(self.trials * self.batch, self.max_length, x.shape[-1])
 
-    def attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scaling: float,
-        dropout: StackedDropout,
-        position_bias: PositionBias | None,
-        window: int,
-        causal: bool = False,
-        softcap: float | None = None,
-    ) -> Tensor:
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
         """query, key, value (T, heads, M, d) -> (T, M, heads, d); keys and values may have fewer heads."""
-        inputs = (query, key, value, scaling, dropout, position_bias, window, causal, softcap)
-        mixed = sequence_attention(self, *inputs)
-        return self.reference_attention(*inputs) if mixed is None else mixed
+        mixed = sequence_attention(self, query, key, value, options)
+        return self.reference_attention(query, key, value, options) if mixed is None else mixed
 
     def reference_attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scaling: float,
-        dropout: StackedDropout,
-        position_bias: PositionBias | None,
-        window: int,
-        causal: bool = False,
-        softcap: float | None = None,
+        self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
     ) -> Tensor:
         """`attention` as `plain_attention` of the padded batch."""
         masked = ~self._is_cell.view(-1, 1, 1, self.max_length)  # keys that are padding
         token = torch.arange(self.max_length, device=masked.device)
         distance = token[None] - token[:, None]  # of each key from each query
-        if window:
-            masked = masked | (distance.abs() > window)
-        if causal:
+        if options.window:
+            masked = masked | (distance.abs() > options.window)
+        if options.causal:
             masked = masked | (distance > 0)
         # probabilities are computed in float32, where the lowest float64 would be -inf
         lowest = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
         mask = torch.zeros(masked.shape, dtype=query.dtype, device=masked.device).masked_fill(masked, lowest)
-        if position_bias is not None:
-            mask = mask + position_bias.between(self.max_length).repeat_interleave(self.batch, 0)
+        if options.position_bias is not None:
+            mask = mask + options.position_bias.between(self.max_length).repeat_interleave(self.batch, 0)
         q, k, v = (self._unpack_heads(x) for x in (query, key, value))
+        scaling, dropout, softcap = options.scaling, options.dropout, options.softcap
         mixed = plain_attention(q, k, v, mask, scaling, dropout, softcap)  # (T*B, L, heads, d)
         packed = self.pack(mixed.flatten(2))
         return packed.view(self.trials, self.tokens, *mixed.shape[2:])
@@ -193,8 +182,8 @@ def packed_attention(
         # the attribute of the module is that of its config + 1, for another attention function
         config: Any = module.config if getattr(module, "sliding_window", None) else None
         window = 0 if config is None else config.sliding_window
-    inputs = (query, key, value, scaling, dropout, position_bias, window, causal, softcap)
-    return packing.attention(*inputs), None
+    options = AttentionOptions(scaling, dropout, position_bias, window, causal, softcap)
+    return packing.attention(query, key, value, options), None
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whichlayers.engine.attention import PositionBias, repeat_heads
-from whichlayers.engine.dropout import StackedDropout
+from whichlayers.engine.attention import AttentionOptions, PositionBias, repeat_heads
 
 FIRST_BIAS = 8  # index of the first bias among the arguments of _GroupedAttention
 ROWS_PER_GROUP = 8  # rows of similar length that attention computes together
@@ -141,34 +140,21 @@ class RaggedPacking:
             self.visibility[window, causal] = biases
         return self.visibility[window, causal]
 
-    def attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scaling: float,
-        dropout: StackedDropout,
-        position_bias: list[Tensor] | None,
-        window: int,
-        causal: bool = False,
-        softcap: float | None = None,
-    ) -> Tensor:
-        """query, key, value (1, heads, N, d) -> (1, N, heads, d); keys and values may have fewer heads.
-
-        `position_bias`: from `position_bias`.
-        """
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+        """query, key, value (1, heads, N, d) -> (1, N, heads, d); keys and values may have fewer heads."""
         _, heads, tokens, width = query.shape
         key, value = repeat_heads(key, heads), repeat_heads(value, heads)
         flat = [x.transpose(1, 2).reshape(tokens, heads * width) for x in (query, key, value)]
         masks = []
-        if dropout.active:
-            masks = [dropout.attention_mask(g.rows, heads, g.length) for g in self.groups]
-        biases = position_bias or []
+        if options.dropout.active:
+            masks = [options.dropout.attention_mask(g.rows, heads, g.length) for g in self.groups]
+        biases, window = options.position_bias or [], options.window
         if window and max(g.length for g in self.groups) <= window + 1:
             window = 0
-        if window or causal:
-            biases = [*biases, *self.visibility_bias(window, causal)]
-        mixed = _GroupedAttention.apply(*flat, self, heads, scaling, softcap, masks, *biases)
+        if window or options.causal:
+            biases = [*biases, *self.visibility_bias(window, options.causal)]
+        scores = options.scaling, options.softcap
+        mixed = _GroupedAttention.apply(*flat, self, heads, *scores, masks, *biases)
         return mixed.view(1, tokens, heads, width)
 
 

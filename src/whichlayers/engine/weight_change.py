@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE = 8  # vectors in the subspace iteration for the spectral norm
 ITERATIONS, ORTHOGONALIZE_EVERY = 12, 2
+# a stack of adapters has no copy of the weights that they change: the memory for it is limited
+PART_BYTES, COPIES = 1 << 30, 4  # copies: of a change while its norms are computed
 EPSILON, TINY = 1e-13, 1e-300  # squared lengths below these count as zero: relative, absolute
 
 
@@ -48,21 +50,32 @@ def weight_changes(trainer: StackTrainer, layers: Collection[int] | None = None)
         )
         assert start is not None
         start = start.flatten(2) if stacked else start.flatten(1)[None]  # (T or 1, rows, columns)
-        change = torch.zeros_like(start)
-        if stacked:
-            change = trainer.optimizer.values(indices[name]).flatten(2) - start
-        if (delta := adapter_deltas(trainer, name, start)) is not None:
-            change = change + delta
-        norms = [
-            torch.linalg.vector_norm(change, dim=(1, 2)),
-            spectral_norm(change),
-            torch.linalg.vector_norm(start, dim=(1, 2)),
-            spectral_norm(start),
-        ]
-        by_trial = torch.stack([norm.expand(len(changes)) for norm in norms], 1).tolist()  # (T, 4)
+        # None: only adapters change it
+        end = trainer.optimizer.values(indices[name]).flatten(2) if stacked else None
+        start_norms = _norms(start)
+        by_trial = list[list[float]]()
+        for part in _parts(len(changes), start[0].numel()):
+            of_part = start[part] if stacked else start
+            change = torch.zeros_like(of_part) if end is None else end[part] - of_part
+            if (delta := adapter_deltas(trainer, name, of_part, part)) is not None:
+                change = change + delta
+            norms = [*_norms(change), *(n[part] if stacked else n for n in start_norms)]
+            size = part.stop - part.start
+            by_trial += torch.stack([norm.expand(size) for norm in norms], 1).tolist()  # (size, 4)
         for t, values in enumerate(by_trial):
             changes[t].append(WeightChange(name.removeprefix("encoder."), layer, *values))
     return changes
+
+
+def _parts(trials: int, numel: int) -> list[slice]:
+    """Consecutive trials whose float32 matrices of `numel` values, with their copies, fit into PART_BYTES."""
+    size = max(1, PART_BYTES // (COPIES * 4 * numel))
+    return [slice(first, min(first + size, trials)) for first in range(0, trials, size)]
+
+
+def _norms(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Frobenius and spectral norm of each matrix: (T, rows, columns) -> (T,), (T,)."""
+    return torch.linalg.vector_norm(matrices, dim=(1, 2)), spectral_norm(matrices)
 
 
 def spectral_norm(matrices: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ FAMILIES: dict[str, Family] = {
         "encoder.layer",
         ("embeddings",),
         shared=("encoder.rel_embeddings", "encoder.LayerNorm", "encoder.conv"),
-        note="not packed; all layers share the relative positions",
+        note="all layers share the relative positions",
     ),
     "modernbert": Family(
         "layers",

@@ -46,6 +46,7 @@ from whichlayers.models.find import (
     CONFIG,
     INDEX_SUFFIX,
     ModelFiles,
+    local_folder,
     packages_with_models,
     resolve,
     weight_files,
@@ -57,6 +58,7 @@ from whichlayers.text import counted
 __all__ = [
     "ModelFiles",
     "ModelInfo",
+    "check_local_model",
     "describe",
     "known_families",
     "known_models",
@@ -114,6 +116,16 @@ def describe(files: ModelFiles) -> ModelInfo:
         causal=family.causal,
         layers_differ=layers_differ(config),
     )
+
+
+def check_local_model(name: str) -> None:
+    """Raise the WhichlayersError of `describe` for a folder or a package whose config.json is not supported.
+
+    The weights are not read. A hub id is not looked up.
+    """
+    folder = local_folder(name)
+    if folder is not None:
+        _read_config(ModelFiles(name, folder, None, fingerprint="", allow_pickle=True))
 
 
 def load_encoder(files: ModelFiles) -> PreTrainedModel:
