@@ -9,7 +9,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import FAMILIES as ANATOMIES
 from whichlayers.models.head import takes_token_types
 from whichlayers.probes import activation_files, extract
-from whichlayers.probes.extract import batches_by_length, cache_key, extract_sentences, select_rows
+from whichlayers.probes.extract import batches_by_length, cache_key, extract_sentences
 
 
 def one_at_a_time(encoder, split, pooling):
@@ -73,15 +73,6 @@ def test_batches_hold_every_row_once_and_at_most_so_many_tokens():
     assert all(len(rows) == 1 or lengths[rows].max() * len(rows) <= 100 for rows in batches)
     assert len(batches) < 100
     assert [len(rows) for rows in batches_by_length(np.array([500, 3]), 100)] == [1, 1]
-
-
-def test_select_rows():
-    split = tiny_task(n_train=9).train
-    few = select_rows(split, np.array([7, 2]))
-    assert list(few.labels) == [split.labels[7], split.labels[2]]
-    assert list(few.ids[few.offsets[1] :]) == list(split.ids[split.offsets[2] : split.offsets[3]])
-    assert list(few.type_ids[: few.offsets[1]]) == list(split.type_ids[split.offsets[7] : split.offsets[8]])
-    assert len(select_rows(split, np.array([], np.int64))) == 0
 
 
 # --- the cache ---

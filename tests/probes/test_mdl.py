@@ -48,7 +48,6 @@ def test_bits_against_a_loop(monkeypatch):
         assert code.bits == pytest.approx(sum(bits), rel=1e-4)
         assert code.uniform_bits == pytest.approx(1600)
         assert code.compression == pytest.approx(1600 / code.bits)
-        assert code.nats == pytest.approx(code.bits * math.log(2))
 
 
 def test_more_informative_states_compress_more():

@@ -15,11 +15,8 @@ from whichlayers.probes.neuron_ranking import (
     random_neurons,
     rank_at_random,
     rank_by_weight,
-    rank_by_weight_per_tag,
     rank_probeless,
-    rank_probeless_per_tag,
     top_neurons,
-    top_neurons_per_tag,
 )
 
 
@@ -65,22 +62,13 @@ def test_signs_and_a_tags_scale_do_not_matter():
 
 def test_ties_are_broken_by_index():
     assert rank_by_weight(np.ones((6, 3))).order.tolist() == list(range(6))
-    assert rank_by_weight_per_tag(np.array([[1.0], [2.0], [-2.0], [1.0]])).tolist() == [[1, 2, 0, 3]]
+    assert rank_by_weight(np.array([[1.0], [2.0], [-2.0], [1.0]])).order.tolist() == [1, 2, 0, 3]
 
 
 def test_neurons_without_weight_come_last():
     weight = np.zeros((5, 2))
     weight[3, 0], weight[1, 0] = 2, -1  # the second tag has no weight at all
     assert rank_by_weight(weight).order.tolist() == [3, 1, 0, 2, 4]
-
-
-def test_sets_of_each_tag():
-    weight = np.random.default_rng(3).normal(size=(20, 3))
-    for mass in (0.01, 0.3, 0.77):
-        for column, found in zip(weight.T, top_neurons_per_tag(weight, mass), strict=True):
-            assert found.tolist() == smallest_set(column, mass)
-    with pytest.raises(WhichlayersError, match=r"mass = 1\.5"):
-        top_neurons_per_tag(weight, 1.5)
 
 
 def test_weights_that_are_not_finite():
@@ -98,10 +86,6 @@ def test_probeless_ranking(monkeypatch):
     means = {tag: flat[labels == tag].mean(0) for tag in (0, 1, 3)}
     overall = sum(np.abs(means[a] - means[b]) for a, b in itertools.combinations(means, 2))
     assert rank_probeless(HiddenStates(states), labels, 4).tolist() == np.argsort(-overall).tolist()
-    by_tag = rank_probeless_per_tag(HiddenStates(states), labels, 4)
-    for tag in means:
-        distance = sum(np.abs(means[tag] - other) for other in means.values())
-        assert by_tag[tag].tolist() == np.argsort(-distance).tolist()
     rows = np.arange(30)
     few = rank_probeless(HiddenStates(states), labels, 4, rows)
     assert few.tolist() == rank_probeless(HiddenStates(states[:30]), labels[:30], 4).tolist()

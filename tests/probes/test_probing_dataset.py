@@ -16,9 +16,10 @@ from whichlayers.probes import run_word_probes as word_probe
 from whichlayers.probes.activations import ActivationStore
 from whichlayers.probes.evaluation import accuracies
 from whichlayers.probes.hidden_states import HiddenStates
+from whichlayers.probes.neuron_ranking import rank_by_weight
 from whichlayers.probes.probe_specs import ProbeSpec
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.probing_dataset import ProbingDataset, training_settings
+from whichlayers.probes.probing_dataset import ProbingDataset, probe_training
 from whichlayers.probes.run_word_probes import ENCODER_FRACTION, run_word_probes
 from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.trial import Trial, WordProbe
@@ -141,6 +142,41 @@ def test_seeds_run_together_as_one_by_one(tmp_path, monkeypatch):
         assert one.trial_id == other.trial_id
         assert one.error is None
         assert one.epochs[0].metrics == pytest.approx(other.epochs[0].metrics, rel=1e-4)
+        assert (one.top_neurons is None) == (other.top_neurons is None)
+
+
+def test_trials_on_top_neurons_name_them_by_layer(tmp_path):
+    """Against a probe on all neurons, ranked here by the reference of test_neuron_ranking."""
+    corpus = Corpus("custom", tagged(30), tagged(5), tagged(6))
+    common = {"lambdas": (1e-3, 1e-3)}
+    top, bottom, spread, smallest, selective = (
+        trial_of(**common, **kind)
+        for kind in (
+            {"neurons": "top", "share": 0.3},
+            {"neurons": "bottom", "share": 0.3},
+            {"neurons": "top", "share": 0.3, "measure": "spread", "layer": 1},
+            {"measure": "neurons", "neurons": "top", "delta": 0.02},
+            {"measure": "selectivity", "neurons": "top", "share": 0.3},
+        )
+    )
+    model = word_encoder_of("bert"), word_tokenizer_of("bert"), corpus
+    trials = [top, bottom, spread, smallest, selective]
+    results = dict(
+        zip(trials, word_probe_results(trials, *model, ActivationStore("cpu", tmp_path)), strict=True)
+    )
+    dataset = dataset_of(corpus, tmp_path)
+    spec = ProbeSpec(dataset.train.all_neurons(), *common["lambdas"], seed=0)
+    (probe,) = fit_probes(
+        dataset.train, dataset.labels["train"], len(dataset.tags), [spec], probe_training(top)
+    )
+    hidden = dataset.train.hidden_size
+    order = [divmod(int(neuron), hidden) for neuron in rank_by_weight(probe.weight).order]
+    assert results[top].top_neurons == order[: round(0.3 * len(order))]
+    found = results[smallest]
+    assert found.top_neurons == order[: int(found.epochs[0].metrics["neurons_used"])]
+    assert [results[trial].top_neurons for trial in (bottom, spread, selective)] == [None] * 3
+    in_layer = [neuron for layer, neuron in results[top].top_neurons if layer == 1]
+    assert results[spread].epochs[0].metrics["neurons_in_layer"] == len(in_layer)
 
 
 def test_standardized_neurons_are_those_of_the_training_words(tmp_path):
@@ -183,7 +219,7 @@ def test_probes_are_trained_with_the_configured_norm(tmp_path):
     trials = [trial_of(neurons="layer", layer=1, lambdas=(0.0, 0.5), norm=n) for n in ("squared", "plain")]
     probes = []
     for trial in trials:
-        training = training_settings(trial)
+        training = probe_training(trial)
         assert training.norm == trial.word_probe.norm
         spec = ProbeSpec(dataset.train.layer_neurons(1), 0.0, 0.5, trial.seed)
         probes += fit_probes(dataset.train, dataset.labels["train"], len(dataset.tags), [spec], training)
@@ -293,7 +329,7 @@ def test_selectivity_and_search_of_a_layer_use_the_neurons_of_that_layer(tmp_pat
     neurons = np.arange(2 * size, 3 * size)
 
     def accuracy_with(l1, l2):
-        probe = fit_probes(*data, [ProbeSpec(neurons, l1, l2, 0)], training_settings(trials[0]))
+        probe = fit_probes(*data, [ProbeSpec(neurons, l1, l2, 0)], probe_training(trials[0]))
         return float(accuracies(found.test, found.labels["test"], probe)[0])
 
     assert accuracy["accuracy"] == pytest.approx(accuracy_with(*pair))

@@ -12,7 +12,7 @@ from whichlayers.data.load_task import load_task
 from whichlayers.data.tokenize import tokenize
 from whichlayers.engine.export_weights import with_weights
 from whichlayers.engine.finetune import finetune
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.probes.activations import ActivationStore
 from whichlayers.trial import Training, Trial, WordProbe
 

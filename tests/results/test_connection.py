@@ -69,14 +69,14 @@ def of_version(number):
             "{file} is a database, but not a results database of whichlayers: give another folder",
         ),
         (
-            of_version(5),
-            "{file} was written by a newer whichlayers (0.1.0) with schema version 5, and this whichlayers supports"
-            " versions 1 to 4: upgrade whichlayers",
+            of_version(6),
+            "{file} was written by a newer whichlayers (0.1.0) with schema version 6, and this whichlayers supports"
+            " versions 1 to 5: upgrade whichlayers",
         ),
         (
             of_version(0),
             "{file} was written by an older whichlayers (0.1.0) with schema version 0, and this whichlayers supports"
-            " versions 1 to 4: use the version that wrote it, or run the study again in a new folder",
+            " versions 1 to 5: use the version that wrote it, or run the study again in a new folder",
         ),
     ],
     ids=["missing", "unfinished", "not a database", "foreign", "newer", "older"],

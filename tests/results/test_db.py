@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 import stat
@@ -13,7 +14,8 @@ from fakes import MODELS, RUN, TASKS, FakeEpoch, FakeTrialResult, fake_result, m
 from whichlayers.results.connection import ResultsDBError, connect
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.records import Counts
-from whichlayers.trial import Point, Surgery, Training
+from whichlayers.results.schema import adapter_json
+from whichlayers.trial import Adapter, Point, Surgery, Training
 
 
 @pytest.fixture
@@ -276,3 +278,16 @@ def test_weight_changes_are_kept_raw_and_relative(db):
     found = {row[0]: row[1] for row in db.connection.execute(query, (trial.id,))}
     relative = {"frobenius, relative": 0.25, "spectral, relative": 0.5}
     assert found == {"frobenius": 2.0, "spectral": 0.5, **relative}
+
+
+def test_adapters_are_shown_with_the_settings_that_their_method_uses():
+    lora, ia3 = (Adapter(method, (2, 1), ("query",)) for method in ("lora", "ia3"))
+    assert json.loads(adapter_json(lora)).keys() == {
+        "method",
+        "layers",
+        "targets",
+        "rank",
+        "alpha",
+        "dropout",
+    }
+    assert json.loads(adapter_json(ia3)) == {"method": "ia3", "layers": [2, 1], "targets": ["query"]}

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from synthetic_results import incremental, lifelike, write_results
 
+from whichlayers.errors import WhichlayersError
 from whichlayers.results.export import epochs_frame, export, points_frame
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.frames import load_points
@@ -172,3 +173,10 @@ def test_seeds_of_components_are_columns_where_they_are_used(tmp_path):
     assert (own["seed_head"] == 9).all()
     for column in ("seed_order", "seed_init", "seed_dropout"):
         assert (own[column] == own["seed"]).all()
+
+
+def test_the_export_of_neurons_needs_stored_ones(folder):
+    with pytest.raises(
+        WhichlayersError, match=r"no finished trial in .* has top neurons: run the experiment"
+    ):
+        export(folder, rows="neurons")

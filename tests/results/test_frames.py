@@ -18,7 +18,7 @@ from whichlayers.results.frames import (
     load_study_summary,
     load_trials,
 )
-from whichlayers.trial import Adapter, Point, Training
+from whichlayers.trial import Adapter, Point, Probe, Training
 
 
 @pytest.fixture
@@ -90,6 +90,26 @@ def test_points_with_a_learning_rate_of_their_own_are_repeated_for_each_baseline
 def test_a_baseline_that_differs_in_more_than_the_learning_rate_is_another_curve(tmp_path):
     points = finished(load_points(write_results(tmp_path, peft_points(epochs=5), score_of_lr, depth=2)))
     assert differences_from_baseline(points).empty
+
+
+def test_probes_with_other_settings_are_variants(tmp_path):
+    """Statistics that compare the points of a curve do not mix them; those of one setting have no label."""
+
+    def probes(*conditions):
+        return [
+            Point("probing", condition, layer, trial(seed=seed, probe=Probe(layer, condition[8:] or "mean")))
+            for condition in conditions
+            for layer in (1, 2)
+            for seed in (0, 1)
+        ]
+
+    folder = write_results(tmp_path / "two", probes("pooling mean", "pooling summary"), score_of_lr, depth=2)
+    assert set(load_points(folder)["condition"]) == {"pooling mean", "pooling summary"}
+    points = finished(load_points(folder))
+    assert set(points["condition"]) == {""}
+    assert points.groupby("variant").size().to_dict() == {"pooling mean": 4, "pooling summary": 4}
+    one = finished(load_points(write_results(tmp_path / "one", probes(""), score_of_lr, depth=2)))
+    assert set(one["variant"]) == set(one["condition"]) == {""}
 
 
 def test_an_unfinished_trial_has_no_value_even_where_it_has_epochs(folder):

@@ -36,6 +36,7 @@ from whichlayers.results.frames import (
     load_points,
     load_runs,
     load_study_summary,
+    load_top_neurons,
     load_trials,
 )
 from whichlayers.results.records import TaskRow
@@ -50,6 +51,7 @@ COMMITTED = TESTS.parent / "results" / "tamkin2020-all-mpnet-base-v2" / "results
 FRAMES = (load_points, load_epochs, load_trials, load_runs, load_baseline_weight_change)
 EXPORTS = (points_frame, epochs_frame)
 VERSION_4 = ("reinit_pooler", "adapter", "trained_parameters", "memory")
+VERSION_5 = ("top_neurons",)
 
 
 @pytest.fixture
@@ -130,11 +132,26 @@ def test_a_migrated_file_has_the_tables_of_a_new_one(old, tmp_path):
         assert table(old, columns) == table(tmp_path / "new.db", columns), name
 
 
+def test_version_4_has_no_neurons(old):
+    migrate(old)
+    expected = frames(old.parent)
+    with closing(sqlite3.connect(old)) as db:
+        for column in VERSION_5:
+            db.execute(f"ALTER TABLE trials DROP COLUMN {column}")
+        db.execute("UPDATE meta SET value = '4' WHERE key = 'schema_version'")
+        db.commit()
+    assert load_top_neurons(old.parent).empty
+    assert_same_frames(frames(old.parent), expected)
+    assert migrate(old) == old.with_name("results.db.v4")
+    assert_same_frames(frames(old.parent), expected)
+    assert load_top_neurons(old.parent).empty
+
+
 def test_version_3_has_no_adapters_and_no_costs(old):
     migrate(old)
     expected = frames(old.parent)
     with closing(sqlite3.connect(old)) as db:
-        for column in VERSION_4:
+        for column in (*VERSION_4, *VERSION_5):
             db.execute(f"ALTER TABLE trials DROP COLUMN {column}")
         db.execute("UPDATE meta SET value = '3' WHERE key = 'schema_version'")
         db.commit()
@@ -150,7 +167,7 @@ def test_version_2_has_no_seeds_of_components(old, tmp_path):
     migrate(old)
     expected = frames(old.parent)
     with closing(sqlite3.connect(old)) as db:
-        for column in (*SEED_COLUMNS, *VERSION_4):
+        for column in (*SEED_COLUMNS, *VERSION_4, *VERSION_5):
             db.execute(f"ALTER TABLE trials DROP COLUMN {column}")
         for column in ("guess_scores", "class_counts"):
             db.execute(f"ALTER TABLE tasks DROP COLUMN {column}")
@@ -159,7 +176,7 @@ def test_version_2_has_no_seeds_of_components(old, tmp_path):
     assert_same_frames(frames(old.parent), expected)
     assert version_of(old) == "2"
     assert migrate(old) == old.with_name("results.db.v2")
-    assert (version_of(old), version_of(old.with_name("results.db.v2"))) == ("4", "2")
+    assert (version_of(old), version_of(old.with_name("results.db.v2"))) == (str(SCHEMA_VERSION), "2")
     assert_same_frames(frames(old.parent), expected)
     assert load_points(old.parent)[SEED_COLUMNS].eq(load_points(old.parent)["seed"], axis=0).all(axis=None)
 
@@ -401,7 +418,7 @@ def test_a_disk_that_is_full_during_the_migration_leaves_the_file_as_it_was(old,
 def test_a_migrated_file_names_the_version_that_migrated_it(old):
     migrate(old)
     with closing(sqlite3.connect(old)) as db:
-        db.execute("UPDATE meta SET value = '5' WHERE key = 'schema_version'")
+        db.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
         db.commit()
     with pytest.raises(ResultsDBError, match=f"a newer whichlayers .{whichlayers.__version__}. with schema"):
         load_points(old.parent)

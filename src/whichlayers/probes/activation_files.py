@@ -27,7 +27,7 @@ from whichlayers.text import counted, format_bytes
 CHECKSUM_BYTES = 4  # after the array
 CHUNK_BYTES = 1 << 24
 
-Precision = Literal["float32", "float16"]
+StoredPrecision = Literal["float32", "float16"]
 
 
 def hash_key(parts: list[Any]) -> str:
@@ -37,7 +37,7 @@ def hash_key(parts: list[Any]) -> str:
 
 def cached_array(
     shape: tuple[int, ...],
-    precision: Precision,
+    precision: StoredPrecision,
     compute: Callable[[np.ndarray], None],
     cache: Path | None = None,
     key: str = "",
@@ -58,7 +58,7 @@ def cached_array(
 
 
 def _write(
-    file: Path, shape: tuple[int, ...], precision: Precision, compute: Callable[[np.ndarray], None]
+    file: Path, shape: tuple[int, ...], precision: StoredPrecision, compute: Callable[[np.ndarray], None]
 ) -> None:
     """Write the array and its checksum, atomically."""
     _check_disk_space(file.parent, shape, precision)
@@ -72,7 +72,7 @@ def _write(
             handle.write(checksum)
 
 
-def _open(file: Path, shape: tuple[int, ...], precision: Precision) -> np.ndarray:
+def _open(file: Path, shape: tuple[int, ...], precision: StoredPrecision) -> np.ndarray:
     """Map the file copy-on-write: torch requires a writable array, and the file is never changed."""
     found = np.load(file, mmap_mode="c", allow_pickle=False)
     if found.shape != shape or found.dtype != np.dtype(precision):
@@ -80,7 +80,7 @@ def _open(file: Path, shape: tuple[int, ...], precision: Precision) -> np.ndarra
     return found
 
 
-def _is_valid(file: Path, shape: tuple[int, ...], precision: Precision) -> bool:
+def _is_valid(file: Path, shape: tuple[int, ...], precision: StoredPrecision) -> bool:
     """Whether the file exists, has this shape and dtype, and matches its checksum."""
     try:
         found = _open(file, shape, precision)
@@ -98,7 +98,7 @@ def _checksum(array: np.ndarray) -> bytes:
     return value.to_bytes(CHECKSUM_BYTES, "little")
 
 
-def _check_disk_space(folder: Path, shape: tuple[int, ...], precision: Precision) -> None:
+def _check_disk_space(folder: Path, shape: tuple[int, ...], precision: StoredPrecision) -> None:
     """Raise if the array does not fit: writing to a memory-mapped file on a full disk would kill the process."""
     size, free = int(np.prod(shape)) * np.dtype(precision).itemsize, shutil.disk_usage(folder).free
     if size > free:

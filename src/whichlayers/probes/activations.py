@@ -24,9 +24,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from whichlayers.data.conll import TaggedCorpus
-from whichlayers.engine.cost import release_memory
+from whichlayers.engine.cuda_graphs import select_device
+from whichlayers.engine.out_of_memory import release_memory
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.activation_files import Precision
+from whichlayers.probes.activation_files import StoredPrecision
 from whichlayers.probes.alignment import Alignment, align
 from whichlayers.probes.extract import (
     OnRows,
@@ -61,7 +62,9 @@ class ActivationStore:
     def torch_device(self) -> torch.device:
         from whichlayers.engine.finetune import resolve_device
 
-        return resolve_device(self.device)
+        device = resolve_device(self.device)
+        select_device(device)
+        return device
 
     def hidden_states(
         self,
@@ -83,7 +86,11 @@ class ActivationStore:
         fits = self._fits_on_device(encoder, aligned.values())
         if self.folder is not None and not fits:
             self._delete_other_files(
-                {_file_name(split, pooling, p) for split in splits.values() for p in get_args(Precision)}
+                {
+                    _file_name(split, pooling, p)
+                    for split in splits.values()
+                    for p in get_args(StoredPrecision)
+                }
             )
         states = {}
         for name, split in splits.items():
@@ -126,7 +133,7 @@ class ActivationStore:
     ) -> WordActivations:
         """Extract in float16; if a value overflows, again in float32."""
 
-        def extract(precision: Precision) -> WordActivations:
+        def extract(precision: StoredPrecision) -> WordActivations:
             return extract_words(
                 encoder,
                 tokenizer,
@@ -149,7 +156,7 @@ class ActivationStore:
             return extract("float32")
 
 
-def _file_name(split: TaggedCorpus, pooling: WordPooling, precision: Precision) -> str:
+def _file_name(split: TaggedCorpus, pooling: WordPooling, precision: StoredPrecision) -> str:
     # no model fingerprint: the folder belongs to one model
     return word_cache_key("", split, pooling, precision)
 

@@ -37,7 +37,7 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import Anatomy
 from whichlayers.models.head import cls_states, has_pooler, mean_states, takes_token_types
 from whichlayers.models.load import max_input_length
-from whichlayers.probes.activation_files import Precision, cached_array, hash_key
+from whichlayers.probes.activation_files import StoredPrecision, cached_array, hash_key
 from whichlayers.probes.alignment import Alignment, AlignmentReport, align
 from whichlayers.trial import Pooling
 
@@ -64,7 +64,7 @@ def cache_key(
     task_fingerprint: str,
     max_length: int,
     pooling: Pooling = "mean",
-    precision: Precision = "float32",
+    precision: StoredPrecision = "float32",
 ) -> str:
     """File name of the hidden states of a model on a task: a hash of everything that determines them."""
     import transformers
@@ -79,7 +79,7 @@ def extract_sentences(
     pad_id: int,
     *,
     pooling: Pooling = "mean",
-    precision: Precision = "float32",
+    precision: StoredPrecision = "float32",
     device: str | torch.device = "cpu",
     cache: Path | None = None,
     key: str = "",
@@ -111,15 +111,6 @@ def extract_sentences(
     return _collect_in_file(batches, _shape(encoder, len(split)), precision, cache, key, on_rows)
 
 
-def select_rows(split: TokenizedSplit, rows: np.ndarray) -> TokenizedSplit:
-    """A split with only these rows, in this order."""
-    spans = [np.arange(split.offsets[r], split.offsets[r + 1]) for r in rows]
-    tokens = np.concatenate(spans) if spans else np.zeros(0, np.int64)
-    offsets = np.concatenate([[0], np.cumsum([len(span) for span in spans])]).astype(np.int64)
-    types = None if split.type_ids is None else split.type_ids[tokens]
-    return TokenizedSplit(split.ids[tokens], types, offsets, split.labels[rows])
-
-
 # --- words ---
 
 
@@ -143,7 +134,7 @@ def word_cache_key(
     model_fingerprint: str,
     corpus: TaggedCorpus,
     pooling: WordPooling = "last",
-    precision: Precision = "float16",
+    precision: StoredPrecision = "float16",
     max_length: int | None = None,
 ) -> str:
     """File name of the hidden states of a corpus' words: a hash of everything that determines them.
@@ -164,7 +155,7 @@ def extract_words(
     corpus: TaggedCorpus,
     *,
     pooling: WordPooling = "last",
-    precision: Precision = "float16",
+    precision: StoredPrecision = "float16",
     max_length: int | None = None,
     device: str | torch.device = "cpu",
     cache: Path | None = None,
@@ -347,7 +338,7 @@ def _for_device(tokens: dict[str, int], device: torch.device) -> int:
 def _collect_in_file(
     batches: StateBatches,
     shape: tuple[int, int, int],
-    precision: Precision,
+    precision: StoredPrecision,
     cache: Path | None,
     key: str,
     on_rows: OnRows | None,
@@ -372,7 +363,7 @@ def _collect_in_file(
 def _collect_on_device(
     batches: StateBatches,
     shape: tuple[int, int, int],
-    precision: Precision,
+    precision: StoredPrecision,
     device: torch.device,
     on_rows: OnRows | None,
 ) -> Tensor:
@@ -391,7 +382,9 @@ def _collect_on_device(
     return target
 
 
-def _copy_to_host(batches: StateBatches, precision: Precision) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+def _copy_to_host(
+    batches: StateBatches, precision: StoredPrecision
+) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
     """Yields (indices, states, the states rounded on the host); on a GPU the copies lag a few batches behind."""
     pending: deque[tuple[np.ndarray, Tensor, Tensor, torch.cuda.Event | None]] = deque()
     for indices, states in batches:
@@ -401,7 +394,7 @@ def _copy_to_host(batches: StateBatches, precision: Precision) -> Iterator[tuple
             values = torch.empty(rounded.shape, dtype=rounded.dtype, pin_memory=True)
             values.copy_(rounded, non_blocking=True)
             copied = torch.cuda.Event()
-            copied.record()
+            copied.record(torch.cuda.current_stream(states.device))
         else:
             values = rounded
         pending.append((indices, states, values, copied))

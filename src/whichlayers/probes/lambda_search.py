@@ -29,7 +29,7 @@ from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.neuron_ranking import NeuronRanking, neuron_count, rank_by_weight, top_neurons
 from whichlayers.probes.probe_specs import FittedProbe, ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.probing_dataset import ProbingDataset, training_settings
+from whichlayers.probes.probing_dataset import ProbingDataset, probe_training
 from whichlayers.probes.steps import OnProgress
 from whichlayers.trial import Trial, get_word_probe
 
@@ -172,7 +172,7 @@ class LambdaSearch:
     ) -> tuple[float, float]:
         if self.pretrained is not None:
             dataset = self.pretrained(trial)
-        training = training_settings(trial)
+        training = probe_training(trial)
         done, epochs = 0, PROBES * training.epochs
 
         def on_progress(trained: int) -> None:
@@ -202,7 +202,7 @@ class LambdaSearch:
 
 def search_key(trial: Trial) -> str:
     """A hash of everything that determines the result of the search for a trial."""
-    word_probe, training = get_word_probe(trial), training_settings(trial)
+    word_probe, training = get_word_probe(trial), probe_training(trial)
     data = [word_probe.fingerprint, word_probe.vector, word_probe.standardize]
     if trial.bos is not None:
         data.append(f"bos: {trial.bos}")

@@ -41,10 +41,6 @@ class CodeLength:
         """Uniform code length divided by online code length."""
         return self.uniform_bits / self.bits
 
-    @property
-    def nats(self) -> float:
-        return self.bits * math.log(2)
-
 
 def online_code(
     states: HiddenStates,

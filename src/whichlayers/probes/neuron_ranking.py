@@ -64,19 +64,6 @@ def rank_by_weight(weight: Tensor | np.ndarray, steps: int = STEPS) -> NeuronRan
     return NeuronRanking(order, step[order])
 
 
-def rank_by_weight_per_tag(weight: Tensor | np.ndarray) -> np.ndarray:
-    """For each tag the neurons by |w|, largest first, ties by index: (d, C) -> (C, d)."""
-    return _order_per_tag(_absolute(weight))
-
-
-def top_neurons_per_tag(weight: Tensor | np.ndarray, mass: float) -> list[np.ndarray]:
-    """For each tag, the smallest set of neurons whose |w| add up to this fraction of the tag's sum."""
-    if not 0 < mass <= 1:
-        raise WhichlayersError(f"mass = {mass:g} must be above 0 and at most 1")
-    counts = (_mass_before(_normalize(_absolute(weight))) < mass).sum(0)
-    return [order[:count] for order, count in zip(rank_by_weight_per_tag(weight), counts, strict=True)]
-
-
 def rank_probeless(
     states: HiddenStates, labels: np.ndarray, n_tags: int, rows: np.ndarray | None = None
 ) -> np.ndarray:
@@ -86,15 +73,6 @@ def rank_probeless(
     # equals the sum over pairs of |a - b|, as the means are sorted
     distance = ((2 * index - len(means) + 1) * means).sum(0)
     return np.argsort(-distance, kind="stable")
-
-
-def rank_probeless_per_tag(
-    states: HiddenStates, labels: np.ndarray, n_tags: int, rows: np.ndarray | None = None
-) -> np.ndarray:
-    """For each tag by the sum of the distances between its mean and those of the other tags, (C, neurons)."""
-    means = _tag_means(states, labels, n_tags, rows, keep_all=True)
-    distance = np.stack([np.nansum(np.abs(means - tag_mean), 0) for tag_mean in means])
-    return np.argsort(-distance, 1, kind="stable")
 
 
 def rank_at_random(n: int, seed: int) -> np.ndarray:
@@ -172,10 +150,8 @@ def _mass_before(mass: np.ndarray) -> np.ndarray:
     return np.where(ordered > 0, before, np.inf)  # neurons of zero weight are in no smallest set
 
 
-def _tag_means(
-    states: HiddenStates, labels: np.ndarray, n_tags: int, rows: np.ndarray | None, keep_all: bool = False
-) -> np.ndarray:
-    """Mean hidden state of each tag, (tags, D) float64; tags that do not occur are dropped, or NaN if `keep_all`."""
+def _tag_means(states: HiddenStates, labels: np.ndarray, n_tags: int, rows: np.ndarray | None) -> np.ndarray:
+    """Mean hidden state of each tag that occurs, (tags, D) float64."""
     which = np.arange(states.n_examples) if rows is None else rows
     total = torch.zeros(n_tags, states.n_neurons, dtype=torch.float64, device=states.device)
     for start in range(0, len(which), ROWS_PER_BLOCK):
@@ -185,9 +161,8 @@ def _tag_means(
         values = states.rows(torch.from_numpy(block)).double()
         total.index_add_(0, tags.clamp(min=0), values * seen[:, None])
     counts = np.bincount(labels[which][labels[which] >= 0], minlength=n_tags)
-    with np.errstate(invalid="ignore"):
-        means = total.cpu().numpy() / counts[:, None]
-    return means if keep_all else means[counts > 0]
+    occurs = counts > 0
+    return total.cpu().numpy()[occurs] / counts[occurs, None]
 
 
 # --- minimal sets ---

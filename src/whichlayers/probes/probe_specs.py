@@ -59,9 +59,8 @@ class ProbeSpec:
     task: int = 0  # row of the labels
     lr: float | None = None  # None: that of ProbeTraining
     weight_decay: float = 0.0  # decoupled, as in AdamW
-    standardize: bool = (
-        False  # scale each neuron to mean 0, sd 1 on the examples that the probe is trained on
-    )
+    # scale each neuron to mean 0, sd 1 on the examples that the probe is trained on
+    standardize: bool = False
     max_epochs: int | None = None  # None: `epochs` of ProbeTraining
     patience: int | None = None  # stop after this many epochs without a lower held-out loss; None: never
     order_seed: int | None = None  # seed of the order of examples; None: `seed`

@@ -207,7 +207,7 @@ class _ProbeTrainer:
         self.loss = torch.zeros(len(groups), self.width, device=device)
         self.steps: BatchSteps | None = None
         if device.type in GRAPHED_DEVICES:
-            # with early stopping, groups are removed after almost every epoch, and the step is captured anew
+            # with early stopping, groups are removed after almost every epoch, and the step is captured again
             epochs = 1 if self.n_held_out else self.training.epochs
             total_steps = epochs * (self.n_rows // batch_size)
             self.steps = BatchSteps(self._step_at, batch_size, device, total_steps)

@@ -149,6 +149,25 @@ class RankedNeurons:
             return random_neurons(states.all_neurons(), count, trial.seed)
         return (top_neurons if word_probe.neurons == "top" else bottom_neurons)(self.order(trial), count)
 
+    def selected(self, trial: Trial, metrics: Metrics) -> list[tuple[int, int]] | None:
+        """(layer, neuron) of the top neurons that the trial's probe reads, most important first.
+
+        None for trials that do not train a probe on the top neurons, or did not find them.
+
+        Args:
+            trial: The trial.
+            metrics: Its metrics, with the number of neurons.
+        """
+        probe = get_word_probe(trial)
+        if (
+            probe.neurons != "top"
+            or probe.measure not in ("accuracy", "neurons")
+            or "neurons_used" not in metrics
+        ):
+            return None
+        chosen = top_neurons(self.order(trial), int(metrics["neurons_used"]))
+        return [divmod(neuron, self.dataset.train.hidden_size) for neuron in chosen.tolist()]
+
     def spec(self, trial: Trial, neurons: np.ndarray | None = None, task: int = 0) -> ProbeSpec:
         """The probe of a trial, by default on the trial's own set of neurons."""
         selected = self.neurons(trial) if neurons is None else neurons
@@ -261,7 +280,7 @@ def count_leading_words(corpus: TaggedCorpus, fraction: float) -> int:
     return sum(len(sentence.words) for sentence in sentences[:first])
 
 
-def training_settings(trial: Trial) -> ProbeTraining:
+def probe_training(trial: Trial) -> ProbeTraining:
     """The training settings of a trial's word probe."""
     word_probe = get_word_probe(trial)
     return ProbeTraining(

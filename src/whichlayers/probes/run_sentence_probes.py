@@ -21,16 +21,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from whichlayers.data.batches import subset
+from whichlayers.data.batches import select_rows, subset
 from whichlayers.data.metrics import score
 from whichlayers.data.tasks import Kind
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
+from whichlayers.engine.cuda_graphs import select_device
 from whichlayers.engine.results import EpochRecord, OnEpoch, OnStep, TrialResult
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import Anatomy
-from whichlayers.probes.activation_files import Precision
+from whichlayers.probes.activation_files import StoredPrecision
 from whichlayers.probes.evaluation import predict
-from whichlayers.probes.extract import cache_key, extract_sentences, select_rows
+from whichlayers.probes.extract import cache_key, extract_sentences
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.probe_specs import FittedProbe, ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
@@ -58,7 +59,7 @@ def run_probes(
     *,
     device: str | torch.device = "cpu",
     cache: Path | None = None,
-    precision: Precision = "float32",
+    precision: StoredPrecision = "float32",
     on_epoch: OnEpoch | None = None,
     on_step: OnStep | None = None,
 ) -> list[TrialResult]:
@@ -82,6 +83,7 @@ def run_probes(
     started = time.perf_counter()
     _check_trials(trials, encoder)
     torch_device, first = resolve_device(device), trials[0]
+    select_device(torch_device)
     pooling = get_probe(first).pooling
     seeds = {trial.seed_of("subset") for trial in trials}
     rows = {seed: subset(len(data.train), first.train_size, seed) for seed in seeds}

@@ -25,12 +25,13 @@ from whichlayers.probes.probing_dataset import (
     Metrics,
     ProbingDataset,
     RankedNeurons,
-    training_settings,
+    probe_training,
 )
 from whichlayers.probes.steps import WORD_PROBE_STEPS, OnProgress
 from whichlayers.trial import Measure, Trial, get_word_probe
 
 ENCODER_FRACTION = 0.4  # of the progress, for the forward pass
+NeuronList = list[tuple[int, int]]  # (layer, neuron), most important first
 JOINT_SEED_DEVICES = {"cuda"}  # device types with enough memory to train the probes of all seeds together
 
 
@@ -64,47 +65,58 @@ def run_word_probes(
         dataset = ProbingDataset.from_encoder(
             encoder, tokenizer, corpus, get_word_probe(group[0]), store, progress.add_words
         )
-        for metrics in _compute_metrics(group, dataset, lambda_search or LambdaSearch(), progress):
+        for metrics, neurons in _compute_metrics(group, dataset, lambda_search or LambdaSearch(), progress):
             progress.add_finished(len(metrics))
             seconds, last = time.perf_counter() - last, time.perf_counter()
-            yield [_trial_result(t, metrics[t.id], baselines, seconds) for t in group if t.id in metrics]
+            yield [
+                _trial_result(t, metrics[t.id], neurons.get(t.id), baselines, seconds)
+                for t in group
+                if t.id in metrics
+            ]
     progress.finish()
 
 
-def _trial_result(trial: Trial, metrics: Metrics, baselines: Metrics, seconds: float) -> TrialResult:
+def _trial_result(
+    trial: Trial, metrics: Metrics, neurons: NeuronList | None, baselines: Metrics, seconds: float
+) -> TrialResult:
     measure = next(iter(metrics))  # the measure of the trial comes first
     if not math.isfinite(metrics[measure]):
         lr = get_word_probe(trial).lr
         error = f"{measure} is not a finite number: a probe diverged; try a smaller probe_lr (now {lr:g})"
         return TrialResult(trial.id, error=error, seconds=seconds)
     record = EpochRecord(1, math.nan, math.nan, {**metrics, **baselines}, seconds)
-    return TrialResult(trial.id, [record], seconds=seconds)
+    return TrialResult(trial.id, [record], seconds=seconds, top_neurons=neurons)
 
 
 def _compute_metrics(
     trials: Sequence[Trial], dataset: ProbingDataset, lambda_search: LambdaSearch, progress: _Progress
-) -> Iterator[dict[str, Metrics]]:
-    """Yields metrics by trial id.
+) -> Iterator[tuple[dict[str, Metrics], dict[str, NeuronList]]]:
+    """Yields metrics and the selected top neurons, by trial id.
 
     The accuracies of single layers come first. Trials that need a ranking, a search of penalties or a control task
     follow by training settings: for all seeds together on devices with enough memory, otherwise seed by seed, so that
     results are available earlier.
     """
     layer_trials = [trial for trial in trials if _is_plain_layer_probe(trial)]
-    for training, group in _group_by(layer_trials, training_settings):
-        yield dataset.layer_accuracies(group, training, progress.fitting(len(group), training.epochs))
+    for training, group in _group_by(layer_trials, probe_training):
+        yield dataset.layer_accuracies(group, training, progress.fitting(len(group), training.epochs)), {}
     ranked_trials = [trial for trial in trials if not _is_plain_layer_probe(trial)]
     joint_seeds = dataset.train.device.type in JOINT_SEED_DEVICES
 
     def settings(trial: Trial) -> tuple[Any, ...]:
         lambdas = lambda_search.lambdas(trial, dataset, progress.set_search_fraction)
-        return training_settings(trial), lambdas, None if joint_seeds else trial.seed
+        return probe_training(trial), lambdas, None if joint_seeds else trial.seed
 
     for (training, lambdas, _), group in _group_by(ranked_trials, settings):
         seeds = list(dict.fromkeys(trial.seed for trial in group))
         penalties = dict(zip(("l1", "l2"), lambdas, strict=True))
-        for found in _ranked_metrics(RankedNeurons(dataset, training, lambdas, seeds), group, progress):
-            yield {trial_id: {**metrics, **penalties} for trial_id, metrics in found.items()}
+        ranked, by_id = RankedNeurons(dataset, training, lambdas, seeds), {trial.id: trial for trial in group}
+        for found in _ranked_metrics(ranked, group, progress):
+            sets = {
+                trial_id: ranked.selected(by_id[trial_id], metrics) for trial_id, metrics in found.items()
+            }
+            neurons = {trial_id: chosen for trial_id, chosen in sets.items() if chosen is not None}
+            yield {trial_id: {**metrics, **penalties} for trial_id, metrics in found.items()}, neurons
 
 
 def _is_plain_layer_probe(trial: Trial) -> bool:

@@ -16,23 +16,18 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from whichlayers.data.batches import subset
+from whichlayers.data.batches import select_rows, subset
 from whichlayers.data.corpora import Corpus
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.cost import StackTiming
 from whichlayers.engine.timer import Timer
-from whichlayers.probes.extract import (
-    corpus_fingerprint,
-    extract_sentences,
-    extract_words,
-    select_rows,
-)
+from whichlayers.probes.extract import corpus_fingerprint, extract_sentences, extract_words
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.labels import tag_ids, training_tags
 from whichlayers.probes.lambda_search import PROBES, SEEDS
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.probing_dataset import training_settings
+from whichlayers.probes.probing_dataset import probe_training
 from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
 from whichlayers.trial import Trial, WordProbe, get_probe, get_word_probe
 
@@ -105,10 +100,9 @@ def estimate_word_probe_seconds(
     seconds, seen = 0.0, set[str]()
     for corpus_trials in by_corpus.values():
         corpus = corpus_of(corpus_trials[0])
-        training = training_settings(corpus_trials[0])
-        encoder_seconds, probe_seconds = _measure_sample(
-            encoder, tokenizer, corpus, training, timer
-        )  # per word
+        training = probe_training(corpus_trials[0])
+        # per word
+        encoder_seconds, probe_seconds = _measure_sample(encoder, tokenizer, corpus, training, timer)
         for split in corpus.splits.values():
             if (fingerprint := corpus_fingerprint(split)) not in seen:  # UPOS and XPOS share a forward pass
                 seen.add(fingerprint)

@@ -131,9 +131,8 @@ def _check_values(path: Path, connection: sqlite3.Connection) -> None:
         _checked.add((path.resolve(), state))
 
 
-_checked: set[tuple[Path, tuple[tuple[int, int, int], ...]]] = (
-    set()
-)  # path and state of the file checked last
+# path and state of the file checked last
+_checked: set[tuple[Path, tuple[tuple[int, int, int], ...]]] = set()
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import sqlite3
 import time
@@ -19,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from whichlayers.results.connection import (
     ResultsDBError,
@@ -32,11 +31,10 @@ from whichlayers.results.connection import (
     readable_errors,
 )
 from whichlayers.results.migrations import migrate
+from whichlayers.results.reader import IN_STUDY, ResultsReader
 from whichlayers.results.records import (
-    Counts,
     DataStatistics,
     EpochLike,
-    Failure,
     ModelRow,
     RunRow,
     TaskRow,
@@ -47,6 +45,7 @@ from whichlayers.results.schema import (
     SCHEMA,
     SCHEMA_VERSION,
     epoch_rows,
+    neurons_text,
     run_row,
     statements,
     task_row,
@@ -56,10 +55,8 @@ from whichlayers.results.schema import (
 from whichlayers.trial import Point, Trial
 from whichlayers.version import __version__
 
-IN_STUDY = "EXISTS (SELECT 1 FROM points WHERE points.trial_id = trials.id)"
 
-
-class ResultsDB:
+class ResultsDB(ResultsReader):
     """An open results.db, from `ResultsDB.create`, `ResultsDB.open` or `ResultsDB.open_readonly`."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, writable: bool) -> None:
@@ -229,11 +226,6 @@ class ResultsDB:
         known = json.loads(self.meta("truncated") or "{}") | notes
         self._set_meta("truncated", json.dumps({key: known[key] for key in known if key in in_study}))
 
-    def notes(self) -> list[str]:
-        """The stored notes about the data."""
-        truncated = json.loads(self.meta("truncated") or "{}")
-        return [*json.loads(self.meta("notes") or "[]"), *truncated.values()]
-
     # --- a run ---
 
     def begin_run(self, run: RunRow) -> int:
@@ -313,7 +305,7 @@ class ResultsDB:
                 )
                 cursor = connection.execute(
                     "UPDATE trials SET status = ?, error = ?, finished = ?, seconds = ?, trained_parameters = ?,"
-                    " memory = ? WHERE id = ? AND status = 'running'",
+                    " memory = ?, top_neurons = ? WHERE id = ? AND status = 'running'",
                     (
                         "failed" if result.error else "done",
                         result.error,
@@ -321,6 +313,7 @@ class ResultsDB:
                         result.seconds * time_fraction,
                         getattr(result, "trained_parameters", None),  # probes have neither
                         None if memory is None else memory * time_fraction,
+                        neurons_text(getattr(result, "top_neurons", None)),  # only word probes have them
                         result.trial_id,
                     ),
                 )
@@ -340,94 +333,6 @@ class ResultsDB:
     def _set_meta(self, key: str, value: str) -> None:
         with self.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
-
-    # --- reading ---
-
-    def meta(self, key: str) -> str | None:
-        """The value of a key in the table `meta`; None if it is not there."""
-        row = self.connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return row[0] if row else None
-
-    def time_left(self, run_id: int, now: float) -> float | None:
-        """Seconds that a run still takes by its last estimate; None if there is none.
-
-        Args:
-            run_id: The run.
-            now: The current time, in seconds since 1970.
-        """
-        stored = json.loads(self.meta("time_left") or "{}")
-        if stored.get("run") != run_id:
-            return None
-        return max(0.0, stored["seconds"] - (now - stored["at"]))
-
-    def trials(self, *statuses: str) -> list[Trial]:
-        """The trials of the study with one of these statuses, in the order of the study file."""
-        placeholders = ", ".join("?" * len(statuses))
-        rows = self.connection.execute(
-            f"""SELECT trial_json FROM trials
-                JOIN (SELECT trial_id, MIN(rowid) AS place FROM points GROUP BY trial_id) ON trial_id = id
-                WHERE status IN ({placeholders}) ORDER BY place""",
-            statuses,
-        )
-        return [Trial.from_json(row[0]) for row in rows]
-
-    def trial_ids(self, *statuses: str, in_study: bool = False, run_id: int | None = None) -> set[str]:
-        """Ids of the trials with one of these statuses.
-
-        Args:
-            statuses: "pending", "running", "done" or "failed".
-            in_study: Only those of the current study.
-            run_id: Only those that this run started last.
-        """
-        placeholders = ", ".join("?" * len(statuses))
-        query = f"SELECT id FROM trials WHERE status IN ({placeholders})" + f" AND {IN_STUDY}" * in_study
-        values: list[str | int] = [*statuses]
-        if run_id is not None:
-            query += " AND run_id = ?"
-            values.append(run_id)
-        return {row[0] for row in self.connection.execute(query, values)}
-
-    def penalties(self) -> list[tuple[Trial, tuple[float, float]]]:
-        """The done word probes whose L1 and L2 are stored, with these."""
-        rows = self.connection.execute(
-            "SELECT trial_json, MAX(value) FILTER (WHERE metric = 'l1'), MAX(value) FILTER (WHERE metric = 'l2')"
-            " FROM trials JOIN epochs ON id = trial_id"
-            " WHERE status = 'done' AND metric IN ('l1', 'l2') GROUP BY trial_id"
-        )
-        return [(Trial.from_json(row[0]), (row[1], row[2])) for row in rows]
-
-    def unfinished_trials(self) -> list[Trial]:
-        """The trials of the study that are pending, or were running when a run was killed."""
-        return self.trials("pending", "running")
-
-    def interrupted_stacks(self) -> list[list[str]]:
-        """Trial ids of each stack that was running when an earlier run stopped."""
-        rows = self.connection.execute(
-            "SELECT run_id, started, id FROM trials WHERE status IN ('pending', 'running')"
-            " AND started IS NOT NULL ORDER BY run_id, started, rowid"
-        )
-        return [
-            [row[2] for row in group] for _, group in itertools.groupby(rows, key=lambda row: tuple(row)[:2])
-        ]
-
-    def counts(self) -> Counts:
-        """Number of trials of the current study, by status."""
-        rows = self.connection.execute(
-            f"SELECT status, COUNT(*) FROM trials WHERE {IN_STUDY} GROUP BY status"
-        )
-        return Counts(**dict(rows.fetchall()))
-
-    def failures(self) -> list[Failure]:
-        """The failed trials of the study in the order in which they failed."""
-        rows = self.connection.execute(
-            f"SELECT trial_json, error FROM trials WHERE status = 'failed' AND {IN_STUDY} ORDER BY finished"
-        )
-        return [Failure(Trial.from_json(row[0]), row[1] or "") for row in rows]
-
-    def last_run(self) -> dict[str, Any] | None:
-        """The last row of the table `runs` by column name; None if there was no run."""
-        row = self.connection.execute("SELECT * FROM runs ORDER BY run_id DESC LIMIT 1").fetchone()
-        return dict(row) if row else None
 
 
 def _upsert(table: str, columns: Sequence[str], key: str) -> str:

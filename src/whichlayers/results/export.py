@@ -2,6 +2,7 @@
 
 `points_frame`: one row per point and finished trial, with the metrics of the last epoch as columns.
 `epochs_frame`: one row per point, finished trial, epoch and metric.
+`neurons_frame`: one row per neuron of the sets that word probes of top neurons selected.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FileFormat = Literal["csv", "parquet"]
+ExportRows = Literal["points", "epochs", "neurons"]
 EXTENSIONS: dict[FileFormat, tuple[str, ...]] = {
     "csv": (".csv", ".csv.gz", ".csv.bz2", ".csv.xz", ".csv.zip"),
     "parquet": (".parquet", ".pq"),
@@ -54,6 +56,9 @@ COLUMNS = [
     "lr",
     "finetuned_on",  # only in studies with word probes
 ]
+NEURON_COLUMNS = [
+    "trial_id", "model", "task", "finetuned_on", "train_size", "seed", "ranking", "set", "share",
+]  # fmt: skip
 COST_COLUMNS = ["trained_parameters", "memory"]  # of finetuned models, in files since version 0.2
 EPOCHS = (
     "SELECT trial_id, epoch, metric, value FROM epochs JOIN trials ON id = trial_id WHERE status = 'done'"
@@ -81,6 +86,26 @@ def epochs_frame(folder: StudyFolder) -> pd.DataFrame:
     return points.drop(columns="seconds").merge(epochs, on="trial_id")
 
 
+def neurons_frame(folder: StudyFolder) -> pd.DataFrame:
+    """One row per neuron of each set of top neurons that a finished trial selected.
+
+    The columns identify the trial; `set` is "top" or "smallest", `rank` counts from 1, the most important neuron;
+    `layer` 0 is the embeddings and `neuron` the index within the layer.
+    """
+    import numpy as np
+    import pandas as pd
+
+    from whichlayers.results.frames import load_top_neurons
+
+    sets = load_top_neurons(folder.path)
+    counts = sets["neurons"].map(len).to_numpy(int)
+    sets["set"] = np.where(sets["share"].isna(), "smallest", "top")
+    named = sets[NEURON_COLUMNS].loc[np.repeat(np.arange(len(sets)), counts)].reset_index(drop=True)
+    pairs = np.array([pair for chosen in sets["neurons"] for pair in chosen], int).reshape(-1, 2)
+    ranks = np.concatenate([np.arange(1, count + 1) for count in counts]) if len(counts) else np.zeros(0, int)
+    return named.join(pd.DataFrame({"rank": ranks, "layer": pairs[:, 0], "neuron": pairs[:, 1]}))
+
+
 def _read(folder: StudyFolder, epochs_query: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The points of finished trials, and the rows of `epochs_query`."""
     from whichlayers.results.frames import SEED_COLUMNS, read_in_chunks, read_points
@@ -105,26 +130,32 @@ def export(
     folder: StudyFolder,
     file_format: FileFormat | None = None,
     out: Path | None = None,
-    by_epoch: bool = False,
+    rows: ExportRows = "points",
 ) -> Path:
     """Write the results as a table.
 
     Args:
         folder: Folder of the study.
         file_format: Default: chosen from the extension of `out`, else CSV.
-        out: File to write. Default: results.csv or epochs.csv (or .parquet) in the study folder.
-        by_epoch: Whether to write one row per epoch and metric.
+        out: File to write. Default: results.csv, epochs.csv or neurons.csv (or .parquet) in the study folder.
+        rows: One row per point and trial, per epoch and metric ("epochs"), or per top neuron ("neurons").
 
     Returns:
         The path of the file.
     """
     file_format = _choose_format(file_format, out)
-    frame = epochs_frame(folder) if by_epoch else points_frame(folder)
+    frame = {"points": points_frame, "epochs": epochs_frame, "neurons": neurons_frame}[rows](folder)
+    if frame.empty and rows == "neurons":
+        raise WhichlayersError(
+            f"no finished trial in {folder.path} has top neurons: run the experiment `neurons`; trials that were run"
+            " by whichlayers before schema version 5 did not store them"
+        )
     if frame.empty:
         raise WhichlayersError(
             f"no trial has finished in {folder.path} yet: run the study with `whichlayers run`, then export it"
         )
-    target = out or folder.path / f"{'epochs' if by_epoch else 'results'}.{file_format}"
+    name = "results" if rows == "points" else rows
+    target = out or folder.path / f"{name}.{file_format}"
     if target.is_dir():
         raise WhichlayersError(
             f"{target} is a folder: give a file, such as {target / 'results'}.{file_format}"

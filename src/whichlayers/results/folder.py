@@ -138,9 +138,8 @@ def find_folder(path: Path) -> StudyFolder:
             f"{path} is not in the folder of a study ({folder.path} holds no {DATABASE}): give the folder of a study"
             " that was run, or its study file"
         )
-    has_study = (
-        _is_study_file(path) or folder.study_file.is_file()
-    )  # a run that failed before its first trial
+    # a run that failed before its first trial
+    has_study = _is_study_file(path) or folder.study_file.is_file()
     hint = f"run the study (whichlayers run {path}), or " if has_study else ""
     raise missing_error(folder.database, hint)
 

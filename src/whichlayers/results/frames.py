@@ -22,6 +22,7 @@ from whichlayers.results.connection import DATABASE, read_snapshot
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.frame_utils import each_row
 from whichlayers.results.records import DataStatistics
+from whichlayers.results.schema import read_neurons
 from whichlayers.trial import ALL_PRETRAINED, COMPONENTS
 
 # One row per point, in the order of the study file. `epochs` is a setting, `last_epoch` the last one of a done trial.
@@ -57,6 +58,10 @@ REINIT_COLUMNS = ["recipe", "keep_layer_norm", "reinit_pooler", "reinit_lr_facto
 SEED_COLUMNS = [f"seed_{component}" for component in COMPONENTS]
 # The columns that identify a curve.
 CURVE = ["experiment", "model", "model_fingerprint", "task", "train_size", "variant"]
+TOP_NEURON_COLUMNS = [
+    "experiment", "condition", "trial_id", "model", "model_fingerprint", "family", "task", "finetuned_on",
+    "train_size", "seed", "ranking", "share", "neurons",
+]  # fmt: skip
 CHUNK_ROWS = 50_000  # rows as Python objects take ten times the memory of the data frame
 
 
@@ -170,31 +175,35 @@ def load_epochs(folder: Path) -> pd.DataFrame:
         )
 
 
-def load_weight_change(folder: Path) -> pd.DataFrame:
+def load_baseline_weight_change(folder: Path) -> pd.DataFrame:
     """Norms of the change of each weight matrix: trial_id, name, layer, kind, value.
 
-    Empty if the study has no finetuned models.
-    """
-    return _read_weight_change(folder, f"trial_id IN {STUDY_TRIALS}")
-
-
-def load_baseline_weight_change(folder: Path) -> pd.DataFrame:
-    """The rows of `load_weight_change` that claims and figures use.
-
-    Only models that were finetuned without surgery, and only absolute norms: all rows may not fit into memory in a
-    study of many trials.
+    Only models that were finetuned without surgery, and only absolute norms, which is what claims and figures use: all
+    rows may not fit into memory in a study of many trials. Empty if the study has no finetuned models.
     """
     without_surgery = f"SELECT id FROM trials WHERE reinit = '' AND layer_order = '' AND id IN {STUDY_TRIALS}"
-    return _read_weight_change(
-        folder, f"kind IN ('frobenius', 'spectral') AND trial_id IN ({without_surgery})"
-    )
-
-
-def _read_weight_change(folder: Path, condition: str) -> pd.DataFrame:
     with read_snapshot(Path(folder) / DATABASE) as db:
         return read_in_chunks(
-            f"SELECT trial_id, name, layer, kind, value FROM weight_change WHERE {condition}", db
+            "SELECT trial_id, name, layer, kind, value FROM weight_change WHERE kind IN ('frobenius', 'spectral')"
+            f" AND trial_id IN ({without_surgery})",
+            db,
         )
+
+
+def load_top_neurons(folder: Path) -> pd.DataFrame:
+    """One row per finished trial that trained a word probe on the top neurons of a ranking.
+
+    The column `neurons` has the (layer, neuron) pairs of its set, most important first; the others are those of
+    `load_points`, with the share of all neurons in `share`, NaN for the smallest sets. Trials that were run before
+    whichlayers stored their neurons are left out.
+    """
+    with read_snapshot(Path(folder) / DATABASE) as db:
+        query = "SELECT id, top_neurons FROM trials WHERE status = 'done' AND top_neurons IS NOT NULL"
+        stored = dict(db.execute(f"{query} AND id IN {STUDY_TRIALS}"))
+    points = load_points(folder)
+    points = points[points["trial_id"].isin(stored)].reset_index(drop=True)
+    points["neurons"] = points["trial_id"].map(lambda trial_id: read_neurons(stored[trial_id]))
+    return points[TOP_NEURON_COLUMNS]
 
 
 def load_trials(folder: Path) -> pd.DataFrame:
@@ -283,7 +292,8 @@ def finished(points: pd.DataFrame) -> pd.DataFrame:
 
     A model without re-initialized layers does not depend on the recipe, so its trials run once. Here its points are
     repeated for every recipe. Points with a learning rate of their own, which their condition names, have the
-    `training` of their baseline, so that they are on the same curve.
+    `training` of their baseline, so that they are on the same curve. Linear probes with other settings, such as their
+    pooling, are variants of the experiment: their curves are not compared with each other point by point.
 
     Raises:
         WhichlayersError: No trial has finished.
@@ -299,6 +309,10 @@ def finished(points: pd.DataFrame) -> pd.DataFrame:
     repeated = _repeat_untouched(_with_baseline_training(points))
     repeated["condition"] = _conditions(repeated)
     repeated["variant"] = variant_labels(repeated)
+    probes = (repeated["kind"] == "probe") & (repeated["condition"] != "")
+    labels = repeated["condition"].str.cat(repeated["variant"], sep=", ").str.removesuffix(", ")
+    repeated["variant"] = repeated["variant"].where(~probes, labels)
+    repeated["condition"] = repeated["condition"].where(~probes, "")
     return repeated[(repeated["status"] == "done") & repeated["value"].notna()].reset_index(drop=True)
 
 

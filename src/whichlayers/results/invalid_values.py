@@ -18,11 +18,14 @@ TEXT = "typeof({c}) = 'text'"
 INTEGER = "typeof({c}) = 'integer'"
 COUNT = "typeof({c}) = 'integer' AND {c} >= 0"
 NUMBER = "typeof({c}) IN ('integer', 'real') AND abs({c}) <= 1.7976931348623157e308"  # not infinite
-TIME = (
-    "typeof({c}) IN ('integer', 'real') AND {c} BETWEEN 0 AND 9e9"  # seconds since 1970, up to the year 2255
-)
+# seconds since 1970, up to the year 2255
+TIME = "typeof({c}) IN ('integer', 'real') AND {c} BETWEEN 0 AND 9e9"
 OBJECT = "CASE WHEN json_valid({c}) THEN json_type({c}) = 'object' ELSE 0 END"
 LAYERS = "typeof({c}) = 'text' AND {c} NOT GLOB '*[^0-9 ]*'"  # "4 5 6"
+NEURONS = (  # "3:117 0:5"
+    "typeof({c}) = 'text' AND {c} NOT GLOB '*[^0-9: ]*' AND ' ' || {c} || ' ' NOT GLOB '*[: ][: ]*'"
+    " AND length(replace({c}, ' ', '')) - length(replace({c}, ':', '')) = 1"
+)
 
 
 def _or_null(condition: str) -> str:
@@ -45,6 +48,8 @@ VALID: dict[str, dict[str, str]] = {
         **dict.fromkeys(("reinit", "layer_order"), LAYERS),
         "epochs": _or_null(COUNT),
         "training": OBJECT,
+        "adapter": _or_null(OBJECT),
+        "top_neurons": _or_null(NEURONS),
     },
     "points": {"experiment": TEXT, "condition": TEXT, "x": NUMBER, "trial_id": TEXT},
     "epochs": {

@@ -59,6 +59,7 @@ ADDED_COLUMNS: dict[int, dict[str, tuple[str, str]]] = {
         "trained_parameters": ("INTEGER", "NULL"),
         "memory": ("REAL", "NULL"),
     },
+    5: {"top_neurons": ("TEXT", "NULL")},  # was not stored
 }
 # version -> column of `tasks` -> type
 ADDED_TASK_COLUMNS: dict[int, dict[str, str]] = {

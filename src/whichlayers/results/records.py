@@ -67,9 +67,8 @@ class TaskRow:
     metric: str
     metrics: tuple[str, ...]
     train_rows: int
-    guess_scores: dict[str, float] | None = (
-        None  # by metric: scores of always predicting the most frequent class
-    )
+    # by metric: scores of always predicting the most frequent class
+    guess_scores: dict[str, float] | None = None
     class_counts: dict[str, int] | None = None  # training rows of each class; None for regression
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from whichlayers.results.records import EpochLike, RunRow, TaskRow, WeightChangeLike
 from whichlayers.trial import COMPONENTS, LATER_FIELDS, Adapter, Training, Trial
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 REQUIRED_TABLES = {"meta", "trials", "points", "epochs", "runs"}  # of any version
 
 WEIGHT_CHANGES = """
@@ -40,7 +41,8 @@ CREATE TABLE trials(
     kind TEXT, primary_metric TEXT, finetuned_on TEXT, neurons TEXT, share REAL, ranking TEXT, reinit TEXT,
     layer_order TEXT, epochs INTEGER, lr REAL, training TEXT,
     seed_subset INTEGER, seed_order INTEGER, seed_init INTEGER, seed_head INTEGER, seed_dropout INTEGER,
-    reinit_pooler INTEGER, adapter TEXT, trained_parameters INTEGER, memory REAL);
+    reinit_pooler INTEGER, adapter TEXT, trained_parameters INTEGER, memory REAL,
+    top_neurons TEXT);
 CREATE TABLE points(experiment TEXT, condition TEXT, x REAL, trial_id TEXT REFERENCES trials(id),
     PRIMARY KEY (experiment, condition, x, trial_id));
 CREATE INDEX points_trial ON points(trial_id);
@@ -125,8 +127,10 @@ def training_json(training: Training) -> str:
 
 
 def adapter_json(adapter: Adapter) -> str:
-    """The adapters of a trial as compact JSON."""
-    return json.dumps(dataclasses.asdict(adapter), separators=(",", ":"), sort_keys=True)
+    """The adapters of a trial as compact JSON, without the settings that its method does not use."""
+    unused = ("rank", "alpha", "dropout") if adapter.method == "ia3" else ()
+    settings = {key: value for key, value in dataclasses.asdict(adapter).items() if key not in unused}
+    return json.dumps(settings, separators=(",", ":"), sort_keys=True)
 
 
 def task_row(task: TaskRow) -> dict[str, Any]:
@@ -148,6 +152,17 @@ def weight_change_row(trial_id: str, change: WeightChangeLike) -> tuple[Any, ...
     """The row of one weight matrix of a trial in the table `weight_changes`."""
     norms = change.frobenius, change.spectral, change.start_frobenius, change.start_spectral
     return trial_id, change.name, change.layer, *norms
+
+
+def neurons_text(neurons: Sequence[tuple[int, int]] | None) -> str | None:
+    """The value of `top_neurons`: "3:117 0:5" for neuron 117 of layer 3, then neuron 5 of layer 0."""
+    return None if neurons is None else " ".join(f"{layer}:{neuron}" for layer, neuron in neurons)
+
+
+def read_neurons(text: str) -> tuple[tuple[int, int], ...]:
+    """The inverse of `neurons_text`."""
+    pairs = (pair.split(":") for pair in text.split())
+    return tuple((int(layer), int(neuron)) for layer, neuron in pairs)
 
 
 def run_row(run: RunRow) -> tuple[Any, ...]:

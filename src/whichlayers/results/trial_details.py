@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.connection import DATABASE, read_snapshot
 from whichlayers.results.losses import LossCurve, read_losses
+from whichlayers.trial import Trial
 
 MAX_LISTED = 8  # trials that an error message lists
 PER_LAYER = ("lr_factors", "parameters")  # settings of training that differ between points of one curve
@@ -41,7 +43,8 @@ class TrialDetails:
     """One trial: its settings, where it belongs in the study, and its results."""
 
     trial_id: str
-    row: dict[str, Any]  # its row in the table `trials`, with prompt and BOS token in place of trial_json
+    # its row in the table `trials`, with prompt, BOS token and probe in place of trial_json
+    row: dict[str, Any]
     training: dict[str, Any]
     points: list[dict[str, Any]]  # experiment, condition and x of each point it belongs to
     epochs: list[dict[str, Any]]  # one dict per epoch: epoch, and the values by metric
@@ -82,8 +85,10 @@ def trial_details(folder: Path, trial_id: str) -> TrialDetails:
         )
         runs = rows("SELECT * FROM runs WHERE run_id = (SELECT run_id FROM trials WHERE id = ?)")
         points = rows("SELECT experiment, condition, x FROM points WHERE trial_id = ? ORDER BY experiment, x")
-    trial = json.loads(row.pop("trial_json"))
+    stored = row.pop("trial_json")
+    trial, probe = json.loads(stored), Trial.from_json(stored).probe
     row |= {name: trial.get(name) for name in ("pair_template", "bos")}
+    row["probe"] = None if probe is None else dataclasses.asdict(probe)
     training = json.loads(row.pop("training") or "{}")
     training |= {name: trial["training"][name] for name in PER_LAYER if trial["training"].get(name)}
     loss = read_losses(folder, [full_id]).get(full_id, LossCurve())
