@@ -100,8 +100,10 @@ CAUSAL_FAMILIES = frozenset(
         "gpt_neox",
         "olmo2",
         "opt",
+        "phi3",
+        "smollm3",
     )
-) | {"phi3", "smollm3"}
+)
 BUILTIN = "builtin:"  # prefix of the names of built-in tasks and corpora
 BUILTIN_TASKS: dict[str, BuiltinTask] = {
     # Is the sentence grammatical? Minimal pairs: agreement, verb forms, word order, case, ...

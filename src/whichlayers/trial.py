@@ -41,8 +41,8 @@ Precision = Literal["auto", "float32", "bfloat16"]
 Component = Literal["subset", "order", "init", "head", "dropout"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)  # what the seeds of a trial determine
 
-# Field names as they are hashed into trial ids and stored in results.db. A field may be renamed here, its stored
-# name never: ids and finished trials of existing studies would be lost.
+# Field names as they are hashed into trial ids and stored in results.db. A field may be renamed here. Its stored name
+# and its default, which ids leave out, never change: ids and finished trials of existing studies would be lost.
 STORED_NAMES = {"word_probe": "words", "measure": "ask", "standardize": "standardise"}
 FIELD_NAMES = {stored: name for name, stored in STORED_NAMES.items()}
 # Fields that were added after version 0.1, by the field of the trial that holds them. They are stored only if they
@@ -246,9 +246,8 @@ class Trial:
     training: Training = field(default_factory=Training)
     probe: Probe | None = None  # None: the model is finetuned
     word_probe: WordProbe | None = None  # on the finetuned model; with train_size 0, on the pretrained one
-    seeds: tuple[
-        tuple[Component, int], ...
-    ] = ()  # seeds of components that have their own, in place of `seed`
+    # seeds of components that have their own, in place of `seed`
+    seeds: tuple[tuple[Component, int], ...] = ()
     adapter: Adapter | None = None  # None: all parameters are trained that `training` does not freeze
     # decoders on sentence pairs: the prompt, with {first} and {second}; "": the pair as the tokenizer joins it
     pair_template: str = ""
@@ -331,6 +330,12 @@ class Trial:
         return training.frozen_layers, training.parameters, training.frozen_dropout, adapter
 
     @property
+    def trains_all_parameters(self) -> bool:
+        """Whether nothing is frozen and there are no adapters."""
+        training = self.training
+        return not training.frozen_layers and training.parameters == "all" and self.adapter is None
+
+    @property
     def steps_per_epoch(self) -> int:
         return math.ceil(self.train_size / self.training.batch_size)
 
@@ -340,12 +345,8 @@ class Trial:
 
     def to_json(self) -> str:
         fields = dataclasses.asdict(self)
-        for name in (
-            "seeds",
-            "adapter",
-            "pair_template",
-            "bos",
-        ):  # as trials were stored before they had these fields
+        # as trials were stored before they had these fields
+        for name in ("seeds", "adapter", "pair_template", "bos"):
             if fields[name] in ((), "", None):
                 del fields[name]
         for section, names in LATER_FIELDS.items():

@@ -6,6 +6,7 @@ import pytest
 from fake_facts import FakeFacts, a_study
 
 from whichlayers.config.errors import StudyError
+from whichlayers.experiments import display_of
 from whichlayers.experiments.adapt import Adapt
 from whichlayers.study.expand import expand
 from whichlayers.study.study_file import Study
@@ -22,8 +23,8 @@ def test_layers_with_adapters():
     }
     assert found == {
         ("adapt", "everywhere", 3): (1, 2, 3),
-        ("adapt", "first", 1): (1,), ("adapt", "first", 2): (1, 2), ("adapt", "first", 3): (1, 2, 3),
-        ("adapt", "last", 1): (3,), ("adapt", "last", 2): (2, 3), ("adapt", "last", 3): (1, 2, 3),
+        ("adapt", "first", 1): (1,), ("adapt", "first", 2): (1, 2),
+        ("adapt", "last", 1): (3,), ("adapt", "last", 2): (2, 3),
         ("adapt_layers", "single", 1): (1,), ("adapt_layers", "single", 2): (2,),
         ("adapt_layers", "single", 3): (3,),
         ("adapt_layers", "blocks", 1): (1, 2), ("adapt_layers", "blocks", 2): (2, 3),
@@ -36,10 +37,28 @@ def test_the_summary_names_the_numbers_of_layers():
     assert Adapt(where=["single"]).summary().endswith("in each single layer")
 
 
+@pytest.mark.parametrize("k", ["all", [1, 3]])
+def test_all_layers_are_one_point_if_they_are_listed(k):
+    """Two points with the same trials would count twice in corrections, and hide each other in figures."""
+    counts = [1, 2] if k == "all" else [1]
+    for where in (["everywhere", "last"], ["last", "first", "everywhere"]):
+        points = list(Adapt(where=where, k=k).variants(3))
+        assert [(v.condition, v.x) for v in points if v.adapter and len(v.adapter.layers) == 3] == [
+            ("everywhere", 3)
+        ]
+        assert {v.x for v in points if v.condition == "last"} == set(counts)
+    both = [v for v in Adapt(where=["first", "last"], k=k).variants(3) if v.adapter]
+    assert (
+        {v.x for v in both if v.condition == "last"}
+        == {v.x for v in both if v.condition == "first"}
+        == {*counts, 3}
+    )
+
+
 def test_the_same_layers_are_one_trial_and_each_name_has_its_baseline():
-    study = a_study(experiments=[{"kind": "adapt", "where": ["everywhere", "first", "single"], "k": [1, 3]}])
+    study = a_study(experiments=[{"kind": "adapt", "where": ["last", "first", "single"], "k": [1, 3]}])
     points = {(p.experiment, p.condition, p.x): p.trial for p in expand(study, FakeFacts(depth=3))}
-    assert points["adapt", "everywhere", 3] == points["adapt", "first", 3]
+    assert points["adapt", "last", 3] == points["adapt", "first", 3]
     assert points["adapt", "first", 1] == points["adapt_layers", "single", 1]
     assert points["adapt", "all pretrained", 0] == points["adapt_layers", "all pretrained", 0]
     assert points["adapt", "all pretrained", 0].adapter is None
@@ -113,6 +132,12 @@ def test_a_learning_rate_of_the_adapters_gives_the_same_trials_as_one_of_the_exp
         ({"where": "single", "block": 2}, 'block = 2: `where` has no "blocks"'),
         ({"where": "first", "k": [7]}, "k = 7: some/model has 6 layers: 1 to 6 layers can have adapters"),
         ({"where": "blocks", "block": 7}, "a block can have 1 to 6 layers"),
+        (
+            {"targets": [["query"], []]},
+            r'targets = \[\["query"\], \[\]\]: allowed: "all", or a list of names',
+        ),
+        ({"method": []}, "at least one is required"),
+        ({"method": ["ia3", "peft"]}, r'method\[1\] = "peft": allowed: "lora", "ia3"'),
         ({"method": "ia3", "rank": 4, "dropout": 0.1}, r'dropout = 0.1: only for method = "lora"'),
         ({"method": "adapters"}, r'method = "adapters": allowed: "lora", "ia3"'),
         ({"where": "middle"}, 'allowed: "everywhere"'),
@@ -123,15 +148,110 @@ def test_invalid_settings_are_refused(settings, message):
         expand(a_study(experiments=[{"kind": "adapt", **settings}]), FakeFacts(depth=6))
 
 
-@pytest.mark.parametrize("key", ["alpha", "rank", "targets", "block", "method"])
-def test_two_experiments_with_other_adapters_at_one_point_are_refused(key):
-    """Their results could not be told apart."""
-    values = {"alpha": 32.0, "rank": 4, "targets": "query", "block": 2, "method": "ia3"}
-    first = {"kind": "adapt", "where": "blocks"}
-    with pytest.raises(
-        StudyError, match='different parameters at the same point, adapt_layers "blocks" at 1'
-    ):
-        expand(a_study(experiments=[first, first | {key: values[key]}]), FakeFacts(depth=3))
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"alpha": 32.0}, ("alpha 16", "alpha 32")),
+        ({"dropout": 0.1}, ("dropout 0", "dropout 0.1")),
+        ({"rank": 4}, ("rank 8", "rank 4")),
+        ({"targets": ["query", "mlp.dense"]}, ("all modules", "mlp.dense + query")),
+        ({"block": 2}, ("of 3 layers", "of 2 layers")),
+        ({"method": "ia3"}, ("LoRA", "IA3")),
+        (
+            {"method": "ia3", "targets": "query", "block": 1},
+            ("of 3 layers, LoRA, all modules", "of 1 layer, IA3, query"),
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("lr", [None, 0.001])
+def test_two_experiments_at_the_same_place_are_told_apart_by_the_settings_that_differ(settings, names, lr):
+    """Their trials are those of studies with one of them alone, whose conditions do not name the settings."""
+    first = {"kind": "adapt", "where": "blocks"} | ({} if lr is None else {"peft_lr": lr})
+    experiments = [first, first | settings]
+    points = expand(a_study(experiments=experiments), FakeFacts(depth=3))
+    end = "" if lr is None else f", lr {lr}"
+    assert {p.condition for p in points} == {"all pretrained", *(f"blocks, {name}{end}" for name in names)}
+    for experiment, name in zip(experiments, names, strict=True):
+        alone = {p for p in expand(a_study(experiments=[experiment]), FakeFacts(depth=3)) if p.trial.adapter}
+        assert {p.condition for p in alone} == {f"blocks{end}"}
+        named = {p for p in points if p.condition == f"blocks, {name}{end}"}
+        assert {(p.x, p.trial.id) for p in named} == {(p.x, p.trial.id) for p in alone}
+
+
+def test_settings_that_differ_are_named_although_learning_rates_differ_too():
+    """Two curves that differ in method and learning rate must not read like two learning rates."""
+    lora = {"kind": "adapt", "where": "everywhere", "rank": [2, 8], "peft_lr": 0.005}
+    study = a_study(
+        experiments=[lora, {"kind": "adapt", "method": "ia3", "where": ["everywhere"], "peft_lr": 0.02}]
+    )
+    conditions = {p.condition for p in expand(study, FakeFacts(depth=3)) if p.trial.adapter}
+    assert conditions == {
+        "everywhere, LoRA, rank 2, lr 0.005", "everywhere, LoRA, rank 8, lr 0.005", "everywhere, IA3, lr 0.02",
+    }  # fmt: skip
+    display = display_of("adapt")
+    assert {display.condition_name(c) for c in conditions} == {
+        "all layers, LoRA, rank 2, lr 0.005", "all layers, LoRA, rank 8, lr 0.005", "all layers, IA3, lr 0.02",
+    }  # fmt: skip
+
+
+def test_all_places_of_an_experiment_name_the_same_settings():
+    """The point with all layers is the start of the curve of the last k layers, with the same settings."""
+    lora = {"kind": "adapt", "where": ["everywhere", "last", "single"], "k": [1]}
+    study = a_study(experiments=[lora, {"kind": "adapt", "where": "everywhere", "method": "ia3"}])
+    assert {p.condition for p in expand(study, FakeFacts(depth=3)) if p.trial.adapter} == {
+        "everywhere, LoRA", "last, LoRA", "single", "everywhere, IA3",
+    }  # fmt: skip
+
+
+def test_curves_of_several_places_name_the_settings_in_which_they_differ():
+    """IA3 in all layers is not the first step of LoRA in fewer and fewer layers."""
+    lora = {"kind": "adapt", "where": "last", "k": [1, 2], "rank": 4}
+    study = a_study(experiments=[lora, {"kind": "adapt", "where": "everywhere", "method": "ia3"}])
+    assert {p.condition for p in expand(study, FakeFacts(depth=3)) if p.trial.adapter} == {
+        "last, LoRA", "everywhere, IA3",
+    }  # fmt: skip
+
+
+def test_conditions_of_experiments_on_other_data_or_in_other_figures_name_no_settings():
+    """They cannot be mistaken for each other, so their results keep their names."""
+    first = {"kind": "adapt", "where": "everywhere", "train_sizes": [8]}
+    for other in ({"train_sizes": [16]}, {"tasks": ["CoLA"]}, {"where": "single"}):
+        experiments = [first | {"tasks": ["builtin:sentiment"]}, first | {"method": "ia3"} | other]
+        study = a_study(tasks=["builtin:sentiment", "CoLA"], experiments=experiments)
+        conditions = {p.condition for p in expand(study, FakeFacts(depth=3)) if p.trial.adapter}
+        assert conditions <= {"everywhere", "single"}
+
+
+def test_lists_of_methods_and_targets():
+    settings = {"kind": "adapt", "where": "everywhere", "rank": [2, 4]}
+    settings |= {"method": ["lora", "ia3"], "targets": [["query", "mlp.dense"], "all"]}
+    study = a_study(experiments=[settings])
+    found = {p.condition: p.trial.adapter for p in expand(study, FakeFacts(depth=3)) if p.trial.adapter}
+    assert {c: (a.method, a.rank, a.targets) for c, a in found.items()} == {
+        f"everywhere, {name}, {modules}": (method, rank, targets)
+        for name, method, rank in [
+            ("LoRA, rank 2", "lora", 2),
+            ("LoRA, rank 4", "lora", 4),
+            ("IA3", "ia3", 8),
+        ]
+        for modules, targets in [
+            ("mlp.dense + query", ("attention.query", "mlp.dense")),
+            ("all modules", ALL),
+        ]
+    }
+    assert Study.from_toml(study.to_toml(), Path.cwd()) == study
+    assert study.experiments[0].summary() == (
+        "train LoRA adapters of rank 2 or 4 or IA3 adapters on query and mlp.dense, or on all modules in all layers"
+    )
+
+
+@pytest.mark.parametrize("targets", ["all", ["all"], "query", ["query"], [["query"]], ["query", "mlp.dense"]])
+def test_targets_are_written_as_they_are_given_in_the_simplest_form(targets):
+    study = a_study(experiments=[{"kind": "adapt", "targets": targets}])
+    simplest = {"all": '"all"', "query": '["query"]', "mlp.dense": '["query", "mlp.dense"]'}
+    last = targets if isinstance(targets, str) else targets[-1]
+    assert f"targets = {simplest[last if isinstance(last, str) else last[0]]}\n" in study.to_toml()
+    assert Study.from_toml(study.to_toml(), Path.cwd()) == study
 
 
 def test_two_experiments_with_other_training_are_two_curves():
@@ -144,11 +264,3 @@ def test_a_study_of_ia3_is_read_from_its_folder():
     """The study file in a folder has all defaults, also those of keys that ia3 does not use."""
     study = a_study(experiments=[{"kind": "adapt", "method": "ia3"}])
     assert Study.from_toml(study.to_toml(), Path.cwd()) == study
-
-
-def test_biases_of_a_model_without_biases():
-    study = a_study(experiments=[{"kind": "freeze", "train": ["biases"]}])
-    with pytest.raises(
-        StudyError, match=r"train = \"biases\": some/model has no biases: nothing but the head"
-    ):
-        expand(study, FakeFacts(depth=6, has_biases=False))

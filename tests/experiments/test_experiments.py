@@ -5,6 +5,7 @@ from fake_facts import a_study
 from whichlayers.config.errors import StudyError
 from whichlayers.experiments import DISPLAYS, KINDS, display_of, sort_experiments
 from whichlayers.experiments.epochs import Epochs
+from whichlayers.experiments.freeze import Freeze
 from whichlayers.experiments.incremental import Incremental
 from whichlayers.experiments.localized import Localized
 from whichlayers.experiments.permutation import Permutation
@@ -34,8 +35,46 @@ def test_half_and_depth_are_those_of_the_model(depth, kept):
     assert [a.x for a in Epochs().variants(depth)] == kept
 
 
+def test_keep_names_numbers_of_layers_by_the_depth():
+    experiment = Incremental(keep=["depth-3", "half", "depth-1", 2, "depth"])
+    assert [v.x for v in experiment.variants(4)] == [1, 2, 3, 4]
+    assert [v.x for v in experiment.variants(12)] == [9, 6, 11, 2, 12]
+    assert [(e.value, e.allowed) for e in experiment.depth_errors(2)] == [
+        ("depth-3", '0 to 2 layers can be kept, so at most "depth-2"')
+    ]
+    assert not list(experiment.depth_errors(3))
+    frozen = Freeze(train="top", frozen=["depth-2", 0])
+    assert [v.x for v in frozen.variants(5) if not v.is_baseline] == [3, 0]
+    assert [e.value for e in frozen.depth_errors(1)] == ["depth-2"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "text"),
+    [
+        ("all", "every k"),
+        ([0, "half", "depth"], "k = 0, half of the layers and all layers"),
+        (["depth"], "k = all layers"),
+        (["depth-1"], "k = all but 1 layer"),
+        ([3, "depth-6", "depth-1", "depth"], "k = 3, all but 6 or 1 layers and all layers"),
+    ],
+)
+def test_the_summary_says_what_names_of_numbers_mean(keep, text):
+    assert Incremental(keep=keep).summary().endswith(f", for {text}")
+    assert Freeze(train="top", frozen=keep).summary().endswith(f", for {text}")
+
+
+@pytest.mark.parametrize(
+    "name", ["depth-0", "depth-", "depth-x", "depth - 1", "depth+1", "depth-1.5", "depth-12345"]
+)
+def test_other_names_of_numbers_of_layers_are_refused(name):
+    with pytest.raises(StudyError, match="depth-N"):
+        a_study(experiments=[{"kind": "incremental", "keep": [0, name]}])
+
+
 def test_keep_rejects_unknown_names():
-    with pytest.raises(StudyError, match='or "half" or "depth"'):
+    with pytest.raises(
+        StudyError, match='integers of at least 0, "half", "depth", or "depth-N" for N layers fewer'
+    ):
         a_study(experiments=[{"kind": "incremental", "keep": ["most"]}])
 
 

@@ -9,6 +9,7 @@ from whichlayers.config.errors import StudyError
 from whichlayers.experiments.freeze import Freeze
 from whichlayers.experiments.lr_decay import LrDecay
 from whichlayers.results.schema import reinit_lr_factor
+from whichlayers.study.checks import notes_on_models
 from whichlayers.study.expand import expand
 from whichlayers.study.study_file import Study
 
@@ -94,7 +95,7 @@ def test_invalid_settings_name_the_key_and_what_is_allowed(settings, message):
 def test_two_experiments_that_freeze_other_embeddings_are_refused():
     """Their results could not be told apart."""
     experiments = [{"kind": "freeze", "train": "top", "embeddings": e} for e in ("frozen", "trained")]
-    with pytest.raises(StudyError, match='different parameters at the same point, freeze "top" at 0'):
+    with pytest.raises(StudyError, match='other parameters at the same point, freeze "top" at 0'):
         expand(a_study(experiments=experiments), FakeFacts(depth=3))
 
 
@@ -130,7 +131,7 @@ def test_an_experiment_replaces_keys_of_training():
 
 def test_two_experiments_without_their_own_training_still_conflict():
     experiments = [{"kind": "freeze", "train": "head", "lr": lr} for lr in (1e-3, 1e-4)]
-    with pytest.raises(StudyError, match="train the same models with different epochs or lr"):
+    with pytest.raises(StudyError, match=r"trains the same models with different (epochs|lr) \("):
         expand(a_study(experiments=experiments), FakeFacts(depth=6))
 
 
@@ -163,3 +164,35 @@ def test_lr_decay_multiplies_the_factor_of_reinitialized_layers():
 def test_invalid_settings_of_lr_decay(settings, message):
     with pytest.raises(StudyError, match=message):
         expand(a_study(experiments=[{"kind": "lr_decay", **settings}]), FakeFacts(depth=6))
+
+
+@pytest.mark.parametrize("train", [["biases"], ["top", "biases"]])
+def test_listed_biases_of_models_without_biases_are_refused(train):
+    study = {"experiments": [{"kind": "freeze", "train": train}]}
+    with pytest.raises(
+        StudyError, match=r"\[0\].train = \"biases\": some/model has no biases: nothing but the head"
+    ):
+        expand(a_study(**study), FakeFacts(depth=6, has_biases=False))
+    with pytest.raises(StudyError, match=r"\[0\].train = \"biases\": none of the models has biases: nothing"):
+        expand(a_study(**study, models=["a/b", "c/d"]), FakeFacts(depth=6, has_biases=False))
+
+
+@pytest.mark.parametrize("experiment", ["freeze", {"kind": "freeze", "train": ["biases"]}])
+def test_biases_are_left_out_for_models_without_biases(experiment):
+    """The user did not ask for them, or other models of the study have them; a resumed study lists the default."""
+    models = ["some/gpt2", "some/llama"]
+    written = a_study(models=models, experiments=[experiment]).to_toml()
+    facts = FakeFacts(depth=3, without_biases=("some/llama",))
+    for study in (a_study(models=models, experiments=[experiment]), Study.from_toml(written, Path.cwd())):
+        points = expand(study, facts)
+        assert {p.trial.model for p in points if p.condition == "biases"} == {"some/gpt2"}
+        for model in models:
+            alone = a_study(models=[model], experiments=["freeze"])
+            if experiment == "freeze":
+                assert expand(alone, facts) == [p for p in points if p.trial.model == model]
+        infos = [facts.model_info(model) for model in study.models]
+        assert notes_on_models(study, infos) == [
+            "some/llama has no biases: freeze leaves out the trials that train biases alone"
+        ]
+        assert notes_on_models(study, infos[:1]) == []
+    assert notes_on_models(a_study(experiments=[{"kind": "freeze", "train": "head"}]), infos) == []

@@ -134,14 +134,23 @@ def call(folder: Path, *commands: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def outputs(folder) -> list[str]:
-    """Output of plan, run, export and report of a study with the experiment; they write into `folder`/reversed."""
-    (folder / "study.toml").write_text(STUDY.format(counts="2, 3"), encoding="utf-8")
+    """Output of plan, run, export and report of a study with the experiment, which write into `folder`/reversed.
+
+    And of plan for two studies with mistakes. One process runs them all, since its imports take longest.
+    """
+    study = STUDY.format(counts="2, 3")
+    (folder / "study.toml").write_text(study, encoding="utf-8")
+    wrong = study.replace('kind = "reversal"', 'kind = "reversl"')
+    (folder / "wrong.toml").write_text(wrong, encoding="utf-8")
+    (folder / "deep.toml").write_text(STUDY.format(counts="4"), encoding="utf-8")
     return call(
         folder,
         "plan study.toml --no-measure",
         "run study.toml --device cpu --workers 0 --folder reversed",
         "export reversed",
         "report reversed",
+        "plan wrong.toml --no-measure",
+        "plan deep.toml --no-measure",
     )
 
 
@@ -180,11 +189,7 @@ def test_it_has_figure_files_and_rows_in_the_summary(folder, outputs):
     assert summary.count("\nreversal,") == 3
 
 
-def test_a_kind_that_does_not_exist_and_a_depth_error_are_reported(folder):
-    (folder / "wrong.toml").write_text(
-        STUDY.format(counts="2").replace('kind = "reversal"', 'kind = "reversl"'), encoding="utf-8"
-    )
-    (folder / "deep.toml").write_text(STUDY.format(counts="4"), encoding="utf-8")
-    wrong, deep = call(folder, "plan wrong.toml --no-measure", "plan deep.toml --no-measure")
+def test_a_kind_that_does_not_exist_and_a_depth_error_are_reported(outputs):
+    *_, wrong, deep = outputs
     assert "did you mean `reversal`" in wrong
     assert "1 to 3 layers can be reversed" in " ".join(deep.split())

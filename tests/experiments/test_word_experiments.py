@@ -194,7 +194,7 @@ def test_a_corpus_without_validation_data(experiment, rejected):
 
 
 def test_two_experiments_may_not_have_different_probes_at_one_point():
-    with pytest.raises(StudyError, match="different probe settings"):
+    with pytest.raises(StudyError, match=r"different l1, l2 or search \(\[0.0, 0.0\] and \[0.0, 0.1\]\)"):
         points_of("word_probing", {"kind": "word_probing", "l2": 0.1})
 
 

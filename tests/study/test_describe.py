@@ -116,3 +116,46 @@ def test_training_settings_of_an_experiment_are_described():
         "20 epochs, learning rate 0.001, betas 0.9 and 0.98, schedule constant, without bias correction"
     )
     assert f"(3 epochs; {settings})." in text
+
+
+def test_frozen_and_trained_embeddings_are_named():
+    """Without them, a model with all layers frozen reads as if its head alone were trained."""
+    settings = {"kind": "freeze", "train": ["top", "head"], "frozen": "depth", "peft_lr": [1e-3, 1e-3]}
+    texts = {
+        e: describe_study(a_study(experiments=[settings | {"embeddings": e}]))
+        for e in ("auto", "frozen", "trained")
+    }
+    start = "finetune those above or finetune the head alone, for k = all layers"
+    end = " (head with learning rate 0.001)."
+    assert f"{start}{end}" in texts["auto"]
+    assert f"{start}, with frozen embeddings{end}" in texts["frozen"]
+    assert f"{start}, with trained embeddings{end}" in texts["trained"]
+
+
+def test_experiments_that_differ_in_their_settings_are_described_by_them():
+    """Their curves name the settings, so that the description has to say which of them is which."""
+    probes = [
+        {"kind": "probing", **s} for s in ({}, {"pooling": "summary"}, {"standardize": True, "batch_size": 4})
+    ]
+    lora = [{"kind": "adapt", "where": "everywhere", **s} for s in ({}, {"alpha": 32, "dropout": 0.1})]
+    text = describe_study(a_study(experiments=[*probes, *lora]))
+    start = "Probing: train a linear probe on each layer of the frozen model"
+    assert f"{start}, for at most 40 epochs (" in text
+    assert f"{start}, with summary pooling, for at most 40 epochs (" in text
+    assert f"{start}, for at most 40 epochs, batch size 4, standardized (" in text
+    assert "Adapt: train LoRA adapters of rank 8 in all layers." in text
+    assert "Adapt: train LoRA adapters of rank 8, alpha 32 and dropout 0.1 in all layers." in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "end"),
+    [
+        ({"trials": 1}, "in 1 trial, on a random subset."),
+        ({"trials": 1, "train_sizes": [8, "all"]}, "in 1 trial, on a random subset or on all examples."),
+        ({"trials": 1, "train_sizes": ["all"]}, "in 1 trial, with one seed."),
+        ({"trials": 2}, "in 2 trials, each on a random subset."),
+        ({"trials": 2, "train_sizes": ["all"]}, "in 2 trials, each with its own seed."),
+    ],
+)
+def test_one_trial_is_not_each(settings, end):
+    assert describe_study(a_study(**settings)).endswith(end)

@@ -1,12 +1,14 @@
 from dataclasses import replace
 from itertools import combinations, product
+from pathlib import Path
 
 import pytest
 from fake_facts import FakeFacts, a_study
 
 from whichlayers.config.errors import StudyError
 from whichlayers.study.describe import describe_study
-from whichlayers.study.expand import example_count, expand
+from whichlayers.study.expand import expand
+from whichlayers.study.selection import example_count
 from whichlayers.study.study_file import Study
 from whichlayers.trial import COMPONENTS, Point, Probe, Surgery, Training, Trial
 
@@ -303,7 +305,7 @@ def test_names_and_revision_reach_the_trial_but_not_its_id():
          ["experiments[0].train_sizes[0] = 101"]),
         (FakeFacts(one_fingerprint="f"), {"models": ["a/a", "b/b"]}, ["models[1]", "the same as models[0]"]),
         (FakeFacts(6), {"experiments": ["incremental", {"kind": "incremental", "lr": 1e-3}]},
-         ["two incremental experiments", "separate study files"]),
+         ["experiments[1]: another incremental", "lr (2e-05 and 0.001)", "separate study files"]),
     ],
 )  # fmt: skip
 def test_invalid_settings_are_reported_before_training(metadata, settings, parts):
@@ -342,10 +344,57 @@ def test_probes_have_their_own_training():
     assert [p.trial.id for p in expand(other, FakeFacts(rows=100))] == [p.trial.id for p in points]
 
 
-def test_different_probes_at_one_point_are_rejected():
-    experiments = [{"kind": "probing"}, {"kind": "probing", "pooling": "summary"}]
-    with pytest.raises(StudyError, match="different probe settings"):
-        expand(a_study(experiments=experiments), FakeFacts())
+def test_probes_of_several_poolings_are_several_curves():
+    """One pooling keeps the empty condition; trials do not depend on how many there are."""
+    poolings = ("mean", "summary", "pooler")
+    alone = {p: points_of(experiments=[{"kind": "probing", "pooling": p}]) for p in poolings}
+    assert {p.condition for points in alone.values() for p in points} == {""}
+    one_list = points_of(experiments=[{"kind": "probing", "pooling": list(poolings)}])
+    assert one_list == [replace(p, condition=f"pooling {key}") for key in poolings for p in alone[key]]
+    assert one_list == points_of(experiments=[{"kind": "probing", "pooling": p} for p in poolings])
+    study = a_study(experiments=[{"kind": "probing", "pooling": ["mean", "summary"]}])
+    assert Study.from_toml(study.to_toml(), Path.cwd()) == study
+    assert 'pooling = "mean"\n' in a_study(experiments=["probing"]).to_toml()
+    assert "of the frozen model, with mean or summary pooling, for" in study.experiments[0].summary()
+
+
+def test_probes_with_other_settings_are_told_apart():
+    first, other = {"kind": "probing", "layers": [1]}, {"standardize": True, "lr": 0.01, "batch_size": 16}
+    points = points_of(experiments=[first, first | other])
+    assert [p.condition for p in points] == [
+        "batch size 8, probe lr 0.001, not standardized",
+        "batch size 16, probe lr 0.01, standardized",
+    ]
+    assert {p.condition for p in points_of(experiments=[first, {"kind": "probing", "layers": [2]}])} == {""}
+
+
+def test_pooling_last_is_refused_with_its_name_in_probing():
+    message = (
+        r'pooling = "last": allowed: "mean", "summary", "pooler"; the last token of a decoder is "summary"'
+    )
+    with pytest.raises(StudyError, match=message):
+        a_study(experiments=[{"kind": "probing", "pooling": "last"}])
+    with pytest.raises(StudyError, match='"summary" here'):
+        a_study(experiments=[{"kind": "probing", "pooling": ["mean", "last"]}])
+
+
+def test_conflicts_name_the_experiment_and_the_keys():
+    top = 'name = "x"\nmodels = ["a/a"]\ntasks = ["CoLA"]\n[[corpora]]\nname = "builtin:pos"\n'
+    experiments = (
+        '[[experiments]]\nkind = "word_probing"\n' * 2 + 'probe_lr = 0.1\nl2_norm = "plain"\nl2 = 1.0\n'
+    )
+    with pytest.raises(StudyError) as error:
+        expand(Study.from_toml(top + experiments, Path.cwd(), "s.toml"), FakeFacts())
+    assert str(error.value) == (
+        "s.toml:8: experiments[1]: another word_probing experiment trains the same models with different l1, l2 or"
+        ' search ([0.0, 0.0] and [0.0, 1.0]), l2_norm ("squared" and "plain") and probe_lr (0.001 and 0.1); put them in'
+        " separate study files"
+    )
+    settings = [{"kind": "freeze", "embeddings": e, "frozen": [1]} for e in ("frozen", "trained")]
+    with pytest.raises(
+        StudyError, match=r"^experiments\[1\]: another .* \"top\" at 1; .* the same `embeddings`$"
+    ):
+        points_of(experiments=settings)
 
 
 def test_heads_prompts_and_bos_of_decoders():
@@ -402,6 +451,7 @@ COUNTED_KINDS = [
     {"kind": "freeze", "train": ["top", "bottom", "norms", "biases", "head"]},
     {"kind": "adapt", "where": ["first", "last", "single", "blocks", "everywhere"], "rank": [1, 2, 4]},
     {"kind": "adapt", "method": "ia3", "where": ["single", "blocks"], "trials": 7},
+    {"kind": "freeze", "train": ["norms", "head"], "peft_lr": [1e-3, 2e-3, 4e-3]},
     {"kind": "lr_decay", "reinit_top": [1, 2], "recipe": ["as_described", "bert_init"]},
     {"kind": "incremental", "keep_layer_norm": [True, False], "reinit_lr_factor": [1, 2, 5]},
     {"kind": "epochs", "train_sizes": [8, 9, 10]},

@@ -80,8 +80,53 @@ def test_numbers_of_points_at_depth_12(name):
 @pytest.mark.parametrize("name", AT_DEPTH_24)
 def test_numbers_of_points_at_depth_24(name):
     assert len(expand(load_preset(name), FakeFacts(depth=24))) == AT_DEPTH_24[name]
-    with pytest.raises(StudyError, match="has 12 layers"):
-        expand(load_preset(name), FakeFacts(depth=12))
+
+
+def test_zhang2021_names_the_top_layers_of_any_model():
+    """Its trials are those of the numbers 18 to 24 in a model of 24 layers, and errors are one line per experiment."""
+    text = preset_text("zhang2021/reinit")
+    for n in range(1, 7):
+        text = text.replace(f'"depth-{n}"', str(24 - n))
+    numbers = Study.from_toml(text.replace('"depth"', "24"), Path.cwd())
+    assert numbers != load_preset("zhang2021/reinit")
+    deep, shallow = FakeFacts(depth=24), FakeFacts(depth=4)
+    assert expand(load_preset("zhang2021/reinit"), deep) == expand(numbers, deep)
+    points = expand(load_preset("zhang2021/reinit"), FakeFacts(depth=6))
+    assert {p.x for p in points} == set(range(7))
+    with pytest.raises(StudyError) as error:
+        expand(load_preset("zhang2021/reinit"), shallow)
+    text = 'google-bert/bert-large-uncased has 4 layers: 0 to 4 layers can be kept, so at most "depth-4"'
+    assert [str(p) for p in error.value.problems] == [
+        f'experiments[{e}].keep = ["depth-6", "depth-5"]: {text}' for e in (0, 2)
+    ]
+
+
+def test_zhang2021_on_a_decoder_reports_all_problems_at_once():
+    study = load_preset("zhang2021/reinit").override(models=["some/llama"])
+    facts = FakeFacts(depth=24, has_pooler=False, decoders=("some/llama",))
+    with pytest.raises(StudyError) as error:
+        expand(study, facts)
+    assert [str(p) for p in error.value.problems] == [
+        'head = "pooler": some/llama has no pretrained pooler; use "last", or leave it out',
+        *(
+            f"experiments[{e}].reinit_pooler = true: some/llama has no pretrained pooler to re-initialize; remove it"
+            for e in (0, 2)
+        ),
+    ]
+    experiments = [e.model_copy(update={"reinit_pooler": (False,)}) for e in study.experiments]
+    assert expand(study.model_copy(update={"head": "last", "experiments": tuple(experiments)}), facts)
+
+
+def test_sajjad2023_on_a_shorter_model_says_for_how_many_layers_it_is_written():
+    with pytest.raises(StudyError) as error:
+        expand(load_preset("sajjad2023/dropping"), FakeFacts(depth=6))
+    shown = [str(p) for p in error.value.problems]
+    assert [text.split(" = ")[0] for text in shown] == [
+        f"experiments[0].{k}" for k in ("top", "bottom", "drop")
+    ]
+    assert shown[-1].endswith(
+        "has 6 layers: allowed are layers 1 to 6; these lists are for models with at least 12 layers, list others"
+    )
 
 
 def test_zhang2021_reinitializes_the_pooler_with_the_top_layers():

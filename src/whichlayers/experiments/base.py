@@ -52,7 +52,7 @@ class Variant:
     """One model variant: a point of an experiment, before task, training size and seed are chosen.
 
     Args:
-        condition: Which curve of the experiment the point is on.
+        condition: Which curve of the experiment the point is on, without `settings` and `lr`.
         x: Position on the curve.
         order: Pretrained layers in their new order; None keeps all layers as they are.
         reinit: Positions whose layers are re-initialized.
@@ -62,7 +62,9 @@ class Variant:
         parameters: Which parameters of the layers and the embeddings are trained.
         adapter: Adapters to train, with the targets of the study file, in place of the model's parameters.
         experiment: Name under which the point is stored; the kind of the experiment by default.
-        lr: Learning rate, in place of the experiment's; `condition` then names it (see `whichlayers.conditions`).
+        lr: Learning rate, in place of the experiment's; the point's condition names it (see `whichlayers.conditions`).
+        settings: Settings with their names in a condition, such as ("rank", "rank 8"). The point's condition names
+            those that tell it apart from others of the study (see `whichlayers.study.name_conditions`).
     """
 
     condition: str
@@ -76,6 +78,7 @@ class Variant:
     adapter: Adapter | None = None
     experiment: str | None = None
     lr: float | None = None
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,22 +137,19 @@ class Experiment(Section):
         raise NotImplementedError
 
 
-def all_or_numbers(lowest: int, *names: str) -> PlainValidator:
-    """Validator: "all", or one or more integers of at least `lowest` or names in `names`, as a tuple."""
+def all_or_numbers(lowest: int) -> PlainValidator:
+    """Validator: "all", or one or more integers of at least `lowest`, as a tuple."""
 
     def is_valid(value: Any) -> bool:
-        return value in names or (isinstance(value, int) and not isinstance(value, bool) and value >= lowest)
+        return isinstance(value, int) and not isinstance(value, bool) and value >= lowest
 
-    def check(value: Any) -> Literal["all"] | tuple[int | str, ...]:
+    def check(value: Any) -> Literal["all"] | tuple[int, ...]:
         if value == "all":
             return "all"
         values = as_tuple(value)
         if values and all(map(is_valid, values)):
             return values
-        alternatives = "".join(f' or "{name}"' for name in names)
-        raise ValueError(
-            f'allowed: "all", or a list of integers of at least {lowest}{alternatives}, such as [1, 6]'
-        )
+        raise ValueError(f'allowed: "all", or a list of integers of at least {lowest}, such as [1, 6]')
 
     return PlainValidator(check)
 
@@ -161,16 +161,14 @@ def layer_range(first: int, last: int) -> tuple[int, ...]:
 
 def peft_lr_text(lrs: tuple[float, ...] | None) -> str:
     """The learning rates of `peft_lr` as the end of a clause; empty for None."""
-    return "" if lrs is None else f" with learning rate {join_list([f'{lr:g}' for lr in lrs], 'or')}"
+    rates = [f"{lr:g}" for lr in dict.fromkeys(lrs or ())]
+    return f" with learning rate {join_list(rates, 'or')}" if rates else ""
 
 
 def format_layers(layers: Iterable[int]) -> str:
     """(3,) -> "layer 3", (1, 6) -> "layers 1 and 6" """
     layers = tuple(layers)
     return f"{'layer' if len(layers) == 1 else 'layers'} {join_list(layers)}"
-
-
-Keep = Annotated[Literal["all"] | tuple[int | str, ...], all_or_numbers(0, "half", "depth")]
 
 
 class TaskExperiment(Experiment):

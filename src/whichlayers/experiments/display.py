@@ -11,9 +11,8 @@ from whichlayers.trial import ALL_PRETRAINED, NONE_PRETRAINED
 # Figures that an experiment can be drawn as; `PLOTS` in plots/figures.py has a function for each.
 Plot = Literal["curves", "conditions", "permutations", "by_layer", "by_model"]
 
-EMBEDDINGS_NOTE = (
-    "(0: embeddings)"  # end of the label of an axis of layers; left out of figures without layer 0
-)
+# end of the label of an axis of layers; left out of figures without layer 0
+EMBEDDINGS_NOTE = "(0: embeddings)"
 PRETRAINED_BASELINES = {ALL_PRETRAINED: ALL_PRETRAINED, NONE_PRETRAINED: NONE_PRETRAINED}
 # Display names of the same baseline in experiments that freeze parameters or change learning rates by layer.
 ALL_TRAINED = {ALL_PRETRAINED: "all parameters trained"}
@@ -45,6 +44,8 @@ class Display:
         costs: Whether a figure shows the metric against the time and the memory of each setting.
         relative_depth: Whether x counts layers such that, in models of different depth, points at the same share of the
             layers correspond to each other.
+        partly_trained: Whether all points but the baseline train a part of the parameters, or layers at different
+            rates, so that they are no measure of what the pretrained model can learn.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Display:
     costs: bool = False
     layer_axis: bool = True
     relative_depth: bool = False
+    partly_trained: bool = False
 
     @property
     def word_level(self) -> bool:

@@ -7,9 +7,9 @@ from typing import Literal
 from pydantic import Field
 
 from whichlayers.config.sections import CountPerSize, PerSize
-from whichlayers.experiments.base import Keep
 from whichlayers.experiments.display import Display
 from whichlayers.experiments.incremental import Incremental
+from whichlayers.experiments.layer_counts import LayerCounts
 
 
 class Epochs(Incremental):
@@ -29,9 +29,10 @@ class Epochs(Incremental):
         ),
     )
     evaluate_every_epoch = True
-    keep: Keep = Field(
+    keep: LayerCounts = Field(
         default=(0, "half", "depth"),
-        description='Values of k: "all" for 0 to the depth of the model, or a list of numbers, "half" and "depth".',
+        description='Values of k: "all" for 0 to the depth of the model, or a list of numbers, "half", "depth", and '
+        '"depth-3" for all but 3 layers.',
     )
     epochs: CountPerSize | None = Field(
         default=PerSize(10), description="Number of epochs; the model is evaluated after each.", examples=[10]

@@ -7,20 +7,19 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from whichlayers.conditions import with_lr
 from whichlayers.config.errors import raise_problems
 from whichlayers.config.validators import at_least_one
 from whichlayers.experiments.base import (
     ALL_PRETRAINED,
     DepthError,
     FinetuningExperiment,
-    Keep,
     PeftLr,
     Variant,
     layer_range,
     peft_lr_text,
 )
 from whichlayers.experiments.display import ALL_TRAINED, Display
+from whichlayers.experiments.layer_counts import LayerCounts, count_errors, counts_text, resolve_counts
 from whichlayers.text import join_list
 
 Part = Literal["top", "bottom", "norms", "biases", "head"]
@@ -56,18 +55,20 @@ class Freeze(FinetuningExperiment):
             },
             baselines=ALL_TRAINED,
             costs=True,
+            partly_trained=True,
             relative_depth=True,
         ),
     )
     train: Annotated[tuple[Part, ...], BeforeValidator(at_least_one)] = Field(
         default=("top", "norms", "biases", "head"),
         description="What is trained, besides the head: top (all layers but the lowest k), bottom (all layers but the "
-        "highest k), norms (layer norms), biases, head (nothing else); with a list, each is run.",
+        "highest k), norms (layer norms), biases (in models that have them), head (nothing else); with a list, each is "
+        "run.",
     )
-    frozen: Keep = Field(
+    frozen: LayerCounts = Field(
         default="all",
         description='Values of k for top and bottom: "all" for 0 to the depth of the model, or a list of numbers, '
-        '"half" and "depth".',
+        '"half", "depth", and "depth-3" for all but 3 layers.',
     )
     embeddings: Literal["auto", "frozen", "trained"] = Field(
         default="auto",
@@ -100,10 +101,12 @@ class Freeze(FinetuningExperiment):
         return self
 
     def depth_errors(self, depth: int) -> Iterator[DepthError]:
-        for k in self._frozen(depth):
-            if k > depth:
-                yield DepthError("frozen", k, f"0 to {depth} layers can be frozen")
-        if "bottom" in self.train and self.embeddings == "frozen" and depth in self._frozen(depth):
+        yield from count_errors("frozen", self.frozen, depth, "can be frozen")
+        if (
+            "bottom" in self.train
+            and self.embeddings == "frozen"
+            and depth in resolve_counts(self.frozen, depth)
+        ):
             yield DepthError(
                 "embeddings",
                 self.embeddings,
@@ -116,30 +119,29 @@ class Freeze(FinetuningExperiment):
         lrs = dict.fromkeys(self.peft_lr or (None,))
         for part in self.train:
             if part == "norms" or part == "biases":
-                yield from (Variant(with_lr(part, lr), 0, parameters=part, lr=lr) for lr in lrs)
+                yield from (Variant(part, 0, parameters=part, lr=lr) for lr in lrs)
             elif part == "head":
                 factors = _frozen_factors(layer_range(0, depth))
-                yield from (Variant(with_lr(part, lr), depth, lr_factors=factors, lr=lr) for lr in lrs)
+                yield from (Variant(part, depth, lr_factors=factors, lr=lr) for lr in lrs)
             else:
-                for k in self._frozen(depth):
+                for k in resolve_counts(self.frozen, depth):
                     layers = layer_range(1, k) if part == "top" else layer_range(depth - k + 1, depth)
                     auto = part == "top" and k > 0
                     if self.embeddings == "frozen" or (self.embeddings == "auto" and auto):
                         layers = (0, *layers)
                     yield Variant(part, k, lr_factors=_frozen_factors(layers))
 
-    def _frozen(self, depth: int) -> list[int]:
-        """The values of k for a model with `depth` layers."""
-        named: dict[int | str, int] = {"half": depth // 2, "depth": depth}
-        values = range(depth + 1) if self.frozen == "all" else [named.get(k, k) for k in self.frozen]
-        return list(dict.fromkeys(map(int, values)))
-
     def summary(self) -> str:
-        values = "every k" if self.frozen == "all" else f"k = {join_list(self.frozen)}"
-        curves = f", for {values}" if {"top", "bottom"} & set(self.train) else ""
+        curves = f", for {counts_text(self.frozen)}" if {"top", "bottom"} & set(self.train) else ""
         alone = join_list([part for part in self.train if part in ALONE])
         lr = f" ({alone}{peft_lr_text(self.peft_lr)})" if self.peft_lr else ""
-        return join_list([SUMMARIES[part] for part in self.train], "or") + curves + lr
+        embeddings = {
+            "auto": "",
+            "frozen": ", with frozen embeddings",
+            "trained": ", with trained embeddings",
+        }
+        summary = join_list([SUMMARIES[part] for part in self.train], "or") + curves
+        return summary + embeddings[self.embeddings] + lr
 
 
 def _frozen_factors(layers: tuple[int, ...]) -> tuple[tuple[int, float], ...]:

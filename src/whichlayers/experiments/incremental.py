@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from whichlayers.experiments.base import DepthError, Keep, ReinitExperiment, Variant, layer_range
+from whichlayers.experiments.base import DepthError, ReinitExperiment, Variant, layer_range
 from whichlayers.experiments.display import Display
-from whichlayers.text import join_list
+from whichlayers.experiments.layer_counts import LayerCounts, count_errors, counts_text, resolve_counts
 
 
 class Incremental(ReinitExperiment):
@@ -28,22 +28,20 @@ class Incremental(ReinitExperiment):
             relative_depth=True,
         ),
     )
-    keep: Keep = Field(
+    keep: LayerCounts = Field(
         default="all",
-        description='Values of k: "all" for 0 to the depth of the model, or a list of numbers, "half" and "depth".',
+        description='Values of k: "all" for 0 to the depth of the model, or a list of numbers, "half", "depth", and '
+        '"depth-3" for all but 3 layers.',
     )
 
     def depth_errors(self, depth: int) -> Iterator[DepthError]:
-        for k in self.keep if self.keep != "all" else ():
-            if isinstance(k, int) and k > depth:
-                yield DepthError("keep", k, f"0 to {depth} layers can be kept")
+        yield from count_errors("keep", self.keep, depth, "can be kept")
 
     def variants(self, depth: int) -> Iterator[Variant]:
-        named: dict[int | str, int] = {"half": depth // 2, "depth": depth}
-        kept = range(depth + 1) if self.keep == "all" else [named.get(k, k) for k in self.keep]
-        for k in dict.fromkeys(map(int, kept)):
+        for k in resolve_counts(self.keep, depth):
             yield Variant("", k, reinit=layer_range(k + 1, depth))
 
     def summary(self) -> str:
-        values = "every k" if self.keep == "all" else f"k = {join_list(self.keep)}"
-        return f"keep the first k pretrained layers and re-initialize the others, for {values}"
+        return (
+            f"keep the first k pretrained layers and re-initialize the others, for {counts_text(self.keep)}"
+        )

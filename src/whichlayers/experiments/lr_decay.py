@@ -39,6 +39,7 @@ class LrDecay(ReinitExperiment):
             conditions={"": "all layers pretrained"},
             baselines=SAME_LR,
             layer_axis=False,
+            partly_trained=True,
         ),
     )
     factors: Annotated[tuple[Decay, ...], BeforeValidator(at_least_one)] = Field(

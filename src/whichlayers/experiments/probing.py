@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from whichlayers.config.errors import format_choices
 from whichlayers.config.sections import Count, Number
+from whichlayers.config.validators import at_least_one
 from whichlayers.experiments.base import (
     DepthError,
     TaskExperiment,
@@ -17,10 +19,19 @@ from whichlayers.experiments.base import (
     layer_range,
 )
 from whichlayers.experiments.display import EMBEDDINGS_NOTE, Display
-from whichlayers.text import counted
+from whichlayers.text import counted, join_list
 from whichlayers.trial import Pooling, Probe
 
 DEFAULTS = Probe(layer=0)
+
+
+def _poolings(value: Any) -> tuple[Any, ...]:
+    """Validator: one or more values; the name that `head` has for the last token is refused with ours."""
+    values = at_least_one(value)
+    if "last" in values:
+        choices = format_choices(get_args(Pooling))
+        raise ValueError(f'allowed: {choices}; the last token of a decoder is "summary" here')
+    return values
 
 
 class Probing(TaskExperiment):
@@ -43,10 +54,10 @@ class Probing(TaskExperiment):
         default="all",
         description='Layers to probe: "all" for 1 to the depth, or a list. 0 is the embeddings.',
     )
-    pooling: Pooling = Field(
-        default=DEFAULTS.pooling,
-        description="Pooling of the hidden states: mean (over the tokens), summary (the [CLS]-like token) or pooler "
-        "(the pretrained pooler, frozen).",
+    pooling: Annotated[tuple[Pooling, ...], BeforeValidator(_poolings)] = Field(
+        default=(DEFAULTS.pooling,),
+        description="Pooling of the hidden states: mean (over the tokens), summary (the [CLS]-like token of an "
+        "encoder, the last token of a decoder) or pooler (the pretrained pooler, frozen); with a list, each is run.",
     )
     max_epochs: Count = Field(default=DEFAULTS.max_epochs, description="Maximum number of epochs.")
     patience: Count = Field(
@@ -77,10 +88,25 @@ class Probing(TaskExperiment):
                 )
 
     def variants(self, depth: int) -> Iterator[Variant]:
-        settings = {key: getattr(self, key) for key in vars(DEFAULTS) if key != "layer"}
-        for layer in layer_range(1, depth) if self.layers == "all" else self.layers:
-            yield Variant("", layer, probe=Probe(layer, **settings))
+        shared = {key: getattr(self, key) for key in vars(DEFAULTS) if key not in ("layer", "pooling")}
+        for pooling in dict.fromkeys(self.pooling):
+            settings = {"pooling": pooling, **shared}
+            names = tuple((key, _setting_name(key, value)) for key, value in settings.items())
+            for layer in layer_range(1, depth) if self.layers == "all" else self.layers:
+                yield Variant("", layer, probe=Probe(layer, **settings), settings=names)
 
     def summary(self) -> str:
         which = "each layer" if self.layers == "all" else format_layers(self.layers)
-        return f"train a linear probe on {which} of the frozen model, for at most {counted(self.max_epochs, 'epoch')}"
+        pooling = f", with {join_list(self.pooling, 'or')} pooling" if self.changed("pooling") else ""
+        keys = self.changed("patience", "held_out", "batch_size", "weight_decay", "standardize")
+        settings = [f"for at most {counted(self.max_epochs, 'epoch')}"]
+        settings += [_setting_name(key, getattr(self, key)) for key in keys]
+        return f"train a linear probe on {which} of the frozen model{pooling}, {', '.join(settings)}"
+
+
+def _setting_name(key: str, value: object) -> str:
+    """A setting of a probe in the condition of its points: "pooling mean", "lr 0.01" is "probe lr 0.01"."""
+    if key == "standardize":
+        return "standardized" if value else "not standardized"
+    name = "probe lr" if key == "lr" else key.replace("_", " ")
+    return f"{name} {value}"

@@ -105,9 +105,12 @@ class Prune(FinetuningExperiment):
             for n in numbers:
                 if n >= depth:
                     yield DepthError(key, n, limit)
+        highest = max((max(dropped) for dropped in self.drop), default=0)
         for dropped in self.drop:
             if max(dropped) > depth:
-                yield DepthError("drop", dropped, f"allowed are layers 1 to {depth}")
+                allowed = f"allowed are layers 1 to {depth}"
+                text = f"{allowed}; these lists are for models with at least {highest} layers, list others"
+                yield DepthError("drop", dropped, text)
             elif len(set(dropped)) == depth:
                 yield DepthError("drop", dropped, limit)
 

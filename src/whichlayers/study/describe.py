@@ -128,13 +128,11 @@ def _trial_differences(study: Study) -> str:
         return f"which differ in {join_list(study.vary)} only"
     sizes = study.train_sizes
     subsets = [size for size in sizes if size != "all"]
+    one = study.trials == PerSize(1)
     if not subsets:
-        return "each with its own seed"
-    return (
-        "each on a random subset"
-        if len(subsets) == len(sizes)
-        else "each on a random subset or on all examples"
-    )
+        return "with one seed" if one else "each with its own seed"
+    where = "on a random subset" if len(subsets) == len(sizes) else "on a random subset or on all examples"
+    return where if one else f"each {where}"
 
 
 def _format_sizes(sizes: Iterable[Size]) -> str:

@@ -49,13 +49,17 @@ from whichlayers.trial import COMPONENTS, Component, Head
 
 TABLES = ("models", "tasks", "corpora", "experiments")
 Components = Annotated[tuple[Component, ...], BeforeValidator(at_least_one)]
+# a list of one value is written as the value
 ONE_OR_LIST = (
     "recipe",
     "keep_layer_norm",
     "reinit_pooler",
     "reinit_lr_factor",
     "rank",
-)  # a list of one value is written as the value
+    "method",
+    "targets",
+    "pooling",
+)
 
 
 class Study(Section):
