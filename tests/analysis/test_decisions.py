@@ -123,6 +123,40 @@ def test_few_trained_parameters_are_rarely_recommended_if_they_lose_too_much(lrs
         assert right / 1500 > 0.8
 
 
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+@pytest.mark.parametrize(("lrs", "loss"), [(1, 0.0), (1, TOLERANCE), (3, TOLERANCE)])
+def test_nothing_to_gain_is_rarely_said_if_there_is_something(lrs, loss, correlation):
+    """At each learning rate, biases and norms diverge. The head alone loses `loss` at the first, where it is as good as
+    training all parameters or loses exactly the tolerance (the worst case), and far more at the others."""
+    rng = np.random.default_rng(lrs)
+    losses = np.array([0.25, 0.25, loss] + [0.25] * 3 * (lrs - 1))
+    wrong, first_only = 0, 0
+    for study in range(1500):
+        scores = noisy_scores(rng, [0.9, *(0.9 - losses)], 4, correlation)
+        differences = (scores[:, 1:] - scores[:, :1]).T
+        sequences = [
+            fixed_sequence(differences[3 * lr : 3 * lr + 3], TOLERANCE, 0.05 / lrs) for lr in range(lrs)
+        ]
+        said = all(sequence.all_worse for sequence in sequences)
+        wrong += said
+        first_only += all(s.failed is not None and s.failed.worse for s in sequences)
+        if study < 25:  # the verdict is what was simulated
+            verdict = few_parameters.answer(few_parameters_rows(scores, lrs), TOLERANCE).verdict
+            assert (verdict == "nothing to gain") == said
+    assert wrong / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
+    assert first_only / 1500 > 0.95  # why all of them are tested
+
+
+def test_nothing_to_gain_is_said_if_everything_loses_much():
+    rng = np.random.default_rng(8)
+    said = 0
+    for _ in range(500):
+        scores = noisy_scores(rng, [0.9, *[0.9 - 5 * TOLERANCE] * 11], 8, 0.9)
+        said += fixed_sequence((scores[:, 1:] - scores[:, :1]).T, TOLERANCE).all_worse
+    assert said / 500 > 0.9
+    assert not fixed_sequence([], TOLERANCE).all_worse
+
+
 def test_needed_trials_reach_the_power():
     """With as many trials as needed, the test succeeds in about 80% of studies with that mean and sd."""
     rng = np.random.default_rng(3)
@@ -135,6 +169,11 @@ def test_needed_trials_reach_the_power():
     assert (
         non_inferiority(pilot - 0.01, TOLERANCE).trials_needed is None
     )  # the estimate is beyond the tolerance
+    beyond = pilot - 0.014
+    needed = non_inferiority(beyond, TOLERANCE).trials_for_worse
+    successes = [non_inferiority(rng.normal(beyond.mean(), sd, needed), TOLERANCE).worse for _ in range(2000)]
+    assert 0.78 < np.mean(successes) < 0.95
+    assert non_inferiority(pilot, TOLERANCE).trials_for_worse is None
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])

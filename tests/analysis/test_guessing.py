@@ -14,6 +14,7 @@ from synthetic_results import baselines, incremental, lifelike, localized, prune
 from whichlayers.analysis.claims import HOLDS, NOT_TESTED, evaluate_claims
 from whichlayers.analysis.decisions import cross_fitted
 from whichlayers.analysis.guessing import (
+    PARTLY_TRAINED,
     SETTING,
     GuessComparison,
     compare_with_guessing,
@@ -22,6 +23,7 @@ from whichlayers.analysis.guessing import (
     not_shown_better,
 )
 from whichlayers.analysis.intervals import t_interval
+from whichlayers.analysis.recommend import recommend
 from whichlayers.results.frames import finished, load_points
 from whichlayers.trial import Point, Probe, Training
 
@@ -46,6 +48,10 @@ def test_the_baseline_is_the_model_with_all_layers_pretrained(tmp_path):
     assert found.interval.n == 3
     assert found.better == (0.62 - half > 0.509)
     assert found.better
+
+
+def test_experiments_say_whether_they_train_a_part_of_the_model():
+    assert set(PARTLY_TRAINED) == {"freeze", "lr_decay", "adapt", "adapt_layers"}
 
 
 def test_partly_trained_models_do_not_count(tmp_path):
@@ -110,8 +116,8 @@ def test_settings_are_compared_one_by_one(tmp_path):
         ("SST-2", 500, True)
     }
     kept, excluded = judged_points(points)
-    assert describe_exclusions(excluded) == "SST-2 (500 examples) and QNLI (500 examples)"
-    assert describe_exclusions(excluded, {"SST-2": "s"}) == "s (500 examples) and QNLI (500 examples)"
+    described = "SST-2 (500 examples, epochs 3) and QNLI (500 examples)"  # 10 epochs are better on SST-2
+    assert describe_exclusions(excluded, points) == described
     left = set(zip(kept.experiment, kept.task, kept.train_size, strict=True))
     assert left == {("incremental", t, 5000) for t in ("SST-2", "QNLI")} | {("epochs", "SST-2", 500)}
 
@@ -128,10 +134,39 @@ def test_probes_are_compared_at_their_best_layer(tmp_path):
 
     (found,) = compare_with_guessing(read(tmp_path / "1", points, score, {"SST-2": 0.65}))
     assert (found.layer, found.better, found.interval.mean) == (2, True, pytest.approx(0.71))
-    failed = not_shown_better(read(tmp_path / "2", points, score, {"SST-2": 0.71}))
-    assert describe_exclusions(failed) == "linear probes on SST-2 (500 examples)"
+    table = read(tmp_path / "2", points, score, {"SST-2": 0.71})
+    failed = not_shown_better(table)
+    assert describe_exclusions(failed, table) == "linear probes on SST-2 (500 examples)"
     assert failed[0].text.startswith("71.0 at the layer that is best on other seeds (95% interval ")
     assert failed[0].text.endswith(", 3 trials), guessing 71.0")
+
+
+def test_linear_probes_with_other_settings_are_compared_one_by_one(tmp_path):
+    """The mean over the poolings would be better than guessing."""
+    points = [
+        Point(
+            "probing",
+            f"pooling {pooling}",
+            layer,
+            dataclasses.replace(trial(seed=seed), probe=Probe(layer=layer, pooling=pooling)),
+        )
+        for pooling in ("mean", "summary")
+        for layer in (1, 2)
+        for seed in range(3)
+    ]
+
+    def score(p):
+        return (0.9 if p.trial.probe.pooling == "mean" else 0.5) + 0.01 * p.trial.seed
+
+    table = read(tmp_path, points, score, {"SST-2": 0.52})
+    found = {one.setting[SETTING.index("probe")]: one.better for one in compare_with_guessing(table)}
+    assert found == {"pooling mean": True, "pooling summary": False}
+    kept, excluded = judged_points(table)
+    assert set(kept["variant"]) == {"pooling mean"}
+    assert describe_exclusions(excluded, table) == "linear probes on SST-2 (500 examples, pooling summary)"
+    verdicts = {a.variant: a.verdict for a in recommend(table).answers}
+    assert verdicts["pooling summary"] in ("not learned", "not enough trials")
+    assert verdicts["pooling mean"] != "not learned"
 
 
 def test_under_the_null_2_5_percent_are_called_better(tmp_path):

@@ -176,7 +176,7 @@ def test_goals_select_questions_and_what_was_not_asked(tmp_path):
 
 @pytest.mark.parametrize("depth", [2, 6, 24])
 def test_a_study_can_ask_every_question(depth):
-    study = follow_up_study(a_study(trials=2), [q.ask(depth) for q in QUESTIONS.values()])
+    study = follow_up_study(a_study(trials=2), [q.ask(depth, 2e-5) for q in QUESTIONS.values()])
     points = expand(study, FakeFacts(depth=depth))
     asked = {p.experiment for p in points}
     for question in QUESTIONS.values():
@@ -186,13 +186,54 @@ def test_a_study_can_ask_every_question(depth):
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_a_study_asks_for_biases_where_there_are_some(family):
-    asked = QUESTIONS["few_parameters"].ask(6)
+    asked = QUESTIONS["few_parameters"].ask(6, 2e-5)
     (experiment,) = follow_up_study(a_study(), [asked], ["bert", family]).experiments
     has_biases = any(
         is_bias(name) for layer in Anatomy(small_model(family)).layers for name, _ in layer.named_parameters()
     )
     assert experiment.train == (("norms", "biases", "head") if has_biases else ("norms", "head"))
     assert list(expand(a_study(experiments=[experiment]), FakeFacts(has_biases=has_biases)))
+
+
+@pytest.mark.parametrize(("lr", "expected"), [(2e-5, 4e-4), (5e-5, 1e-3), (0.003, 0.06)])
+def test_the_learning_rate_of_adapters_follows_that_of_finetuning(lr, expected):
+    """10 to 50 times as high, as docs/footguns.md says."""
+    asked = [q.ask(6, lr) for q in QUESTIONS.values()]
+    lrs = [experiment["peft_lr"] for experiment in asked if "peft_lr" in experiment]
+    assert lrs == [pytest.approx(expected)] * 3
+    assert 10 * lr <= lrs[0] <= 50 * lr
+
+
+def test_trials_of_the_next_study_share_no_seeds():
+    """Those of a study of variance components do, so that its intervals of differences are too narrow."""
+    first = a_study(trials=25, vary=["order", "head"], vary_apart=True)
+    study = follow_up_study(first, [QUESTIONS["features"].ask(6, 2e-5)])
+    assert (study.vary, study.vary_apart, study.trials.default) == (("order", "head"), False, 25)
+
+
+def test_every_number_of_layers_with_adapters_is_asked_once():
+    study = follow_up_study(a_study(trials=1), [QUESTIONS["adapters"].ask(6, 2e-5)])
+    points = [p for p in expand(study, FakeFacts(depth=6)) if p.condition != "all pretrained"]
+    layers = [(p.trial.seed, p.trial.adapter.layers) for p in points]
+    assert len(set(layers)) == len(layers)
+    assert {len(one) for _, one in layers} == {1, 2, 3, 4, 5, 6}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "missing"),
+    [
+        (
+            {"kind": "probing", "layers": [0, 1, 2]},
+            "layer 6 was not probed: add it to `layers` of the experiment, or leave `layers` out",
+        ),
+        ({"kind": "incremental", "keep": [2, 3]}, 'add "depth" to `keep` of the experiment'),
+    ],
+)
+def test_without_the_baseline_there_is_nothing_to_compare_with(tmp_path, experiment, missing):
+    answer = only(recommend(points_of(tmp_path, [experiment], lambda p: 0.9)))
+    assert (answer.verdict, answer.trial_id, answer.more_trials) == ("not enough trials", None, None)
+    assert "so there is nothing to compare the others with. If the study is complete" in answer.text
+    assert missing in answer.text
 
 
 def test_answers_are_json(tmp_path):

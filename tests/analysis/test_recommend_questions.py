@@ -257,8 +257,6 @@ def test_pruned_models_keep_some_but_not_all_layers():
         ("freeze", {("top", 1): [0.9]}),
         ("adapt", {("last", 1): [0.9]}),
         ("lr_decay", {("", 0.9): [0.9]}),
-        ("incremental", {("", 3): [0.9]}),
-        ("probing", {("", 3): [0.9]}),
     ],
 )
 def test_a_single_trial_gives_no_answer(experiment, cells):

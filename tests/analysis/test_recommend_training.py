@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pandas as pd
 import pytest
 from test_recommend import DEPTH, only, points_of
@@ -51,8 +52,14 @@ def test_trained_parameters_decide_the_order_and_not_the_scores(tmp_path):
     counts = {"all pretrained": 1000, "norms": 60, "biases": 50, "head": 2}
     counted = points.assign(trained_parameters=points["condition"].map(counts))
     answer = only(recommend(counted))
-    assert answer.verdict == "nothing to gain"  # norms are the first, and fail
+    assert (
+        answer.verdict == "not enough trials"
+    )  # norms are the first, and fail; the others may be good enough
+    assert "Try another learning rate (`peft_lr`), or test them in a study of their own" in answer.text
     assert [c.result for c in answer.compared] == ["below the tolerance", "not tested", "not tested"]
+    low = counted.assign(value=counted["value"].where(points["condition"] == "all pretrained", 0.6))
+    low["value"] += 0.001 * (counted["value"] - 0.9)
+    assert only(recommend(low)).verdict == "nothing to gain"
     assert (
         only(recommend(counted.assign(value=0.9 + points["seed"] % 2 / 1e3))).verdict == "not enough trials"
     )
@@ -84,7 +91,12 @@ def test_few_parameters_are_compared_with_a_baseline_that_learned(tmp_path):
     rows = points_of(
         tmp_path, experiments, lambda p: 0.5 if p.condition == "all pretrained" else 0.9, sd=0.001
     )
-    assert only(recommend(rows)).verdict == "not learned"
+    answer = only(recommend(rows))
+    assert answer.verdict == "not learned"
+    assert answer.text.startswith(
+        "No answer: finetuning all parameters is no better than guessing at learning rate 2e-05, but the task can be "
+        "learned: the biases alone (lr 0.001), "
+    )
     assert recommend(rows[rows["condition"] != "all pretrained"]).answers == ()
     assert "few_parameters" in {q.key for q in recommend(rows[rows["condition"] == "all pretrained"]).unasked}
 
@@ -145,6 +157,37 @@ def test_the_best_layer_for_adapters(tmp_path):
     assert answer.choice == "adapters in layer 5"
     assert answer.difference == pytest.approx(0.1 * (1 - 1 / DEPTH), abs=0.01)
     assert answer.baseline == "the mean of these places"
+
+
+def test_blocks_of_several_lengths_are_places_and_no_settings(tmp_path):
+    """The best block is one of two layers, although blocks of three layers score higher on average."""
+    experiments = [{"kind": "adapt", "where": "blocks", "block": size} for size in (2, 3)]
+
+    def score(p):
+        return 0.9 if p.condition == "blocks, of 2 layers" and p.x == 4 else 0.8 + 0.01 * ("3" in p.condition)
+
+    answer = only(recommend(points_of(tmp_path, experiments, score, sd=0.004)))
+    assert (answer.verdict, answer.choice) == (
+        "recommended",
+        "adapters in the block of 2 layers that starts at layer 4",
+    )
+    assert len(answer.compared) == 5 + 4
+    assert "highest mean" not in answer.text
+
+
+def test_other_adapters_in_all_layers_are_a_series_of_their_own(tmp_path):
+    """IA3 in all layers fails, which says nothing of LoRA in the last layers."""
+    experiments = [
+        {"kind": "adapt", "where": "everywhere", "method": "ia3"},
+        {"kind": "adapt", "where": "last", "k": [1, 2]},
+    ]
+
+    def score(p):
+        return 0.8 if "IA3" in p.condition or p.x == 1 else 0.9
+
+    answer = only(recommend(points_of(tmp_path, experiments, score, sd=0.001)))
+    assert (answer.verdict, answer.choice) == ("recommended", "adapters in layers 5-6 (LoRA)")
+    assert answer.level == pytest.approx(0.95)  # two series
 
 
 def test_training_questions_do_not_decide_what_is_built_before_the_smallest_model(tmp_path):
@@ -247,3 +290,60 @@ def test_too_few_trials_to_say_whether_the_model_learned(tmp_path):
     assert (answer.choice, answer.trial_id, answer.savings) == ("", None, {})
     assert answer.more_trials > 0
     assert answer.minutes == pytest.approx(answer.more_trials * points["trial_id"].nunique() / 2)
+
+
+@pytest.mark.parametrize("experiment", ["adapt", "prune", "lr_decay"])
+def test_a_baseline_that_learned_too_little_is_no_fair_comparison(tmp_path, experiment):
+    """Finetuning all parameters scores 62 in the mean, which may be guessing (57); other settings score 76."""
+    settings = {
+        "adapt": {"where": ["everywhere", "last"], "k": [1, 2], "peft_lr": 1e-3},
+        "prune": {"top": [1, 2]},
+    }
+    experiments = [{"kind": experiment, **settings.get(experiment, {"factors": [0.5, 0.8]})}]
+    points = points_of(tmp_path, experiments, lambda p: 0.76, guess={"SST-2": 0.57}, trials=4, sd=0.002)
+    baseline = points["condition"] == "all pretrained"
+    if experiment == "lr_decay":
+        baseline |= points["x"] == 1
+    undertrained = points["seed"].map(dict(enumerate([0.57, 0.56, 0.68, 0.67])))
+    answer = only(
+        recommend(points.assign(value=points["value"].where(~baseline, undertrained)), tolerance=0.05)
+    )
+    assert (answer.verdict, answer.more_trials, answer.choice) == ("not learned", None, "")
+    best = {"adapt": "adapters in ", "prune": "layers 1-", "lr_decay": "a decay of 0."}[experiment]
+    assert answer.text.startswith(
+        "No answer: finetuning all parameters is not shown to be better than guessing at learning rate 2e-05, but the "
+        f"task can be learned: {best}"
+    )
+    assert "Finetuning all parameters scores 62.0 with all layers pretrained (95% interval " in answer.text
+    assert answer.text.endswith(
+        "The baseline is no fair comparison: raise `epochs` or change `lr` in [training], rather than adding trials."
+    )
+    wide = points["seed"].map(dict(enumerate([0.60, 0.90, 0.50, 0.99])))  # on average as good as the others
+    noisy = only(recommend(points.assign(value=points["value"].where(~baseline, wide)), tolerance=0.05))
+    assert noisy.verdict == "not enough trials"
+    assert noisy.more_trials > 0
+
+
+def test_a_setting_that_is_the_best_of_many_by_chance_did_not_learn_the_task(tmp_path):
+    """All settings guess: the baseline is called no fair comparison in at most 2.5% of studies."""
+    experiments = [{"kind": "prune", "top": [1, 2, 3, 4, 5]}]
+    points = points_of(tmp_path, experiments, lambda p: 0.5, trials=5)
+    rng, found = np.random.default_rng(0), 0
+    for _ in range(150):
+        answer = only(
+            recommend(points.assign(value=0.5 + 0.02 * rng.normal(size=len(points))), tolerance=0.2)
+        )
+        found += "the task can be learned" in answer.text
+    assert found <= 8
+
+
+def test_a_baseline_as_good_as_the_others_is_not_called_unfair(tmp_path):
+    """All settings gain less over guessing than counts as learned: that some of them are significantly better than
+    guessing, and the baseline is not, does not show that they differ."""
+    experiments = [{"kind": "prune", "top": [1, 2, 3, 4, 5]}]
+    points = points_of(tmp_path, experiments, lambda p: 0.5, trials=10)
+    rng, found = np.random.default_rng(1), 0
+    for _ in range(150):
+        values = 0.52 + 0.03 * rng.normal(size=len(points))
+        found += "the task can be learned" in only(recommend(points.assign(value=values))).text
+    assert found <= 8

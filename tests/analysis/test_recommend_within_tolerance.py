@@ -131,10 +131,8 @@ def test_nothing_to_gain_only_if_every_series_loses_more():
     )  # fmt: skip
     assert found.text == (
         f"Nothing to gain: keep all. More than 1.0 points of accuracy lower: {a}; {b}. Compared: these, "
-        "in this order, up to the first that was not within it; the level of 5% is divided by 2."
+        "all of them; the level of 5% is divided by 2."
     )
-    later = answer([("a", NOISE - 0.1), ("c", NOISE)])  # which may be within it, but comes after
-    assert "trials). What comes after was not tested. Compared: these" in later.text
     undecided = 2 * NOISE - 0.006
     found = answer([("a", NOISE - 0.1)], [("b", undecided)])
     more = trials_needed(undecided, 0.025) - 6
@@ -144,6 +142,53 @@ def test_nothing_to_gain_only_if_every_series_loses_more():
         "Not enough trials to show that a smaller model is within 1.0 points of accuracy of all layers (b: −0.6 points "
         f"of accuracy (95% interval −{-100 * low:.1f} to +{100 * high:.1f}, 6 trials)). Until then, keep all. To "
         f"decide: {more} more trials of the compared points, {about(4.5 * more)} of one worker."
+    )
+
+
+def test_nothing_to_gain_only_if_what_comes_after_the_first_failure_loses_more_too():
+    """The first variant diverged; the second is as good as the baseline, but comes after it."""
+    found = answer([("a", NOISE - 0.1), ("c", UNLIKE - 0.001)])
+    a, c = (
+        f"{name}: {points} points of accuracy (90% interval {low} to {high}, 6 trials)"
+        for name, points, low, high in (("a", "−10.0", "−10.3", "−9.7"), ("c", "−0.1", "−0.4", "+0.2"))
+    )
+    assert (found.verdict, found.choice, found.more_trials) == ("not enough trials", "", None)
+    assert found.text == (
+        "Not enough trials to say that nothing can be gained: more than 1.0 points of accuracy lower: "
+        f"{a}; not shown to be that much lower: {c}. Until then, keep all. Compared: these, in this order, up to the "
+        "first that was not within it. What comes after the first that fails cannot be recommended from these trials. "
+        "More trials of this study will not decide on them. Test them in a study of their own, with another `seed`."
+    )
+    assert [c.result for c in found.compared] == ["below the tolerance", "not tested"]
+    every = answer([("a", NOISE - 0.1), ("c", UNLIKE - 0.2)])
+    assert (every.verdict, "Compared: these, all of them." in every.text) == (
+        "nothing to gain",
+        True,
+    )
+    assert [c.result for c in every.compared] == ["below the tolerance"] * 2
+
+
+def test_trials_that_would_show_that_nothing_can_be_gained():
+    """What comes after the first failure seems to lose more than the tolerance, but that is not shown yet."""
+    noisy = 4 * NOISE - 0.014
+    found = answer([("a", NOISE - 0.1), ("b", NOISE - 0.1), ("c", noisy)])
+    more = trials_needed(-noisy - 2 * TOLERANCE, 0.05) - 6
+    assert (found.verdict, found.more_trials) == ("not enough trials", more)
+    assert f"To show that they are that much lower, too: {more} more trials" in found.text
+    assert answer([("a", NOISE - 0.1), ("c", np.array([-0.03]))]).more_trials == 2
+    close = answer([("a", NOISE - 0.1), ("b", noisy), ("c", NOISE)])
+    assert (close.more_trials, close.minutes) == (None, None)
+
+
+def test_of_many_variants_those_with_the_highest_scores_are_named():
+    series = [(name, np.roll(NOISE, i) - 0.05 - 0.01 * i) for i, name in enumerate("abcde")]
+    text = answer(series).text
+    assert text.startswith(
+        "Nothing to gain: keep all. More than 1.0 points of accuracy lower: a: −5.0 points"
+    )
+    assert (
+        "; c: −7.0 points of accuracy (90% interval −7.3 to −6.7, 6 trials); 2 others with lower means."
+        in text
     )
 
 

@@ -4,7 +4,9 @@ Two ways to choose a model would overstate how good it is:
 
 - Testing many models and taking the smallest that passes: one of many tests passes by chance. `fixed_sequence` tests
   in an order that is fixed before looking at the results and stops at the first failure. The probability of going
-  one step too far is at most alpha, whatever the dependence between the steps (Maurer et al. 1995).
+  one step too far is at most alpha, whatever the dependence between the steps (Maurer et al. 1995). That a step failed
+  says nothing of those after it: `all_worse` needs each of them to be shown to lose too much. It may take the same
+  level for each (intersection-union test, Berger 1982), since one that does not lose too much is enough to prevent it.
 - Taking the model with the highest mean: that mean is too high, since noise helped to choose it. `cross_fit` chooses
   on one half of the seeds and estimates on the other half, and the reverse.
 
@@ -59,10 +61,17 @@ class NonInferiority:
         None if the estimated difference is beyond the tolerance, if more than `power.MAX_TRIALS` are needed, or without
         an estimate of the variance.
         """
-        room = self.interval.mean + self.tolerance
-        if not room > 0 or not self.interval.n > 1:
+        return self._trials_for(self.interval.mean + self.tolerance)
+
+    @property
+    def trials_for_worse(self) -> int | None:
+        """Trials in total with which the test would show `worse` with 80% power; None as for `trials_needed`."""
+        return self._trials_for(-self.tolerance - self.interval.mean)
+
+    def _trials_for(self, effect: float) -> int | None:
+        if not effect > 0 or not self.interval.n > 1:
             return None
-        needed = trials_for(mean_power(room, self.interval.sd, two_sided=False), self.alpha)
+        needed = trials_for(mean_power(effect, self.interval.sd, two_sided=False), self.alpha)
         return needed if needed is None else max(needed, self.interval.n + 1)
 
 
@@ -85,6 +94,7 @@ class FixedSequence:
     """The tests of an ordered series, up to and including the first that failed."""
 
     tests: tuple[NonInferiority, ...]
+    rest: tuple[NonInferiority, ...] = ()  # of the steps after it, which count for `all_worse` alone
 
     @property
     def passed(self) -> int:
@@ -96,15 +106,22 @@ class FixedSequence:
         """The test that ended the sequence; None if all steps passed."""
         return self.tests[-1] if self.tests and not self.tests[-1].within else None
 
+    @property
+    def not_worse(self) -> tuple[int, ...]:
+        """The steps that are not shown to lose more than the tolerance, counted from 0."""
+        return tuple(i for i, test in enumerate((*self.tests, *self.rest)) if not test.worse)
+
+    @property
+    def all_worse(self) -> bool:
+        """Whether every step is shown to lose more than the tolerance; wrong with a probability of at most alpha."""
+        return bool(self.tests) and not self.not_worse
+
 
 def fixed_sequence(steps: Sequence[np.ndarray], tolerance: float, alpha: float = ALPHA) -> FixedSequence:
     """Test the differences of each step in order, at level alpha each, up to the first not shown to be within it."""
-    tests: list[NonInferiority] = []
-    for differences in steps:
-        tests.append(non_inferiority(differences, tolerance, alpha))
-        if not tests[-1].within:
-            break
-    return FixedSequence(tuple(tests))
+    tests = tuple(non_inferiority(differences, tolerance, alpha) for differences in steps)
+    end = next((i + 1 for i, test in enumerate(tests) if not test.within), len(tests))
+    return FixedSequence(tests[:end], tests[end:])
 
 
 @dataclass(frozen=True)

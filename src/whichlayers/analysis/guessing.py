@@ -9,7 +9,7 @@ excluded.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,20 +18,20 @@ import pandas as pd
 from whichlayers.analysis.decisions import cross_fitted
 from whichlayers.analysis.intervals import Interval, t_interval
 from whichlayers.analysis.power import mean_power, trials_for
+from whichlayers.experiments import DISPLAYS
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import counted, format_range, format_score, join_list
+from whichlayers.results.frames import setting_label, training_settings
+from whichlayers.text import beyond_note, counted, format_range, format_score, join_list, short_names
 from whichlayers.trial import ALL_PRETRAINED
 
 if TYPE_CHECKING:
     from whichlayers.analysis.claims.base import Claim
 
-# One comparison for each: models that were finetuned (or probed) in the same way on the same data.
-SETTING = ["kind", "model", "model_fingerprint", "task", "train_size", "head", "training"]
+# One comparison for each: models that were finetuned (or probed) in the same way on the same data. `probe` is what
+# distinguishes linear probes of the study, such as their pooling; empty for finetuned models.
+SETTING = ["kind", "model", "model_fingerprint", "task", "train_size", "head", "training", "probe"]
 
-# Experiments whose points, except for the baseline, train a part of the parameters or layers at different rates.
-PARTLY_TRAINED = ("freeze", "lr_decay", "adapt", "adapt_layers")
-
-
+PARTLY_TRAINED = tuple(name for name, display in DISPLAYS.items() if display.partly_trained)
 # Below this fraction of the way from guessing to a perfect score (1 in all metrics), a model has learned nothing.
 LEARNED = 0.1
 
@@ -55,6 +55,10 @@ class GuessComparison:
     ceiling: float  # upper bound of the interval; the highest one of all layers for linear probes
     where: str = "with all layers pretrained"
     layer: int | None = None  # of a linear probe: that with the highest mean
+
+    @property
+    def model(self) -> str:
+        return str(self.setting[SETTING.index("model")])
 
     @property
     def task(self) -> str:
@@ -99,8 +103,14 @@ class GuessComparison:
     def text(self) -> str:
         """Both scores: "52.1 with all layers pretrained (95% interval 49.0 to 55.2, 5 trials), guessing 52.7"."""
         i, metric = self.interval, self.metric
-        interval = f"95% interval {format_range(i.low, i.high, metric)}, {counted(i.n, 'trial')}"
+        ends = f"{format_range(i.low, i.high, metric)}{beyond_note(i.low, i.high, metric)}"
+        interval = f"95% interval {ends}, {counted(i.n, 'trial')}"
         return f"{format_score(i.mean, metric)} {self.where} ({interval}), guessing {format_score(self.guess, metric)}"
+
+
+def settings_of(points: pd.DataFrame) -> pd.DataFrame:
+    """The columns in SETTING of finished points."""
+    return _with_probe(points)[SETTING]
 
 
 def compare_with_guessing(points: pd.DataFrame) -> list[GuessComparison]:
@@ -112,11 +122,8 @@ def compare_with_guessing(points: pd.DataFrame) -> list[GuessComparison]:
     Returns:
         One comparison per setting with at least two trials and a known score of guessing. Word probes have none.
     """
-    partly = points["experiment"].isin(PARTLY_TRAINED) & (points["condition"] != ALL_PRETRAINED)
-    unchanged = points["untouched"] & (points["order"].map(len) == 0) & ~partly
-    candidates = points[unchanged & points["guess"].notna() & points["kind"].isin(["finetune", "probe"])]
     found = []
-    for setting, rows in each_group(candidates, SETTING):
+    for setting, rows in each_group(_candidates(points), SETTING):
         if setting[0] == "probe":
             one = compare_best(rows, "at the layer that is best on other seeds")
             one = one and dataclasses.replace(one, layer=_best_layer(rows))
@@ -127,6 +134,20 @@ def compare_with_guessing(points: pd.DataFrame) -> list[GuessComparison]:
         if one is not None:
             found.append(one)
     return found
+
+
+def _candidates(points: pd.DataFrame) -> pd.DataFrame:
+    """The points of models without surgery that were trained as a whole, and of linear probes."""
+    partly = points["experiment"].isin(PARTLY_TRAINED) & (points["condition"] != ALL_PRETRAINED)
+    unchanged = points["untouched"] & (points["order"].map(len) == 0) & ~partly
+    return _with_probe(
+        points[unchanged & points["guess"].notna() & points["kind"].isin(["finetune", "probe"])]
+    )
+
+
+def _with_probe(points: pd.DataFrame) -> pd.DataFrame:
+    """The points with the column `probe`."""
+    return points.assign(probe=points["variant"].where(points["kind"] == "probe", ""))
 
 
 def compare_best(rows: pd.DataFrame, where: str) -> GuessComparison | None:
@@ -151,8 +172,7 @@ def compare_best(rows: pd.DataFrame, where: str) -> GuessComparison | None:
 
 
 def _comparison(rows: pd.DataFrame, interval: Interval, ceiling: float) -> GuessComparison:
-    first = rows.iloc[0]
-    setting = tuple(first[column] for column in SETTING)
+    first, setting = rows.iloc[0], tuple(settings_of(rows).iloc[0])
     return GuessComparison(setting, str(first["metric"]), float(first["guess"]), interval, ceiling)
 
 
@@ -173,18 +193,42 @@ def by_result(excluded: Sequence[GuessComparison]) -> dict[str, list[GuessCompar
     return {result: group for result, group in groups.items() if group}
 
 
-def describe_exclusions(excluded: Sequence[GuessComparison], names: Mapping[str, str] | None = None) -> str:
+def describe_exclusions(excluded: Sequence[GuessComparison], points: pd.DataFrame) -> str:
     """The data of these comparisons, such as "RTE (500 examples) and linear probes on CoLA (500 examples)".
+
+    The model is named if the study has several, and so are the head and the settings of training where models that
+    were finetuned on the same data differ in them, and those of linear probes.
 
     Args:
         excluded: The comparisons.
-        names: Names of the tasks to display.
+        points: The finished points that they are from, of the whole study.
     """
+    models, tasks = short_names(points["model"]), short_names(points["task"])
+    details = _differing_settings(points)
     parts = []
     for one in excluded:
-        probes = "" if one.layer is None else "linear probes on "
-        parts.append(f"{probes}{(names or {}).get(one.task, one.task)} ({one.train_size:,} examples)")
+        examples = ", ".join([f"{one.train_size:,} examples", *details[one.setting]])
+        model = models[one.model] if len(models) > 1 else ""
+        probes = "" if one.layer is None else f"linear probes of {model}" if model else "linear probes"
+        parts.append(f"{' on '.join(filter(None, (probes or model, tasks[one.task])))} ({examples})")
     return join_list(dict.fromkeys(parts))
+
+
+def _differing_settings(points: pd.DataFrame) -> dict[tuple, list[str]]:
+    """What each setting of the points differs in from others of the same kind, model and data, as labels."""
+    settings = _candidates(points).drop_duplicates(SETTING)
+    values = pd.concat([settings[["head", "probe"]], training_settings(settings)], axis=1)
+    groups = [settings[name] for name in SETTING[:5]]
+    differs = values.apply(lambda column: column.groupby(groups).transform("nunique", dropna=False) > 1)
+    return {
+        tuple(setting): [
+            str(value) if name == "probe" else setting_label(str(name), value)
+            for name, value in row[chosen].items()
+        ]
+        for setting, (_, row), (_, chosen) in zip(
+            settings[SETTING].to_numpy(), values.iterrows(), differs.iterrows(), strict=True
+        )
+    }
 
 
 def judged_points(points: pd.DataFrame) -> tuple[pd.DataFrame, list[GuessComparison]]:
@@ -193,12 +237,15 @@ def judged_points(points: pd.DataFrame) -> tuple[pd.DataFrame, list[GuessCompari
     excluded = not_shown_better(points)
     if not excluded:
         return points, []
-    settings = pd.MultiIndex.from_frame(points[SETTING])
+    settings = pd.MultiIndex.from_frame(settings_of(points))
     return points[~settings.isin([one.setting for one in excluded])], excluded
 
 
 def with_exclusions(
-    judged: Sequence[Claim], everywhere: Sequence[Claim], excluded: Sequence[GuessComparison]
+    judged: Sequence[Claim],
+    everywhere: Sequence[Claim],
+    excluded: Sequence[GuessComparison],
+    points: pd.DataFrame,
 ) -> list[Claim]:
     """Add to the details of claims on which data they were not judged.
 
@@ -206,9 +253,10 @@ def with_exclusions(
         judged: The claims, evaluated on the points of `judged_points`.
         everywhere: The same claims, evaluated on all points; a claim that is the same on both is not changed.
         excluded: The settings that were left out.
+        points: The finished points of the whole study.
     """
     reason = "; ".join(
-        f"{NOT_JUDGED} {describe_exclusions(group)}: {result}"
+        f"{NOT_JUDGED} {describe_exclusions(group, points)}: {result}"
         for result, group in by_result(excluded).items()
     )
     found = []

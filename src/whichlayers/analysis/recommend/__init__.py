@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.guessing import SETTING, GuessComparison, compare_best, compare_with_guessing
+from whichlayers.analysis.guessing import compare_with_guessing
 from whichlayers.analysis.recommend import (
     adapters,
     features,
@@ -33,12 +33,10 @@ from whichlayers.analysis.recommend.base import (
     Comparison,
     Goal,
     Question,
-    minutes_for,
-    more_trials_text,
 )
-from whichlayers.analysis.verdicts import NOT_ENOUGH_TRIALS, NOT_LEARNED, RECOMMENDED
+from whichlayers.analysis.recommend.learned import if_learned
+from whichlayers.analysis.verdicts import RECOMMENDED
 from whichlayers.errors import WhichlayersError
-from whichlayers.trial import ALL_PRETRAINED
 
 __all__ = ["GOALS", "QUESTIONS", "Answer", "Comparison", "Goal", "Question", "Recommendation", "recommend"]
 
@@ -122,7 +120,7 @@ def recommend(
     questions = [q for q in QUESTIONS.values() if goal is None or goal in q.goals]
     compared = {one.setting: one for one in compare_with_guessing(points)}
     answers = tuple(
-        _if_learned(answer, rows, compared)
+        if_learned(answer, rows, compared, best_place=answer.question == adapters.PLACE.key)
         for question in questions
         for answer, rows in question.answers(points, tolerance)
     )
@@ -130,46 +128,6 @@ def recommend(
     asked = set(unfinished)
     unasked = tuple(q for q in questions if q.key not in answered and asked.isdisjoint(q.experiments))
     return Recommendation(tolerance, goal, answers, unasked)
-
-
-def _if_learned(answer: Answer, rows: pd.DataFrame, compared: Mapping[tuple, GuessComparison]) -> Answer:
-    """The answer, or that there is none: a model that learned nothing loses nothing without its layers.
-
-    Args:
-        answer: The answer of one curve.
-        rows: The points of the curve.
-        compared: The comparisons with guessing of the study, by setting.
-    """
-    if answer.question == adapters.PLACE.key:  # places are compared with each other, not with finetuning
-        places = rows[rows["condition"] != ALL_PRETRAINED]
-        one = compare_best(places, "with adapters at the place that is best on other seeds")
-    else:
-        baseline = rows[rows["trial_id"] == answer.baseline_trial_id]
-        one = compared.get(tuple(baseline.iloc[0][SETTING]))
-    if one is None or one.better:
-        return answer
-    blank: dict[str, Any] = {
-        f.name: f.default for f in dataclasses.fields(Answer) if f.name in _RESULT_FIELDS
-    }
-    if one.failed:
-        text = (
-            f"No answer: the model did not learn this task, so no layer can matter. It scores {one.text}. Use more "
-            "examples, more epochs or another learning rate."
-        )
-        return dataclasses.replace(answer, verdict=NOT_LEARNED, text=text, savings={}, **blank)
-    more = None if one.trials_needed is None else one.trials_needed - one.interval.n
-    blank |= {"more_trials": more, "minutes": None if more is None else minutes_for(rows, more)}
-    text = (
-        f"No answer: {one.result}. The model scores {one.text}. To decide whether it learned this task: "
-        f"{more_trials_text(more, blank['minutes'])}."
-    )
-    return dataclasses.replace(answer, verdict=NOT_ENOUGH_TRIALS, text=text, savings={}, **blank)
-
-
-_RESULT_FIELDS = (
-    *("choice", "layers", "trial_id", "score", "difference", "low", "high", "level", "n"),
-    *("more_trials", "minutes", "outlook"),
-)
 
 
 def _plain(value: Any) -> Any:

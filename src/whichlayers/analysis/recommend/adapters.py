@@ -8,7 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.recommend.base import Answer, Candidate, Question, baseline_of, describe_layers
+from whichlayers.analysis.recommend.base import (
+    Answer,
+    Candidate,
+    Question,
+    baseline_of,
+    describe_layers,
+    suggested_peft_lr,
+)
 from whichlayers.analysis.recommend.best_of import best_of
 from whichlayers.analysis.recommend.within_tolerance import last_within_tolerance
 from whichlayers.results.frame_utils import each_group
@@ -16,7 +23,6 @@ from whichlayers.text import join_list
 from whichlayers.trial import ALL_PRETRAINED
 
 MAX_LISTED = 8
-PEFT_LR = 1e-3  # of suggested experiments; the learning rate of finetuning would be too low
 
 
 def answer_count(rows: pd.DataFrame, tolerance: float) -> Answer | None:
@@ -35,15 +41,15 @@ def answer_count(rows: pd.DataFrame, tolerance: float) -> Answer | None:
     }
     series = []
     for condition, cells in by_condition.items():
-        place, _, rank = condition.partition(", ")
+        place, _, settings = condition.partition(", ")
         if place == "everywhere" and any(
-            c.partition(", ")[2] == rank for c in by_condition if c != condition
+            c.partition(", ")[2] == settings for c in by_condition if c != condition
         ):
             continue  # the first step of another series
-        cells = ({depth: everywhere[rank]} if rank in everywhere else {}) | cells
-        series.append([_candidate(place, rank, k, depth, cells[k]) for k in sorted(cells, reverse=True)])
+        cells = ({depth: everywhere[settings]} if settings in everywhere else {}) | cells
+        series.append([_candidate(place, settings, k, depth, cells[k]) for k in sorted(cells, reverse=True)])
     counts = "; ".join(join_list(depth - c.steps for c in one) for one in series)
-    several = f"{len(series)} series (layers with adapters: {counts}), each"
+    several = f"{len(series)} series (layers with adapters: {counts})"
     return last_within_tolerance(
         COUNT.key,
         rows,
@@ -53,13 +59,14 @@ def answer_count(rows: pd.DataFrame, tolerance: float) -> Answer | None:
         compared=f"adapters in {counts} layers" if len(series) == 1 else several,
         keep="finetune all layers",
         alternative="model with adapters",
+        otherwise="another learning rate (`peft_lr`)",
     )
 
 
-def _candidate(place: str, rank: str, k: int, depth: int, rows: pd.DataFrame) -> Candidate:
+def _candidate(place: str, settings: str, k: int, depth: int, rows: pd.DataFrame) -> Candidate:
     layers = range(1, k + 1) if place == "first" else range(depth - k + 1, depth + 1)
     where = f"all {depth} layers" if k == depth else describe_layers(layers)
-    return Candidate(f"adapters in {where}" + (f" ({rank})" if rank else ""), rows, steps=depth - k)
+    return Candidate(f"adapters in {where}" + (f" ({settings})" if settings else ""), rows, steps=depth - k)
 
 
 def answer_place(rows: pd.DataFrame, tolerance: float) -> Answer | None:
@@ -67,6 +74,7 @@ def answer_place(rows: pd.DataFrame, tolerance: float) -> Answer | None:
 
     With several ranks or learning rates, places are compared with those that have the highest mean over all places: a
     place would otherwise gain by its learning rate. The difference between places does not depend on that choice.
+    Blocks of several lengths are places like any other.
     """
     adapted = rows[rows["condition"] != ALL_PRETRAINED]
     by_settings = {
@@ -105,24 +113,34 @@ def answer_place(rows: pd.DataFrame, tolerance: float) -> Answer | None:
 
 
 def _settings(rows: pd.DataFrame) -> pd.Series:
-    """The rank and learning rate that a condition names: "rank 8, lr 0.001"; empty if it names none."""
-    return rows["condition"].map(lambda condition: str(condition).partition(", ")[2])
+    """The settings that a condition names, apart from the place: "rank 8, lr 0.001"; empty if it names none."""
+    return rows["condition"].map(lambda condition: _split_place(str(condition))[1])
+
+
+def _split_place(condition: str) -> tuple[str, str]:
+    """ "blocks, of 2 layers, rank 8" -> ("blocks, of 2 layers", "rank 8")"""
+    place, _, settings = condition.partition(", ")
+    if settings.startswith("of "):
+        length, _, settings = settings.partition(", ")
+        place = f"{place}, {length}"
+    return place, settings
 
 
 def _place_name(condition: str, first: int) -> str:
-    place, _, rank = condition.partition(", ")
-    where = f"layer {first}" if place == "single" else f"the block that starts at layer {first}"
-    return f"adapters in {where}" + (f" ({rank})" if rank else "")
+    place, settings = _split_place(condition)
+    length = place.removeprefix("blocks").removeprefix(",")  # " of 2 layers", or empty
+    where = f"layer {first}" if place == "single" else f"the block{length} that starts at layer {first}"
+    return f"adapters in {where}" + (f" ({settings})" if settings else "")
 
 
-def ask_count(depth: int) -> Mapping[str, Any]:
-    """An experiment with adapters everywhere and in the last k layers."""
-    return {"kind": "adapt", "where": ["everywhere", "last"], "peft_lr": PEFT_LR}
+def ask_count(depth: int, lr: float) -> Mapping[str, Any]:
+    """An experiment with adapters in the last k layers, for every k up to all of them."""
+    return {"kind": "adapt", "where": ["last"], "peft_lr": suggested_peft_lr(lr)}
 
 
-def ask_place(depth: int) -> Mapping[str, Any]:
+def ask_place(depth: int, lr: float) -> Mapping[str, Any]:
     """An experiment with adapters in each single layer."""
-    return {"kind": "adapt", "where": ["single"], "peft_lr": PEFT_LR}
+    return {"kind": "adapt", "where": ["single"], "peft_lr": suggested_peft_lr(lr)}
 
 
 COUNT = Question(
@@ -136,7 +154,7 @@ COUNT = Question(
 )
 PLACE = Question(
     key="adapter_place",
-    title="Best layer for LoRA",
+    title="Best layer for adapters",
     text="If one layer or one block has adapters, which one is best?",
     goals=("speed",),
     experiments=("adapt_layers",),

@@ -12,7 +12,7 @@ import pandas as pd
 
 from whichlayers.analysis.intervals import Interval, paired_difference
 from whichlayers.analysis.power import minutes_per_added_trial
-from whichlayers.analysis.verdicts import RECOMMENDED, AnswerVerdict, ComparisonResult
+from whichlayers.analysis.verdicts import NOT_ENOUGH_TRIALS, RECOMMENDED, AnswerVerdict, ComparisonResult
 from whichlayers.catalog import METRICS
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import CURVE
@@ -69,6 +69,7 @@ class Comparison:
     level: float  # of the interval
     n: int
     result: ComparisonResult
+    trial_id: str = ""  # a trial of the candidate
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ class Question:
         experiments: Names of the experiments whose results answer it.
         answer: From the finished points of one curve of such an experiment and the tolerance; None if the curve
             says nothing about the question.
-        ask: The experiment of a study file that asks the question, for a model of this depth.
+        ask: The experiment of a study file that asks the question, for models of this depth and this learning rate of
+            finetuning.
         chooses_best: Whether the answer is the best of several settings, so that its gain has to be corrected for the
             choice.
     """
@@ -136,7 +138,7 @@ class Question:
     goals: tuple[Goal, ...]
     experiments: tuple[str, ...]
     answer: Callable[[pd.DataFrame, float], Answer | None]
-    ask: Callable[[int], Mapping[str, Any]]
+    ask: Callable[[int, float], Mapping[str, Any]]
     chooses_best: bool = False
 
     @property
@@ -165,6 +167,19 @@ def baseline_of(rows: pd.DataFrame) -> Candidate | None:
     """The model with all layers pretrained, of the same curve; None if no trial of it has finished."""
     found = rows[rows["condition"] == ALL_PRETRAINED]
     return None if found.empty else Candidate(f"all {int(rows['depth'].iloc[0])} layers", found)
+
+
+def without_baseline(question: str, rows: pd.DataFrame, baseline: str, text: str) -> Answer:
+    """The answer that there is nothing to compare with.
+
+    Args:
+        question: Key of the question.
+        rows: Finished points of the curve.
+        baseline: What the others would be compared with.
+        text: Why there is no answer, and what to do.
+    """
+    about = subject(rows) | {"question": question, "baseline": baseline}
+    return Answer(**about, verdict=NOT_ENOUGH_TRIALS, text=text)
 
 
 def score_matrix(candidates: Sequence[Candidate], baseline: Candidate) -> tuple[np.ndarray, np.ndarray]:
@@ -210,6 +225,11 @@ def recommended(
         savings=training_savings(chosen, baseline),
         **more,
     )
+
+
+def suggested_peft_lr(lr: float) -> float:
+    """A learning rate for adapters, biases, norms or the head alone: 20 times that of finetuning, to one digit."""
+    return float(f"{20 * lr:.0e}")
 
 
 def minutes_for(rows: pd.DataFrame, trials: int) -> float:

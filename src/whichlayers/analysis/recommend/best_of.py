@@ -137,5 +137,6 @@ def _compared(candidates: Sequence[Candidate], baseline: Candidate) -> dict[int,
             result: ComparisonResult = (
                 BETTER if clear and d.mean > 0 else WORSE if clear else NOT_ENOUGH_TRIALS
             )
-            found[i] = Comparison(candidate.name, mean, d.mean, d.low, d.high, level, d.n, result)
+            numbers = (mean, d.mean, d.low, d.high, level, d.n)
+            found[i] = Comparison(candidate.name, *numbers, result, candidate.trial_id)
     return found

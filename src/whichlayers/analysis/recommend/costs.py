@@ -24,9 +24,8 @@ def cost_text(answer: Answer, costs: Sequence[ModelCost]) -> str:
             )
     for what, fraction in answer.savings.items():
         less = "fewer" if what.endswith("s") else "less"
-        share = (
-            "over 99" if 0.995 <= fraction < 1 else f"{100 * abs(fraction):.0f}"
-        )  # 100% would be all of it
+        # 100% would be all of it
+        share = "over 99" if 0.995 <= fraction < 1 else f"{100 * abs(fraction):.0f}"
         parts.append(f"{share}% {less if fraction > 0 else 'more'} {what}")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.recommend.base import Answer, Candidate, Question
+from whichlayers.analysis.recommend.base import Answer, Candidate, Question, without_baseline
 from whichlayers.analysis.recommend.best_of import best_of
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import join_numbers
@@ -17,15 +17,21 @@ def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
     """The layer whose linear probe scores highest, compared with the last layer."""
     depth = int(rows["depth"].iloc[0])
     by_layer = {int(layer): cell for (layer,), cell in each_group(rows, ["x"])}
+    last = f"the last layer ({depth})"
     if depth not in by_layer:
-        return None
+        text = (
+            f"No answer: there is no finished probe of {last}, so there is nothing to compare the others with. If the "
+            f"study is complete, layer {depth} was not probed: add it to `layers` of the experiment, or leave `layers` "
+            "out to probe all."
+        )
+        return without_baseline(QUESTION.key, rows, last, text)
     candidates = [
         Candidate(_name(layer), by_layer[layer], tuple(range(1, layer + 1)))
         for layer in sorted(by_layer)
         if layer < depth
     ]
-    baseline = Candidate(f"the last layer ({depth})", by_layer[depth])
-    keep = f"use the hidden states of the last layer ({depth})"
+    baseline = Candidate(last, by_layer[depth])
+    keep = f"use the hidden states of {last}"
     verb = "As frozen features, use the hidden states of"
     layers = join_numbers(layer for layer in sorted(by_layer) if layer < depth)
     compared = f"layers {layers}" if len(candidates) > 1 else "".join(c.name for c in candidates)
@@ -38,7 +44,7 @@ def _name(layer: int) -> str:
     return f"layer {layer}" if layer else "the embeddings (layer 0)"
 
 
-def ask(depth: int) -> Mapping[str, Any]:
+def ask(depth: int, lr: float) -> Mapping[str, Any]:
     """An experiment that probes every layer."""
     return {"kind": "probing"}
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from whichlayers.analysis.recommend.adapters import PEFT_LR
-from whichlayers.analysis.recommend.base import Answer, Candidate, Question, baseline_of
+from whichlayers.analysis.recommend.base import Answer, Candidate, Question, baseline_of, suggested_peft_lr
 from whichlayers.analysis.recommend.within_tolerance import last_within_tolerance
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import join_list
@@ -38,7 +37,7 @@ def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
         join_list(NAMES[part] for part in order if part in found) + (f" ({lr})" if lr else "")
         for lr, found in by_lr.items()
     )
-    several = f"{len(series)} series, one for each learning rate ({listed}), each trained alone and each"
+    several = f"{len(series)} series, one for each learning rate ({listed})"
     return last_within_tolerance(
         QUESTION.key,
         rows,
@@ -49,6 +48,7 @@ def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
         keep="train all parameters",
         alternative="model with few trained parameters",
         verb="Train",
+        otherwise="another learning rate (`peft_lr`)",
     )
 
 
@@ -68,9 +68,9 @@ def by_parameters(alone: pd.DataFrame) -> list[str]:
     return found if counts.isna().any() else sorted(found, key=lambda part: -counts[part])
 
 
-def ask(depth: int) -> Mapping[str, Any]:
+def ask(depth: int, lr: float) -> Mapping[str, Any]:
     """An experiment that trains layer norms, biases and the head alone."""
-    return {"kind": "freeze", "train": ["norms", "biases", "head"], "peft_lr": PEFT_LR}
+    return {"kind": "freeze", "train": ["norms", "biases", "head"], "peft_lr": suggested_peft_lr(lr)}
 
 
 QUESTION = Question(

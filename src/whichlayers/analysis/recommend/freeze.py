@@ -27,7 +27,7 @@ def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
         if one:
             series.append(one)
     counts = "; ".join(join_list(c.steps for c in one) for one in series)
-    several = f"{len(series)} series (layers frozen: {counts}), each"
+    several = f"{len(series)} series (layers frozen: {counts})"
     return last_within_tolerance(
         QUESTION.key,
         rows,
@@ -46,7 +46,7 @@ def _name(condition: str, k: int, depth: int) -> str:
     return f"{describe_layers(range(depth - k + 1, depth + 1))} frozen"
 
 
-def ask(depth: int) -> Mapping[str, Any]:
+def ask(depth: int, lr: float) -> Mapping[str, Any]:
     """An experiment that freezes the lowest k layers for every k."""
     return {"kind": "freeze", "train": ["top"]}
 

@@ -40,7 +40,7 @@ def _name(condition: str, factor: float) -> str:
     return f"a decay of {factor:g}{reinit}"
 
 
-def ask(depth: int) -> Mapping[str, Any]:
+def ask(depth: int, lr: float) -> Mapping[str, Any]:
     """An experiment with the default decay factors."""
     return {"kind": "lr_decay"}
 

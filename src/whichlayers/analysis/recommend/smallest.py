@@ -27,7 +27,7 @@ def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
         return None
     series = nested_series(candidates, depth)
     dropped = "; ".join(join_list(c.steps for c in one) for one in series)
-    several = f"{len(series)} series of models (layers dropped: {dropped}), each"
+    several = f"{len(series)} series of models (layers dropped: {dropped})"
     return last_within_tolerance(
         QUESTION.key,
         rows,
@@ -69,7 +69,7 @@ def nested_series(candidates: Sequence[Candidate], depth: int) -> list[list[Cand
     return series
 
 
-def ask(depth: int) -> Mapping[str, Any]:
+def ask(depth: int, lr: float) -> Mapping[str, Any]:
     """An experiment that drops 1 to depth - 1 top layers."""
     return {"kind": "prune", "top": list(range(1, depth))}
 

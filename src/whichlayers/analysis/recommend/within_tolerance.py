@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from whichlayers.analysis.decisions import ALPHA, FixedSequence, fixed_sequence, non_inferiority
+from whichlayers.analysis.decisions import (
+    ALPHA,
+    FixedSequence,
+    NonInferiority,
+    fixed_sequence,
+    non_inferiority,
+)
 from whichlayers.analysis.recommend.base import (
     Answer,
     Candidate,
@@ -28,6 +34,7 @@ from whichlayers.analysis.verdicts import (
 )
 from whichlayers.text import format_score
 
+MAX_LISTED = 3
 Series = Sequence[Candidate]  # variants of a model, each one step further than the one before
 
 
@@ -42,6 +49,7 @@ def last_within_tolerance(
     keep: str,
     alternative: str,
     verb: str = "Use",
+    otherwise: str = "",
 ) -> Answer | None:
     """The last variant of each series that is shown to be within the tolerance; of these the one with most `steps`.
 
@@ -56,6 +64,7 @@ def last_within_tolerance(
         keep: What to do if there is nothing to gain: "keep all 12 layers".
         alternative: What a variant is: "smaller model".
         verb: The first word of a recommendation.
+        otherwise: What else to try where the first variants fail: "another learning rate (`peft_lr`)".
 
     Returns:
         None without series.
@@ -70,7 +79,8 @@ def last_within_tolerance(
     metric = about["metric"]
     limit = f"{format_score(tolerance, metric)} {points_of(metric)}"
     divided = f"; the level of 5% is divided by {len(series)}" if len(series) > 1 else ""
-    order = f"Compared: {compared}, in this order, up to the first that was not within it{divided}."
+    each = ", each" if len(series) > 1 else ""
+    order = f"Compared: {compared}{each}, in this order, up to the first that was not within it{divided}."
     if sum(map(len, series)) == 1:
         order = f"Compared: {series[0][0].name}."
     more, minutes = _more_trials(rows, sequences)
@@ -90,12 +100,23 @@ def last_within_tolerance(
         outlook = "" if more is None else f"To decide on the next one: {more_trials_text(more, minutes)}."
         further = {"more_trials": more, "minutes": minutes, "outlook": outlook}
         return recommended(about, chosen, baseline, i, level, text, **further)
-    if all(s.failed is not None and s.failed.worse for s in sequences):
-        rest = " What comes after was not tested." if any(len(one) > 1 for one in series) else ""
-        text = f"Nothing to gain: {keep}. More than {limit} lower: {_ends(series, sequences, metric)}.{rest} {order}"
+    if all(sequence.all_worse for sequence in sequences):
+        if sum(map(len, series)) > 1:
+            order = f"Compared: {compared}, all of them{divided}."
+        lower = _listed(series, sequences, metric, worse=True)
+        text = f"Nothing to gain: {keep}. More than {limit} lower: {lower}. {order}"
         return Answer(**about, verdict=NOTHING_TO_GAIN, text=text)
+    if all(s.failed is not None and s.failed.worse for s in sequences):
+        more, minutes = _more_for_worse(rows, sequences)
+        text = (
+            f"Not enough trials to say that nothing can be gained: more than {limit} lower: "
+            f"{_ends(series, sequences, metric)}; not shown to be that much lower: "
+            f"{_listed(series, sequences, metric, worse=False)}. Until then, {keep}. {order} What comes after the "
+            f"first that fails cannot be recommended from these trials. {_to_decide_rest(more, minutes, otherwise)}"
+        )
+        return Answer(**about, verdict=NOT_ENOUGH_TRIALS, text=text, more_trials=more, minutes=minutes)
     nearest = "; ".join(
-        f"{one[0].name}: {_describe(seq, metric)}"
+        f"{one[0].name}: {_describe(seq.failed, metric)}"
         for one, seq in zip(series, sequences, strict=True)
         if seq.failed is not None and not seq.failed.worse
     )
@@ -113,8 +134,11 @@ def _compared(
     tolerance: float,
     alpha: float,
 ) -> tuple[Comparison, ...]:
-    """Every candidate with its difference; those after the first failure are not tested."""
-    found = []
+    """Every candidate with its difference; those after the first failure are not tested.
+
+    If all of them are shown to lose more than the tolerance, this holds for each.
+    """
+    found, all_worse = [], all(sequence.all_worse for sequence in sequences)
     for one, sequence in zip(series, sequences, strict=True):
         for place, candidate in enumerate(one):
             differences = candidate.differences(baseline)
@@ -122,10 +146,11 @@ def _compared(
                 continue
             test = non_inferiority(differences, tolerance, alpha)
             result: ComparisonResult = NOT_TESTED if place >= len(sequence.tests) else NOT_ENOUGH_TRIALS
-            if place < len(sequence.tests) and (test.within or test.worse):
+            if (place < len(sequence.tests) or all_worse) and (test.within or test.worse):
                 result = WITHIN_TOLERANCE if test.within else BELOW_TOLERANCE
             i, mean = test.interval, float(candidate.scores.mean())
-            found.append(Comparison(candidate.name, mean, i.mean, i.low, i.high, 1 - 2 * alpha, i.n, result))
+            numbers = (mean, i.mean, i.low, i.high, 1 - 2 * alpha, i.n)
+            found.append(Comparison(candidate.name, *numbers, result, candidate.trial_id))
     return tuple(found)
 
 
@@ -140,15 +165,28 @@ def _why_stopped(series: Sequence[Series], sequences: Sequence[FixedSequence], m
 def _ends(series: Sequence[Series], sequences: Sequence[FixedSequence], metric: str) -> str:
     """The difference that ended each series; empty if none did."""
     return "; ".join(
-        f"{one[len(seq.tests) - 1].name}: {_describe(seq, metric)}"
+        f"{one[len(seq.tests) - 1].name}: {_describe(seq.failed, metric)}"
         for one, seq in zip(series, sequences, strict=True)
         if seq.failed is not None
     )
 
 
-def _describe(sequence: FixedSequence, metric: str) -> str:
-    test = sequence.failed
-    assert test is not None
+def _listed(series: Sequence[Series], sequences: Sequence[FixedSequence], metric: str, *, worse: bool) -> str:
+    """The differences of the variants that are, or are not, shown to lose more than the tolerance: the highest ones."""
+    found = [
+        (candidate.name, test)
+        for one, seq in zip(series, sequences, strict=True)
+        for candidate, test in zip(one, (*seq.tests, *seq.rest), strict=True)
+        if test.worse == worse
+    ]
+    highest = sorted(found, key=lambda item: -item[1].interval.mean)[:MAX_LISTED]
+    listed = [f"{name}: {_describe(test, metric)}" for name, test in found if (name, test) in highest]
+    others = len(found) - len(listed)
+    rest = "1 other with a lower mean" if others == 1 else f"{others} others with lower means"
+    return "; ".join([*listed, rest] if others else listed)
+
+
+def _describe(test: NonInferiority, metric: str) -> str:
     i = test.interval
     if i.n == 0:
         return "no trial with a seed of the baseline"
@@ -178,3 +216,33 @@ def _more_trials(rows: pd.DataFrame, sequences: Sequence[FixedSequence]) -> tupl
     needed = [(test.trials_needed, test.interval.n) for test in failed]
     missing = [total - n for total, n in needed if total is not None]
     return (min(missing), minutes_for(rows, min(missing))) if missing else (None, None)
+
+
+def _to_decide_rest(more: int | None, minutes: float | None, otherwise: str) -> str:
+    """What it takes to decide on the variants after the first that failed, as sentences."""
+    alone = "test them in a study of their own, with another `seed`"
+    try_instead = f"Try {otherwise}, or {alone}." if otherwise else f"{alone[:1].upper()}{alone[1:]}."
+    if more is None:
+        return f"More trials of this study will not decide on them. {try_instead}"
+    return f"To show that they are that much lower, too: {more_trials_text(more, minutes)}. {try_instead}"
+
+
+def _more_for_worse(
+    rows: pd.DataFrame, sequences: Sequence[FixedSequence]
+) -> tuple[int | None, float | None]:
+    """Further trials that would show that every variant loses more than the tolerance, and minutes for all points.
+
+    None if an estimate is within the tolerance, or if the number cannot be estimated.
+    """
+    missing = []
+    for test in (test for seq in sequences for test in seq.rest if not test.worse):
+        i = test.interval
+        if i.mean >= -test.tolerance:
+            return None, None
+        if i.n < 2 or not i.sd > 0:
+            missing.append(max(1, 3 - i.n))
+        elif (total := test.trials_for_worse) is not None:
+            missing.append(total - i.n)
+        else:
+            return None, None
+    return max(missing), minutes_for(rows, max(missing))
