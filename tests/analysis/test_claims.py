@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 import json
 import math
 
@@ -29,19 +28,11 @@ from whichlayers.analysis.claims.tamkin2020_layers import t3, t4, t5
 from whichlayers.analysis.claims.tamkin2020_sizes import t1, t2
 from whichlayers.analysis.claims.tamkin2020_training import t6, t7
 from whichlayers.results.frames import finished, load_points
-from whichlayers.trial import Point, Training
+from whichlayers.trial import Point, Probe, Training
 
 DEPTH = 6
 THRESHOLDS = ClaimThresholds()
 HOLDS, FAILS, UNDECIDED, NOT_TESTED = "holds", "does not hold", "not enough trials", "not tested"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _freeze_garbage_collector():
-    """statsmodels' multipletests runs the garbage collector at each call; existing objects need not be scanned."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +116,7 @@ def test_t1_is_undecided_with_few_trials_and_not_tested_with_one_size(study):
 def with_probing(trials):
     study_points = incremental(("SST-2",), (500, 5000), trials, DEPTH)
     probes = [
-        Point("probing", "", k, trial(size=9000, seed=s, training=Training(epochs=40 + k)))
+        Point("probing", "", k, trial(size=9000, seed=s, probe=Probe(k)))
         for k in range(1, 7)
         for s in range(trials)
     ]
@@ -147,6 +138,19 @@ def test_t2_holds_if_only_small_data_follow_the_probe(study):
     assert claim.verdict == HOLDS
     assert claim.tests[0].effect < 0.6
     assert claim.tests[1].effect > 0.4
+
+
+def test_t2_is_tested_for_each_pooling_of_the_probes(study):
+    points = with_values(study(with_probing, 4), unrelated_with_much_data, 0.005)
+    other = points[points.experiment == "probing"].assign(variant="pooling summary")
+    both = pd.concat(
+        [points.assign(variant=points["variant"].mask(points.experiment == "probing", "pooling mean")), other]
+    )
+    alone, tests = t2(points, THRESHOLDS).tests, t2(both, THRESHOLDS).tests
+    assert [test.effect for test in tests] == [test.effect for test in alone] * 2
+    assert [test.about.split(":")[0].rpartition(" (")[2] for test in tests] == [
+        *["pooling mean)"] * 2, *["pooling summary)"] * 2,
+    ]  # fmt: skip
 
 
 def test_t2_fails_if_the_probe_predicts_at_every_size(study):

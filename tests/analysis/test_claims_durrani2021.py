@@ -96,6 +96,25 @@ def test_d4_pairs_top_and_bottom_by_seed(tmp_path):
     assert d4(same, THRESHOLDS).verdict == FAILS
 
 
+def test_d4_is_about_the_most_dropped_layers_up_to_half_of_them(tmp_path):
+    """Dropping the top costs more where few layers remain, which the paper does not measure."""
+
+    def score(p):
+        dropped = p.x or 0
+        worse = "top" if dropped > DEPTH / 2 else "bottom"
+        return 0.9 - (0.02 + 0.1 * (p.condition == worse)) * dropped / DEPTH + 0.001 * p.trial.seed * dropped
+
+    rows = prune(depth=DEPTH, counts=(1, DEPTH // 2, DEPTH // 2 + 1))
+    found = d4(finished(load_points(write_results(tmp_path / "a", rows, score, depth=DEPTH))), THRESHOLDS)
+    assert [test.about for test in found.tests] == [
+        f"SST-2: bottom {DEPTH // 2} against top {DEPTH // 2} dropped"
+    ]
+    assert found.effect == pytest.approx(-0.05)
+    beyond = prune(depth=DEPTH, counts=(DEPTH // 2 + 1,))
+    found = d4(finished(load_points(write_results(tmp_path / "b", beyond, score, depth=DEPTH))), THRESHOLDS)
+    assert (found.verdict, "half of the layers" in found.details) == (NOT_TESTED, True)
+
+
 def test_one_trial_is_undecided_and_an_untested_claim_says_what_to_run(study):
     for test in (d1, d2, d3):
         single = test(study(trials=1), THRESHOLDS)

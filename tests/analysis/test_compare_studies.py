@@ -173,11 +173,12 @@ def test_tasks_whose_data_changed_are_not_paired(tmp_path):
 def test_the_error_without_pairs_gives_the_reason(tmp_path):
     a = write_results(tmp_path / "a", incremental(("SST-2",)), BASE)
     b = write_results(tmp_path / "b", [Point("probing", "", 1, trial("RTE"))], BASE)
-    with pytest.raises(
-        WhichlayersError,
-        match=r"no pair of trials.*incremental, in a: .*Run both studies with the same tasks",
-    ):
+    with pytest.raises(WhichlayersError) as raised:
         compare_studies(a, b)
+    first, *reasons, last = str(raised.value).splitlines()  # one reason per line
+    assert first.endswith("have no pair of trials:")
+    assert [reason.partition(": ")[0] for reason in reasons] == ["- incremental, in a", "- probing, in b"]
+    assert last.startswith("Run both studies with the same tasks")
 
 
 def test_one_trial_per_study_gives_a_difference_without_an_interval(tmp_path):
@@ -262,6 +263,19 @@ def test_settings_of_pairs_and_settings_that_differ(tmp_path):
     }
 
 
+def test_curves_that_one_study_alone_names_have_no_counterpart(tmp_path):
+    """The trials may be the same: it is the curve that the other study does not have."""
+    points = changed(incremental(trials=2, ks=(0, 3)))
+    named = [dataclasses.replace(p, condition="LoRA") for p in points if p.x]
+    a = write_results(tmp_path / "a", points, BASE)
+    b = write_results(tmp_path / "b", [p for p in points if not p.x] + named, BASE)
+    assert list(dict(compare_studies(a, b).unpaired)) == [
+        f"incremental, in {study}: the other study has no finished trial of the same curve, point, task, training size"
+        " and seed"
+        for study in "ab"
+    ]
+
+
 def test_layer_norms_files_and_depths_that_differ(tmp_path):
     points = incremental(trials=2, ks=(0, 6))
     kept = [
@@ -332,3 +346,15 @@ def test_two_trials_of_one_seed_at_one_point_cannot_be_paired(tmp_path):
             WhichlayersError, match=r"/b: probing on SST-2 has two trials of seed 0 at one point"
         ):
             compare_studies(first, second)
+
+
+def test_probes_of_several_poolings_are_paired_with_those_of_the_same_pooling(tmp_path):
+    points = [
+        Point("probing", f"pooling {p}", layer, dataclasses.replace(trial(seed=seed), probe=Probe(layer, p)))
+        for p in ("mean", "summary")
+        for layer in (1, 2)
+        for seed in (0, 1)
+    ]
+    folders = [write_results(tmp_path / name, points, BASE) for name in "ab"]
+    pairs = compare_studies(*folders).pairs
+    assert pairs.groupby("condition").size().to_dict() == {"pooling mean": 4, "pooling summary": 4}

@@ -29,7 +29,7 @@ from whichlayers.results.frames import (
     setting_label,
     training_settings,
 )
-from whichlayers.text import counted, join_list
+from whichlayers.text import counted, join_list, short_names
 from whichlayers.trial import BASELINES
 
 CELL = ["experiment", "condition", "task", "train_size", "x"]
@@ -52,7 +52,7 @@ class ComparedStudy:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class StudyComparison:
     """All differences are B minus A, so that positive means that B scores higher."""
 
     a: ComparedStudy
@@ -68,7 +68,7 @@ class Comparison:
     lowest_depth: int | None = None
 
 
-def compare_studies(first: Path, second: Path) -> Comparison:
+def compare_studies(first: Path, second: Path) -> StudyComparison:
     """Pair the finished trials of two study folders; WhichlayersError if they have no pair."""
     frames = [_with_training_columns(finished(load_points(folder))) for folder in (first, second)]
     a, b = _compared_study(Path(first)), _compared_study(Path(second))
@@ -91,15 +91,16 @@ def compare_studies(first: Path, second: Path) -> Comparison:
         for study, side in ((a, "left_only"), (b, "right_only")):
             if alone := int((merged["found"] == side).sum()):
                 same = ["model"] if "model" in matched else []
+                same += ["curve"] if set(rows[0]["condition"]) != set(rows[1]["condition"]) else []
                 same += ["share of the layers" if _is_relative(experiment, other_depths) else "point"]
                 same += ["task", "training size", "seed"]
                 reason = f"{experiment}, in {study.name}: the other study has no finished trial of the same"
                 reasons.append((f"{reason} {join_list(same)}", alone))
     pairs = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
     if pairs.empty:
-        details = "; ".join(f"{reason} ({counted(count, 'result')})" for reason, count in reasons)
+        details = "".join(f"\n- {reason} ({counted(count, 'result')})" for reason, count in reasons)
         raise WhichlayersError(
-            f"{first} and {second} have no pair of trials. {details}. Run both studies with the same tasks and data,"
+            f"{first} and {second} have no pair of trials:{details}\nRun both studies with the same tasks and data,"
             " experiments, train_sizes and seed; models and training settings may differ"
         )
     order = {task: position for position, task in enumerate(dict.fromkeys(frames[0]["task"]))}
@@ -108,7 +109,7 @@ def compare_studies(first: Path, second: Path) -> Comparison:
     all_differences = [*differs, *_environment_differences(a, b)]
     curves, points = _curve_differences(pairs), _point_differences(pairs)
     lowest = int(models["depth"].min()) if other_depths else None
-    return Comparison(a, b, all_differences, curves, points, reasons, pairs, models, lowest)
+    return StudyComparison(a, b, all_differences, curves, points, reasons, pairs, models, lowest)
 
 
 def _folder_names(a: Path, b: Path) -> tuple[str, str]:
@@ -142,7 +143,8 @@ def _merge_pairs(
 
 
 def _with_training_columns(points: pd.DataFrame) -> pd.DataFrame:
-    """`points` with one more column per training setting, named TRAINING + setting."""
+    """`points` with one more column per training setting, named TRAINING + setting; probes are paired by variant."""
+    points = points.assign(condition=points["condition"].where(points["kind"] != "probe", points["variant"]))
     return pd.concat([points, training_settings(points).map(str).add_prefix(TRAINING)], axis=1)
 
 
@@ -239,6 +241,8 @@ def _setting_labels(pairs: pd.DataFrame, matched: list[str]) -> list[str]:
     varying = [name for name in matched if pairs[name].nunique() > 1 and name not in TIED_TO_SIZE]
     if not varying:
         return [""] * len(pairs)
+    if "model" in varying:
+        pairs = pairs.assign(model=pairs["model"].map(short_names(pairs["model"])))
     return [
         ", ".join(_setting_text(name, value) for name, value in zip(varying, row, strict=True))
         for row in each_row(pairs[varying])
@@ -250,7 +254,7 @@ def _setting_text(name: str, value: Any) -> str:
 
 
 def _point_differences(pairs: pd.DataFrame) -> pd.DataFrame:
-    """`Comparison.points`: a paired t test at each x; p_adjusted is Holm-adjusted within the curve."""
+    """`StudyComparison.points`: a paired t test at each x; p_adjusted is Holm-adjusted within the curve."""
     tables = []
     for key, curve in each_group(pairs, COMPARED_CURVE):
         rows = []
@@ -265,7 +269,7 @@ def _point_differences(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _curve_differences(pairs: pd.DataFrame) -> pd.DataFrame:
-    """`Comparison.curves`: one paired t test per curve, on each seed's mean over the x that all its seeds have.
+    """`StudyComparison.curves`: one paired t test per curve, on each seed's mean over the x that all its seeds have.
 
     p_adjusted is Holm-adjusted over all curves.
     """

@@ -52,9 +52,8 @@ class CurveCorrelation:
     layers: int  # layers that both curves have
     # √(reliability of one mean curve · that of the other); NaN with a single trial, or if noise hides a curve
     reliability: float = math.nan
-    misfit: Misfit | None = (
-        None  # whether one curve is a linear function of the other; None with a single trial
-    )
+    # whether one curve is a linear function of the other; None with a single trial
+    misfit: Misfit | None = None
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def published_correlations() -> dict[tuple[frozenset[str], str], tuple[float, st
 
 
 # Names that the tables of Durrani et al. 2021 use
-FAMILIES = {"bert": "BERT", "roberta": "RoBERTa", "xlnet": "XLNet"}
+PUBLISHED_FAMILIES = {"bert": "BERT", "roberta": "RoBERTa", "xlnet": "XLNet"}
 PROPERTIES = {"xpos": "POS", "pos": "POS", "chunk": "chunking", "sem": "SEM"}
 SHORT_TASKS = {"SST-2": "SST", "STS-B": "STS", "": "Base"}
 
@@ -98,7 +98,7 @@ def published_word_probing(family: str, corpus: str, finetuned_on: str) -> dict[
     """Word-level probing results of Durrani et al. 2021 (Tables 1, 4, 5 and 7), as fractions of 1.
 
     Args:
-        family: Model family, a key of `FAMILIES`.
+        family: Model family, a key of `PUBLISHED_FAMILIES`.
         corpus: Name of a probing dataset, e.g. "UD-EWT:xpos".
         finetuned_on: The task that the model was finetuned on; "" for the pretrained model.
 
@@ -106,7 +106,7 @@ def published_word_probing(family: str, corpus: str, finetuned_on: str) -> dict[
         Quantity -> value, for top, bottom, accuracy all neurons, accuracy selected neurons, selectivity all,
         selectivity selected, as far as published; empty for other models and corpora.
     """
-    model, tags = FAMILIES.get(family), PROPERTIES.get(corpus.rpartition(":")[2])
+    model, tags = PUBLISHED_FAMILIES.get(family), PROPERTIES.get(corpus.rpartition(":")[2])
     if model is None or tags is None or corpus.startswith("builtin:"):
         return {}
     found = _durrani2021(f"{tags} neurons {model}", SHORT_TASKS.get(finetuned_on, finetuned_on))
@@ -123,7 +123,7 @@ def published_pruning(family: str, task: str) -> dict[str, float]:
 
     Quantity -> value, for none, prune top 6, prune bottom 6; empty for other model families and tasks.
     """
-    return _durrani2021(f"pruning {FAMILIES[family]}", task) if family in FAMILIES else {}
+    return _durrani2021(f"pruning {PUBLISHED_FAMILIES[family]}", task) if family in PUBLISHED_FAMILIES else {}
 
 
 def _durrani2021(experiment: str, task: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ from importlib import resources
 
 import pandas as pd
 
-from whichlayers.analysis.published import FAMILIES, PROPERTIES
+from whichlayers.analysis.published import PROPERTIES, PUBLISHED_FAMILIES
 
 CITATIONS = {
     "tamkin2020": "Tamkin et al. 2020",
@@ -50,7 +50,7 @@ def published_data(name: str) -> dict[str, int]:
 
 def published_penalty(family: str, corpus: str) -> tuple[float, float] | None:
     """Best L1 and L2 of a model family and corpus (Durrani et al. 2021, Table 8)."""
-    rows = _rows("elastic net", f"{property_of(corpus)} {FAMILIES.get(family, family)}")
+    rows = _rows("elastic net", f"{property_of(corpus)} {PUBLISHED_FAMILIES.get(family, family)}")
     values = {
         str(quantity): float(value) for quantity, value in zip(rows["quantity"], rows["value"], strict=True)
     }

@@ -18,6 +18,7 @@ CLAIM_VERDICTS: tuple[ClaimVerdict, ...] = (HOLDS, BELOW_MARGIN, FAILS, UNDECIDE
 # in claims.csv of earlier versions
 EARLIER_WORDS: dict[str, ClaimVerdict] = {"not enough data": UNDECIDED, "not asked for": NOT_TESTED}
 NOT_TESTABLE = "not testable here"  # a claim about models that no study has
+NO_SUCH_MODEL = f"{NOT_TESTABLE}: no such model"  # in claims.csv, and in legends
 
 AnswerVerdict = Literal["recommended", "nothing to gain", "not enough trials", "not learned"]
 RECOMMENDED: Final = "recommended"

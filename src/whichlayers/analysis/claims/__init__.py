@@ -38,7 +38,7 @@ from whichlayers.analysis.claims.tamkin2020_layers import T3, T4, T5, T8, t3, t4
 from whichlayers.analysis.claims.tamkin2020_sizes import T1, T2, t1, t2
 from whichlayers.analysis.claims.tamkin2020_training import T6, T7, T9, T10, t6, t7, t9, t10
 from whichlayers.analysis.guessing import judged_points, with_exclusions
-from whichlayers.analysis.verdicts import CLAIM_VERDICTS, EARLIER_WORDS
+from whichlayers.analysis.verdicts import CLAIM_VERDICTS, EARLIER_WORDS, NO_SUCH_MODEL
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import finished, load_baseline_weight_change, load_points
@@ -53,7 +53,6 @@ CLAIMS = {
     "S1": S1, "S2": S2, "S3": S3, "S4": S4, "D1": D1, "D2": D2, "D3": D3, "D4": D4,
     "Z1": Z1, "Z2": Z2, "Z3": Z3, "L1": L1, "P1": P1,
 }  # fmt: skip
-NOT_TESTABLE = "not testable here: no such model"
 TEST_COLUMNS = [field.name for field in dataclasses.fields(ClaimTest) if field.name != "power"]
 
 
@@ -77,7 +76,7 @@ def evaluate_claims(
     everywhere, found = _evaluate(points, weights, thresholds), {claim.id: claim for claim in judged}
     # some claims are left out if there are no data for them
     judged = [found.get(claim.id) or not_tested(claim.id, claim.text, "") for claim in everywhere]
-    return with_exclusions(judged, everywhere, excluded)
+    return with_exclusions(judged, everywhere, excluded, points)
 
 
 def _evaluate(points: pd.DataFrame, weights: pd.DataFrame, thresholds: ClaimThresholds) -> list[Claim]:
@@ -114,7 +113,7 @@ def as_table(claims: Sequence[Claim]) -> pd.DataFrame:
         same = {"claim": claim.id, "claim_verdict": claim.verdict}
         tests = [same | _columns(test) for test in claim.tests]
         tests += [
-            same | {"about": NOT_TESTABLE, "model": model, "verdict": NOT_TESTED}
+            same | {"about": NO_SUCH_MODEL, "model": model, "verdict": NOT_TESTED}
             for model in claim.not_testable
         ]
         rows += tests or [same]
@@ -148,10 +147,10 @@ def from_table(table: pd.DataFrame) -> list[Claim]:
 def _read_claim(id: str, rows: pd.DataFrame) -> Claim:
     """One claim from its rows of the table."""
     verdict, text = cast(Verdict, rows["claim_verdict"].iloc[0]), CLAIMS.get(id, id)
-    not_testable = tuple(rows.loc[rows["about"] == NOT_TESTABLE, "model"])
+    not_testable = tuple(rows.loc[rows["about"] == NO_SUCH_MODEL, "model"])
     tests = tuple(
         ClaimTest(**{name: _read_field(name, row[name]) for name in TEST_COLUMNS})
-        for row in rows[rows["about"].notna() & (rows["about"] != NOT_TESTABLE)].to_dict("records")
+        for row in rows[rows["about"].notna() & (rows["about"] != NO_SUCH_MODEL)].to_dict("records")
     )
     if not tests:
         return dataclasses.replace(not_tested(id, text, ""), not_testable=not_testable)

@@ -44,6 +44,7 @@ from whichlayers.analysis.verdicts import BELOW_MARGIN, FAILS, HOLDS, NOT_TESTED
 from whichlayers.analysis.verdicts import ClaimVerdict as Verdict
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.frame_utils import each_row
+from whichlayers.text import short_names
 
 MIN_MARGIN, MAX_MARGIN = 1e-6, 1.0
 OF_GAIN = "of the gain"  # unit
@@ -127,9 +128,8 @@ class Claim:
     about: str = ""  # of the decisive test
     needs: str = "trials"
     tests: tuple[ClaimTest, ...] = ()
-    not_testable: tuple[
-        str, ...
-    ] = ()  # models that the claim is about and the study does not have: "RoBERTa"
+    # models that the claim is about and the study does not have: "RoBERTa"
+    not_testable: tuple[str, ...] = ()
 
 
 def undecided_test(about: str, unit: str, n: int, note: str) -> ClaimTest:
@@ -323,8 +323,9 @@ def group_label(rows: pd.DataFrame, all_rows: pd.DataFrame) -> str:
     """Label of a group of points: its task, and the model, training size and variant if `all_rows` has several."""
     first = next(each_row(rows.head(1)))
     parts = [str(first.task)] if "task" in rows and rows["task"].nunique() == 1 else []
-    if all_rows["model"].nunique() > 1:
-        parts.append(str(first.model))
+    models = short_names(all_rows["model"])
+    if len(models) > 1:
+        parts.append(models[first.model])
     if rows["train_size"].nunique() == 1 and all_rows["train_size"].nunique() > 1:
         parts.append(f"{int(first.train_size):,} examples")
     if all_rows["variant"].nunique() > 1 and first.variant:

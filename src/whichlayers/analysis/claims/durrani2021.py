@@ -14,6 +14,7 @@ import pandas as pd
 
 from whichlayers.analysis.baseline_differences import ALL_PRETRAINED
 from whichlayers.analysis.claims.base import (
+    ONE_CURVE,
     Claim,
     ClaimTest,
     ClaimThresholds,
@@ -42,22 +43,20 @@ D3 = (
 )
 D4 = "Dropping the bottom layers hurts more than dropping as many from the top, and RoBERTa and XLNet more than BERT"
 FINETUNED = ["model", "task", "finetuned_on", "train_size", "variant"]
-FORGETTING, PRESERVING = (
-    ("SST-2", "QNLI", "MNLI"),
-    ("STS-B", "RTE", "MRPC"),
-)  # finetuning tasks: all of the paper
+# finetuning tasks: all of the paper
+FORGETTING, PRESERVING = (("SST-2", "QNLI", "MNLI"), ("STS-B", "RTE", "MRPC"))
 REDISTRIBUTING, STABLE = ("roberta", "xlnet"), ("bert",)  # model families: information moves, or stays
 FAMILY_NAMES = {"roberta": "RoBERTa", "xlnet": "XLNet"}
-UPPER = (
-    0.75  # of the depth: the layers above are the upper layers; in BERT accuracy falls after layer 9 of 12
-)
+# of the depth: the layers above are the upper layers; in BERT accuracy falls after layer 9 of 12
+UPPER = 0.75
 # of the depth: the layers up to it are the lower layers. Accuracy falls from layer 5 of 12 on in RoBERTa and XLNet,
 # and from 5 to 7 on in BERT after MNLI
 LOWER, LOWER_IF_EARLY = 0.5, 1 / 3
-LOWER_MARGIN = (
-    0.02  # RoBERTa and XLNet lose less than this at every lower layer, but never reach the old accuracy
-)
+# RoBERTa and XLNet lose less than this at every lower layer, but never reach the old accuracy
+LOWER_MARGIN = 0.02
 SHIFT_MARGIN = 0.02  # of the depth: a smaller shift of the mean layer does not matter
+# of the depth: the paper drops 6 of 12 layers. What few remaining layers do is another question
+MAX_DROPPED = 0.5
 
 
 @dataclass(frozen=True)
@@ -231,23 +230,31 @@ def _families_only(run: str) -> str:
 
 
 def d4(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
-    """Score with the bottom n layers dropped minus that with the top n dropped, paired by seed, for each n; and the
-    effect of dropping the bottom n in RoBERTa and XLNet minus that in BERT."""
+    """Score with the bottom n layers dropped minus that with the top n dropped, paired by seed, for the largest n up to
+    half of the layers; and the effect of dropping the bottom n in RoBERTa and XLNet minus that in BERT."""
     pruned = points[points["experiment"] == "prune"]
-    rows = pruned[pruned["condition"].isin(["top", "bottom"])]
+    rows = _most_dropped(pruned)
     tests: list[ClaimTest] = []
-    for (*_, dropped), group in each_group(rows, ["model", "task", "train_size", "variant", "x"]):
+    for (*_, dropped), group in each_group(rows, [*ONE_CURVE, "x"]):
         table = group.pivot_table(index="seed", columns="condition", values="value")
-        if table.shape[1] == 2:
-            differences = (table["bottom"] - table["top"]).dropna().to_numpy()
-            about = f"{group_label(group, rows)}: bottom {dropped:g} against top {dropped:g} dropped"
-            unit, margin = str(group["metric"].iloc[0]), metric_margin(group, thresholds)
-            tests += with_subject([decrease_test(differences, about, unit, margin)], group)
-    tests += _pruning_tests(pruned, thresholds)
+        differences = (table["bottom"] - table["top"]).dropna().to_numpy()
+        about = f"{group_label(group, rows)}: bottom {dropped:g} against top {dropped:g} dropped"
+        unit, margin = str(group["metric"].iloc[0]), metric_margin(group, thresholds)
+        tests += with_subject([decrease_test(differences, about, unit, margin)], group)
+    tests += _pruning_tests(pd.concat([pruned[pruned["condition"] == ALL_PRETRAINED], rows]), thresholds)
     if not tests:
-        how = 'run kind = "prune" with top and bottom of the same numbers, 3 trials or more'
+        how = 'run kind = "prune" with top and bottom of the same numbers, up to half of the layers, 3 trials or more'
         return _about_other_models(not_tested("D4", D4, how), rows)
     return _about_other_models(evaluate_claim("D4", D4, tests, thresholds), rows)
+
+
+def _most_dropped(pruned: pd.DataFrame) -> pd.DataFrame:
+    """The rows of each curve in which the most layers, up to half of them, are dropped from the bottom and the top."""
+    rows = pruned[
+        pruned["condition"].isin(["top", "bottom"]) & (pruned["x"] <= MAX_DROPPED * pruned["depth"])
+    ]
+    rows = rows[rows.groupby([*ONE_CURVE, "x"])["condition"].transform("nunique") == 2]
+    return rows[rows["x"] == rows.groupby(ONE_CURVE)["x"].transform("max")]
 
 
 def _smallest_sets(rows: pd.DataFrame) -> pd.DataFrame:

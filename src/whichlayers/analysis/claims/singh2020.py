@@ -34,6 +34,7 @@ from whichlayers.analysis.intervals import mean_p_above, mean_p_below, t_interva
 from whichlayers.analysis.power import mean_power
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import setting_label, training_settings
+from whichlayers.text import short_names
 from whichlayers.trial import ALL_PRETRAINED
 
 S1 = "Finetuning moves the weights of upper layers more than those of lower ones"
@@ -192,7 +193,8 @@ def ratio_test(ratios: np.ndarray, about: str) -> ClaimTest:
 
 
 def _label(moved: pd.DataFrame, model: str, task: str) -> str:
-    return f"{task}, {model}" if moved["model"].nunique() > 1 else str(task)
+    models = short_names(moved["model"])
+    return f"{task}, {models[model]}" if len(models) > 1 else str(task)
 
 
 def s3(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:

@@ -44,7 +44,7 @@ from whichlayers.analysis.intervals import (
 from whichlayers.analysis.permutations import permutation_difference
 from whichlayers.analysis.power import PowerFunction, interaction_power, joint_power, tost_power
 from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.text import counted, join_list
+from whichlayers.text import counted, join_list, short_names
 from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
 T3 = "Which block of layers matters differs from task to task"
@@ -266,9 +266,10 @@ def _kept_gain_test(
 def _task_correlation_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> list[ClaimTest]:
     """One test per pair of tasks. For: Spearman's rho over permutations is positive (two-sided permutation p). Against:
     it is below `task_correlation`, by Fisher's z with standard error √(1.06 / (n - 3))."""
-    tests = []
+    tests, models = [], short_names(rows["model"])
     for pair in each_row(task_correlations(rows)):
         names = [f"{pair.task} and {pair.other}"]
+        names += [models[pair.model]] if len(models) > 1 else []
         names += [f"{pair.train_size:,} examples"] if rows["train_size"].nunique() > 1 else []
         names += [pair.variant] if rows["variant"].nunique() > 1 and pair.variant else []
         about = ", ".join(names) + ": Spearman over permutations"

@@ -125,8 +125,10 @@ def t2(points: pd.DataFrame, thresholds: ClaimThresholds) -> Claim:
         probes = probing[(probing["model"] == model) & (probing["task"] == task)]
         if curve["train_size"].nunique() > 1 and not probes.empty:
             probes = probes[probes["train_size"] == probes["train_size"].max()]
-            found = _probing_tests(probes, curve, group_label(curve, rows), thresholds)
-            tests += with_subject(found, curve)
+            for (variant,), one in each_group(probes, ["variant"]):
+                name = group_label(curve, rows)
+                name = f"{name} ({variant})" if probes["variant"].nunique() > 1 else name
+                tests += with_subject(_probing_tests(one, curve, name, thresholds), curve)
     if not tests:
         how = 'run kind = "probing" and kind = "incremental" with two train_sizes or more, on the same task'
         return not_tested("T2", T2, how)

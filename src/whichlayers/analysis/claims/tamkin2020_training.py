@@ -26,6 +26,7 @@ from whichlayers.analysis.intervals import two_sided
 from whichlayers.analysis.variance_ratio import variance_ratio
 from whichlayers.results.frame_utils import each_group
 from whichlayers.results.frames import REINIT_COLUMNS, training_settings
+from whichlayers.text import short_names
 
 T6 = "A higher learning rate for re-initialized layers does not help"
 T7 = "Keeping the layer norms of re-initialized layers does not help"
@@ -182,7 +183,8 @@ def _paired_tables(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.D
 def _setting_label(rows: pd.DataFrame, all_rows: pd.DataFrame) -> str:
     """As `group_label`, with the recipe in place of the variant."""
     first = rows.iloc[0]
-    parts = [str(first["task"])] + ([str(first["model"])] if all_rows["model"].nunique() > 1 else [])
+    models = short_names(all_rows["model"])
+    parts = [str(first["task"])] + ([models[first["model"]]] if len(models) > 1 else [])
     if all_rows["train_size"].nunique() > 1:
         parts.append(f"{int(first['train_size']):,} examples")
     return ", ".join(parts + ([str(first["recipe"])] if all_rows["recipe"].nunique() > 1 else []))
