@@ -1,12 +1,14 @@
 """The commands recommend, build and predict: their output and their errors."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from easy_study import write_csv
 from typer.testing import CliRunner
 
 from whichlayers.cli import app
+from whichlayers.deploy.choose import _why_nothing
 from whichlayers.study.study_file import load_study
 
 
@@ -89,6 +91,40 @@ def test_the_next_study_is_accepted_by_plan(easy_results):
 def test_bad_options_of_build(easy_results, tmp_path, options, message):
     output = call("build", easy_results.folder, "--out", tmp_path / "m", *options, code=2)
     assert message in output.replace("\n", " ")
+
+
+def test_a_model_folder_that_does_not_exist(tmp_path):
+    file = write_csv(tmp_path / "new.csv", 3, seed=4)
+    for path, problem in ((tmp_path / "nowhere", "the path does not exist"), (file, "the path is a file")):
+        text = call("predict", path, file, "--text", "text", code=2).replace("\n", " ")
+        assert f"{problem}; give a folder that `whichlayers build` wrote" in text
+    assert "has no whichlayers.json: give a folder" in call(
+        "predict", tmp_path, file, "--text", "text", code=2
+    )
+
+
+def test_models_have_short_names(easy_results):
+    """As in the tables and on the page; `build` takes them."""
+    result = easy_results.recommend(tolerance=0.9)
+    other = replace(result.answers[0], model="/elsewhere/second", model_fingerprint="other")
+    two = replace(result, recommendation=replace(result.recommendation, answers=(*result.answers, other)))
+    assert [two.heading(a) for a in two.answers] == [
+        "model, signs, 120 examples",
+        "second, signs, 120 examples",
+    ]
+    assert "--out my-model --model model" in str(two)
+    assert str(easy_results.folder.parent / "model") not in str(two)
+
+
+def test_why_nothing_is_recommended_names_the_question(easy_results, tmp_path):
+    built = call("build", easy_results.folder, "--out", tmp_path / "m", "--tolerance", "1e-6")
+    assert "nothing else is recommended. Smallest model: Not" in built.replace("\n", " ")
+    (one,) = easy_results.recommend().answers
+    several = [one, replace(one, question="freeze", verdict="nothing to gain")]
+    assert _why_nothing(several, "study") == (
+        "Smallest model: not enough trials. Layers to freeze: nothing to gain. `whichlayers recommend study` says why."
+    )
+    assert _why_nothing([], "study") == "The study asked no question that a model answers."
 
 
 def test_the_report_starts_with_the_recommendation(easy_results):

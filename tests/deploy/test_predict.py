@@ -1,6 +1,7 @@
 """Predictions for files: every format, in chunks, with memory that does not depend on the file."""
 
 import csv
+import dataclasses
 import json
 import tracemalloc
 
@@ -13,6 +14,7 @@ from easy_study import texts_and_labels, write_csv
 import whichlayers
 from whichlayers.deploy import predict as predict_module
 from whichlayers.deploy.predict import TextColumns, predict_file
+from whichlayers.deploy.text_model import TextModel
 from whichlayers.errors import WhichlayersError
 
 TEXTS = [text for text, _ in texts_and_labels(50, seed=3)]
@@ -112,6 +114,38 @@ def test_bad_files(folder, tmp_path):
         whichlayers.load_model(folder, device="nope")
     with pytest.raises(WhichlayersError, match=r"no whichlayers\.json"):
         whichlayers.predict(tmp_path, file, "text")
+
+
+def test_texts_are_a_list_of_texts(folder):
+    model = whichlayers.load_model(folder)
+    for method in (model.predict, model.predict_proba, model.logits):
+        with pytest.raises(
+            WhichlayersError, match=r"texts = 'w1 w2': give a list of texts, such as \['w1 w2'\]"
+        ):
+            method("w1 w2")
+    with pytest.raises(WhichlayersError, match="texts: item 1 is None, not a text"):
+        model.predict(["w1", None])
+    with pytest.raises(WhichlayersError, match="takes one text: leave out pairs"):
+        model.predict(["w1"], "w2")
+    for texts in (pd.Series(["w1", "w2"]), np.array(["w1", "w2"]), ("w1", "w2")):
+        np.testing.assert_allclose(model.predict_proba(texts), model.predict_proba(["w1", "w2"]))
+
+
+def test_texts_and_pairs_have_the_same_length(folder):
+    model = whichlayers.load_model(folder)
+    pairs = TextModel(model.module, model.tokenizer, dataclasses.replace(model.metadata, pairs=True))
+    with pytest.raises(WhichlayersError, match="2 texts and 1 pairs: give one second text for each text"):
+        pairs.predict(["w1", "w2"], ["w3"])
+    with pytest.raises(WhichlayersError, match="pairs = 'w3': give a list of texts"):
+        pairs.predict(["w1", "w2"], "w3")
+
+
+def test_no_texts_give_no_predictions(folder):
+    model = whichlayers.load_model(folder)
+    assert model.predict([]) == []
+    assert model.predict_proba([]).shape == model.logits([]).shape == (0, 2)
+    numbers = dataclasses.replace(model.metadata, labels=(), kind="regression")
+    assert TextModel(model.module, model.tokenizer, numbers).predict([]) == []
 
 
 def test_a_column_that_would_be_overwritten_is_an_error(folder, tmp_path):

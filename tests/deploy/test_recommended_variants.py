@@ -20,7 +20,7 @@ import whichlayers
 from whichlayers.analysis.recommend import QUESTIONS
 from whichlayers.cli import app
 from whichlayers.cli.build import Like
-from whichlayers.deploy.choose import Variant, choose
+from whichlayers.deploy.choose import RequestedVariant, choose
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder
 from whichlayers.runs.assets import Assets
@@ -226,7 +226,7 @@ def test_the_command_to_build_has_the_options_of_the_recommendation(results):
 def test_the_full_model_has_the_training_settings_of_the_study(results):
     """Not those of a single experiment, such as the learning rate of adapters."""
     folder = StudyFolder(results.folder)
-    choice = choose(folder, load_study(folder.study_file), Assets(None), Variant(full=True))
+    choice = choose(folder, load_study(folder.study_file), Assets(None), RequestedVariant(full=True))
     assert choice.trial.training.lr == 5e-3
 
 
@@ -238,13 +238,13 @@ def test_a_model_or_task_of_several_is_chosen_by_name(results):
     tasks = [first, first.model_copy(update=swapped)]
     two = study.model_copy(update={"tasks": tuple(tasks)})
     with pytest.raises(WhichlayersError, match="several tasks: give --task with one of signs, more signs"):
-        choose(folder, two, assets, Variant(full=True))
+        choose(folder, two, assets, RequestedVariant(full=True))
     assert (
-        choose(folder, two, assets, Variant(full=True), task="more signs", model="model").trial.task
+        choose(folder, two, assets, RequestedVariant(full=True), task="more signs", model="model").trial.task
         == "more signs"
     )
     with pytest.raises(WhichlayersError, match="--model mode: the study has no such model"):
-        choose(folder, two, assets, Variant(full=True), task="signs", model="mode")
+        choose(folder, two, assets, RequestedVariant(full=True), task="signs", model="mode")
 
 
 def test_each_goal_has_its_recommendation(results):

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from easy_study import easy_study, texts_and_labels
 from tiny_tokenizers import tiny_tokenizer
 from transformers import GPT2Config, GPT2Model
 
+from whichlayers.deploy.adapters import reference_to
 from whichlayers.deploy.card import _trained_parts
 from whichlayers.deploy.save import save_model
 from whichlayers.deploy.text_model import Metadata
@@ -37,6 +39,16 @@ for base, built in json.loads(sys.argv[1]):
     found.append([s[mask].tolist() for s in states])
 assert "whichlayers" not in sys.modules
 print(json.dumps(found))
+"""
+AUTO_SCRIPT = """
+import json, sys
+import torch
+from peft import AutoPeftModelForFeatureExtraction
+from transformers import AutoTokenizer
+batch = AutoTokenizer.from_pretrained(sys.argv[1])(json.loads(sys.argv[2]), padding=True, return_tensors="pt")
+model = AutoPeftModelForFeatureExtraction.from_pretrained(sys.argv[1] + "/adapter").eval()
+states = model(**batch).last_hidden_state
+print(json.dumps(states[batch["attention_mask"].bool()].tolist()))
 """
 CASES = [("bert", "lora"), ("bert", "ia3"), ("gpt2", "lora")]  # GPT-2 stores its weights as (in, out)
 
@@ -85,15 +97,42 @@ def adapted(tmp_path_factory):
     )
     assert process.returncode == 0, process.stderr[-2000:]
     found = json.loads(process.stdout.splitlines()[-1])
-    return {case: (trial, *states) for case, (trial, *_), states in zip(CASES, saved, found, strict=True)}
+    return {
+        case: (trial, built, *states)
+        for case, (trial, _, built), states in zip(CASES, saved, found, strict=True)
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_peft_loads_the_adapter(adapted, case):
-    trial, *states = adapted[case]
+    trial, built, *states = adapted[case]
     base, with_peft, merged = (np.array(s) for s in states)
     np.testing.assert_allclose(with_peft, merged, atol=1e-5)
     assert np.abs(with_peft - base).max() > 5e-3
     (text,) = _trained_parts(trial)
     name = "LoRA (rank 2, alpha 16)" if case[1] == "lora" else "IA3"
     assert text.startswith(f"Trained: {name} in layers 2-3 (")
+    config = json.loads(Path(built, "adapter", "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "./model"
+
+
+def test_the_base_model_is_found_from_its_folder_and_never_on_the_hub(adapted):
+    trial, built, _, with_peft, _ = adapted[CASES[0]]
+    arguments = [sys.executable, "-c", AUTO_SCRIPT, built, json.dumps(TEXTS)]
+    here = Path(trial.model).parent
+    process = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=here)
+    assert process.returncode == 0, process.stderr[-2000:]
+    np.testing.assert_allclose(json.loads(process.stdout.splitlines()[-1]), with_peft, atol=1e-5)
+    elsewhere = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd="/")
+    assert elsewhere.returncode == 1
+    assert "'./model'" in elsewhere.stderr
+    assert "couldn't connect" not in elsewhere.stderr  # a name that cannot be that of a model on the hub
+
+
+def test_how_a_base_model_is_named(tmp_path, monkeypatch):
+    (tmp_path / "m-llama").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert reference_to("m-llama") == reference_to(str(tmp_path / "m-llama")) == "./m-llama"
+    assert reference_to("bert-base-uncased") == "bert-base-uncased"
+    assert reference_to("org/name") == "org/name"
+    assert reference_to("package:name") == "package:name"

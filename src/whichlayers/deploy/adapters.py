@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.errors import WhichlayersError
+from whichlayers.models.find import PACKAGE_PREFIX, local_folder
 from whichlayers.trial import Adapter
 
 if TYPE_CHECKING:
@@ -22,15 +23,15 @@ def save_adapter(
 ) -> None:
     """Write adapter_config.json and adapter_model.safetensors into a new folder.
 
-    `PeftModel.from_pretrained(AutoModel.from_pretrained(base_model), folder)` then computes the hidden states of the
-    finetuned encoder.
+    peft loads it with `PeftModel.from_pretrained(AutoModel.from_pretrained(base_model), folder)`, which then
+    computes the hidden states of the finetuned encoder.
 
     Args:
         folder: The folder to create.
         encoder: The encoder, for the types of its modules.
         adapter: The adapter of the trial.
         weights: Its parameters by name: MODULE.adapter.lora_a (rank, in) and lora_b (out, rank), or ia3 (out,).
-        base_model: Name of the base model.
+        base_model: The base model as the user named it, with which peft's Auto classes find it; see `reference_to`.
     """
     from safetensors.torch import save_file
 
@@ -42,7 +43,7 @@ def save_adapter(
         raise WhichlayersError("the trial has no adapter weights")
     transposed = any(type(encoder.get_submodule(name)).__name__.endswith("Conv1D") for name in parts)
     common: dict[str, Any] = {
-        "base_model_name_or_path": base_model,
+        "base_model_name_or_path": reference_to(base_model),
         "task_type": "FEATURE_EXTRACTION",
         "inference_mode": True,
         "target_modules": sorted(parts),
@@ -65,3 +66,15 @@ def save_adapter(
         json.dumps(common | method, indent=2) + "\n", encoding="utf-8"
     )
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def reference_to(model: str) -> str:
+    """How adapter_config.json names the base model: a hub id as it is, a folder as ./NAME.
+
+    The config cannot hold a path that is valid everywhere: peft takes relative ones from the current folder, and an
+    absolute one would tell of the machine that built the model. ./NAME is at least never looked up on the hub, where
+    another model may have that name, and is found from the folder that the base model is in.
+    """
+    if model.startswith(PACKAGE_PREFIX):
+        return model
+    return model if local_folder(model) is None else f"./{Path(model).expanduser().resolve().name}"

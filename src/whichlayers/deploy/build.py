@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from whichlayers.analysis.recommend import TOLERANCE, Answer, Goal
 from whichlayers.deploy.card import CardFacts, base_license, model_card
-from whichlayers.deploy.choose import Choice, Variant, choose, training_size
+from whichlayers.deploy.choose import Choice, RequestedVariant, choose, training_size
 from whichlayers.deploy.costs import folder_size
 from whichlayers.deploy.save import layout_of, save_features, save_model
 from whichlayers.deploy.text_model import Metadata, default_device, load_model
@@ -56,7 +56,7 @@ class BuildOptions:
     """What to build and how.
 
     Args:
-        variant: Layers to keep, re-initialize or freeze; if empty, what the study recommends.
+        variant: Layers to keep, re-initialize, freeze or give adapters; if empty, what the study recommends.
         train: Training examples: a number, a fraction or "all"; None: as many as in the study.
         seeds: Number of seeds to train; None: as many as the study has trials.
         keep: "best" saves the seed with the highest score on held-out training examples, "all" saves each.
@@ -65,7 +65,7 @@ class BuildOptions:
         device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
     """
 
-    variant: Variant = dataclasses.field(default_factory=Variant)
+    variant: RequestedVariant = dataclasses.field(default_factory=RequestedVariant)
     train: Size | None = None
     seeds: int | None = 1
     keep: Keep = "best"

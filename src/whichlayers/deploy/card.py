@@ -96,7 +96,7 @@ def model_card(facts: CardFacts) -> str:
         f"# {facts.metadata.task}: {_shape(facts)}",
         _what_was_done(facts),
         _scores(facts),
-        "## How to use\n\n" + _usage(facts.metadata),
+        "## How to use\n\n" + _usage(facts.metadata) + _adapter_usage(facts),
         _license(facts),
         f"Written by whichlayers {__version__}.",
     ]
@@ -241,6 +241,21 @@ def _usage(m: Metadata) -> str:
         f"{ours}\n\nor without whichlayers; the outputs are the logits of the labels:\n\n"
         "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
         f'SentenceTransformer("FOLDER").encode({example})  # (2, number of labels)\n```\n\n{NOT_A_CLASSIFIER}'
+    )
+
+
+def _adapter_usage(facts: CardFacts) -> str:
+    """How peft loads the adapters on their own; empty if there are none."""
+    if facts.trial.adapter is None:
+        return ""
+    name = facts.metadata.base_model
+    base, where = (
+        (name, "") if _is_hub_id(name) else ("BASE", f", where BASE is the folder of {_base_name(name)}")
+    )
+    return (
+        f"\n\nor the adapters alone, with peft, on the base model{where}; the outputs are hidden states:\n\n"
+        "```python\nfrom peft import PeftModel\nfrom transformers import AutoModel\n\n"
+        f'PeftModel.from_pretrained(AutoModel.from_pretrained("{base}"), "FOLDER/{ADAPTER_FOLDER}")\n```'
     )
 
 

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 from whichlayers.analysis.recommend import QUESTIONS, TOLERANCE, Answer, Goal, recommend
 from whichlayers.analysis.recommend.base import describe_layers
 from whichlayers.analysis.verdicts import RECOMMENDED
+from whichlayers.deploy.adapter_settings import adapter_words, parse_adapter_layers, trial_with_setting
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.frames import finished, load_points
 from whichlayers.runs.assets import Assets
-from whichlayers.study.expand import example_count, head_of, template_of
+from whichlayers.study.expand import head_of, template_of
+from whichlayers.study.selection import example_count
 from whichlayers.study.study_file import Study
+from whichlayers.text import short_names
 from whichlayers.trial import Surgery, Training, Trial
 
 if TYPE_CHECKING:
@@ -35,21 +38,23 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Variant:
+class RequestedVariant:
     """A variant in the user's words; layers are numbered from 1."""
 
     layers: tuple[int, ...] = ()  # the pretrained layers to keep, in order; (): all
     reinit: tuple[int, ...] = ()  # positions in the resulting model
     freeze: tuple[int, ...] = ()
     full: bool = False  # all layers, finetuned as usual
-    question: str | None = (
-        None  # what is recommended as the answer to this question; None: to the first that has one
-    )
+    # what is recommended as the answer to this question; None: to the first that has one
+    question: str | None = None
+    # layers with adapters: "everywhere", "first:2", "last:2" or such as "5-6"; "": no adapters
+    adapters: str = ""
+    settings: tuple[tuple[str, str], ...] = ()  # which of the study's adapters: (("rank", "8"),)
 
     @property
     def described(self) -> bool:
         """Whether layers are named; otherwise the study decides."""
-        return bool(self.layers or self.reinit or self.freeze)
+        return bool(self.layers or self.reinit or self.freeze or self.adapters)
 
 
 def parse_layers(option: str, text: str | None) -> tuple[int, ...]:
@@ -71,7 +76,7 @@ def choose(
     folder: StudyFolder,
     study: Study,
     assets: Assets,
-    variant: Variant,
+    variant: RequestedVariant,
     *,
     model: str | None = None,
     task: str | None = None,
@@ -91,7 +96,9 @@ def choose(
     Raises:
         WhichlayersError: If the model or task is ambiguous or unknown.
     """
-    model_spec = _select("model", study.models, model, lambda spec: (spec.name, Path(spec.name).name))
+    model_spec = _select(
+        "model", study.models, model, lambda spec: (Path(spec.name).name, *short_names([spec.name]).values())
+    )
     task_spec = _select(
         "task", study.tasks, task, lambda spec: (spec.name, spec.name.removeprefix("builtin:"))
     )
@@ -122,6 +129,13 @@ def choose(
         )
     if variant.full:
         return Choice(base, "all layers, finetuned as usual, as requested.")
+    if variant.settings and not variant.adapters:
+        raise WhichlayersError(
+            "--setting: only with --adapters; say which layers have adapters, or leave it out"
+        )
+    if variant.adapters:
+        usual = study.training.at(base.train_size, None, None, ())
+        return _with_adapters(variant, done, usual, model_info.depth)
     if variant.described:
         return Choice(_described(base, study, variant, model_info.depth), f"as requested: {_words(variant)}.")
     points = finished(load_points(folder.path))
@@ -136,10 +150,20 @@ def choose(
         why = next((a.text for a in answers), "The study has no probing experiment.")
         raise WhichlayersError(f"--for features: nothing is recommended. {why}")
     if best is None:
-        why = next((a.text for a in answers), "The study asked no question that a model answers.")
+        why = _why_nothing(answers, folder.path.name)
         return Choice(base, f"all layers, finetuned as usual, since nothing else is recommended. {why}")
     trial = next(t for t in done if t.id == best.trial_id)
     return Choice(trial, f"recommended by the study. {best.text}", best)
+
+
+def _why_nothing(answers: Sequence[Answer], study: str) -> str:
+    """Why nothing is recommended: the answer, or the verdict on each question if there are several."""
+    if not answers:
+        return "The study asked no question that a model answers."
+    if len(answers) == 1:
+        return f"{QUESTIONS[answers[0].question].title}: {answers[0].text}"
+    verdicts = dict.fromkeys(f"{QUESTIONS[a.question].title}: {a.verdict}." for a in answers)
+    return f"{' '.join(verdicts)} `whichlayers recommend {study}` says why."
 
 
 def _answer_to(question: str, answers: Sequence[Answer]) -> Answer:
@@ -201,7 +225,7 @@ def _plain_training(training: Training) -> dict[str, Any]:
     return {"lr_factors": (), "parameters": "all"}
 
 
-def _described(base: Trial, study: Study, variant: Variant, depth: int) -> Trial:
+def _described(base: Trial, study: Study, variant: RequestedVariant, depth: int) -> Trial:
     """The trial of a variant that the user describes, of a model with `depth` layers."""
     layers = len(variant.layers) or depth
     for layer in variant.freeze:
@@ -220,7 +244,32 @@ def _described(base: Trial, study: Study, variant: Variant, depth: int) -> Trial
     return dataclasses.replace(base, surgery=surgery, training=training)
 
 
-def _words(variant: Variant) -> str:
+def _with_adapters(variant: RequestedVariant, done: Sequence[Trial], usual: Training, depth: int) -> Choice:
+    """Adapters in the layers that the user describes, of a setting that the study trained."""
+    other = next((n for n in ("layers", "reinit", "freeze") if getattr(variant, n)), None)
+    if other is not None:
+        raise WhichlayersError(f"--adapters and --{other} exclude each other: give one of them")
+    layers = parse_adapter_layers(variant.adapters, depth)
+    if layers is None:
+        if not re.match(r"\s*\d", variant.adapters):
+            raise WhichlayersError(
+                f"--adapters {variant.adapters}: give everywhere, first:K, last:K or layers such as 5-6"
+            )
+        layers = parse_layers("--adapters", variant.adapters)
+    for layer in layers:
+        if not 1 <= layer <= depth:
+            raise WhichlayersError(
+                f"--adapters: there is no layer {layer}, the model has layers 1 to {depth}"
+            )
+    trial = trial_with_setting(done, dict(variant.settings), usual)
+    assert trial.adapter is not None
+    adapter = dataclasses.replace(trial.adapter, layers=layers).canonical()
+    words = f"{adapter_words(adapter)}, learning rate {trial.training.lr:g}"
+    reason = f"as requested: adapters in {describe_layers(adapter.layers)} ({words})."
+    return Choice(dataclasses.replace(trial, adapter=adapter), reason)
+
+
+def _words(variant: RequestedVariant) -> str:
     """A variant in words: "keep layers 1-8, freeze layers 1-6"."""
     parts = {"keep": variant.layers, "re-initialize": variant.reinit, "freeze": variant.freeze}
     return ", ".join(f"{verb} {describe_layers(layers)}" for verb, layers in parts.items() if layers)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TOKENS = 128  # of the text that is timed, unless the study's texts are shorter
 ROUNDS = 9  # the models take turns, so that other load on the machine affects all of them
-BYTES_PER_PARAMETER = 4
+FLOAT32_BYTES = 4
 
 
 def answer_costs(folder: StudyFolder, answers: Iterable[Answer]) -> list[ModelCost]:
@@ -108,7 +108,7 @@ def measure_costs(
             fingerprint,
             tuple(layers),
             count,
-            BYTES_PER_PARAMETER * count,
+            FLOAT32_BYTES * count,
             1000 * statistics.median(t),
             tokens,
             where,

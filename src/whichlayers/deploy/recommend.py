@@ -25,7 +25,7 @@ from whichlayers.results.frames import finished, load_points, load_study_summary
 from whichlayers.results.lock import lock_holder
 from whichlayers.study.follow_up import follow_up_study, write_follow_up
 from whichlayers.study.study_file import load_study
-from whichlayers.text import counted, join_list
+from whichlayers.text import counted, join_list, short_names
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,11 @@ class StudyRecommendation:
     def heading(self, answer: Answer) -> str:
         """What an answer is about; with the model if the study has several."""
         several = len({a.model_fingerprint for a in self.answers}) > 1
-        return f"{answer.model}, {answer.title}" if several else answer.title
+        return f"{self._short_names()[answer.model]}, {answer.title}" if several else answer.title
+
+    def _short_names(self) -> dict[str, str]:
+        """The models of the answers as tables and the report show them."""
+        return short_names(a.model for a in self.answers)
 
     def describe_cost(self, answer: Answer) -> str:
         """Parameters, size, latency and training time of a recommended model compared with the baseline."""
@@ -110,7 +114,7 @@ class StudyRecommendation:
         first = self.recommendation.best(self.answers) or found[0]  # features are not built unless asked for
         command = [f"whichlayers build {self.folder} --out my-model"]
         if len({a.model_fingerprint for a in self.answers}) > 1:
-            command.append(f"--model {first.model}")
+            command.append(f"--model {self._short_names()[first.model]}")
         if len({a.task for a in self.answers}) > 1:
             command.append(f"--task {first.task}")
         if self.recommendation.tolerance != TOLERANCE:
@@ -189,5 +193,7 @@ def _write_next(folder: StudyFolder, unasked: tuple[Question, ...]) -> Path | No
         return None
     models = load_study_summary(folder.path).models
     depth, families = min(model.depth for model in models), {model.family for model in models}
-    follow_up = follow_up_study(study, [question.ask(depth) for question in unasked], families)
+    follow_up = follow_up_study(
+        study, [question.ask(depth, study.training.lr) for question in unasked], families
+    )
     return None if follow_up is None else write_follow_up(folder.path, follow_up)

@@ -48,10 +48,9 @@ def save_model(
         modules = ["Transformer", "Pooling", "Dense"]
         _write_sentence_transformer(folder, modules, model.encoder.config.hidden_size, metadata.max_length)
         _write_dense(folder / DENSE, model)
-    if model.trial.adapter is not None:
-        save_adapter(
-            folder / ADAPTER_FOLDER, model.encoder, model.trial.adapter, model.adapter, metadata.base_model
-        )
+    trial = model.trial
+    if trial.adapter is not None:
+        save_adapter(folder / ADAPTER_FOLDER, model.encoder, trial.adapter, model.adapter, trial.model)
     _save_rest(folder, tokenizer, metadata)
 
 

@@ -86,6 +86,15 @@ class TextModel:
         if (pairs is not None) != self.metadata.pairs:
             takes = "two texts: give pairs" if self.metadata.pairs else "one text: leave out pairs"
             raise WhichlayersError(f"this model was finetuned on {self.metadata.task} and takes {takes}")
+        _check_texts("texts", texts)
+        if pairs is not None:
+            _check_texts("pairs", pairs)
+            if len(pairs) != len(texts):
+                raise WhichlayersError(
+                    f"{len(texts):,} texts and {len(pairs):,} pairs: give one second text for each text"
+                )
+        if not len(texts):  # a tokenizer takes no empty list
+            return []
         template = self.metadata.details.get("trial", {}).get("pair_template")
         if template and pairs is not None:  # a decoder
             filled = zip(texts, pairs, strict=True)
@@ -175,13 +184,14 @@ def load_model(folder: str | Path, device: str = "cpu") -> TextModel:
 
 def read_metadata(folder: Path) -> Metadata:
     """The metadata of a saved model; WhichlayersError if the folder holds none."""
-    path = folder / METADATA_FILE
+    path, expected = folder / METADATA_FILE, "give a folder that `whichlayers build` wrote"
+    if not folder.is_dir():
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise WhichlayersError(f"model {folder}: the path {problem}; {expected}")
     if not path.is_file():
         several = sorted(p.parent.name for p in folder.glob(f"*/{METADATA_FILE}"))
         hint = f" It holds several models: give one of {', '.join(several)}." if several else ""
-        raise WhichlayersError(
-            f"{folder} has no {METADATA_FILE}: give a folder that `whichlayers build` wrote.{hint}"
-        )
+        raise WhichlayersError(f"{folder} has no {METADATA_FILE}: {expected}.{hint}")
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored.get("format") != FORMAT:
@@ -220,6 +230,16 @@ def _padded(rows: Sequence[dict[str, list[int]]], pad_id: int) -> dict[str, Tens
         key: torch.tensor([row[key] + [padding.get(key, 0)] * (longest - len(row[key])) for row in rows])
         for key in rows[0]
     }
+
+
+def _check_texts(name: str, texts: Sequence[str]) -> None:
+    """Raise WhichlayersError unless `texts` holds texts; a single text would be read as a list of characters."""
+    if isinstance(texts, str):
+        shown = texts if len(texts) <= 40 else f"{texts[:40]}..."
+        raise WhichlayersError(f"{name} = {shown!r}: give a list of texts, such as [{shown!r}]")
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise WhichlayersError(f"{name}: item {i} is {text!r}, not a text")
 
 
 def default_device() -> str:

@@ -140,9 +140,8 @@ def _trained(
 
     weight, bias = weights.pop("classifier.weight"), weights.pop("classifier.bias", None)
     adapter = {name: weights.pop(name) for name in list(weights) if f".{ADAPTER}." in name}
-    base = apply_surgery(
-        encoder, trial.surgery, trial.seed_of("init")
-    )  # frozen parameters stay as they are here
+    # frozen parameters stay as they are here
+    base = apply_surgery(encoder, trial.surgery, trial.seed_of("init"))
     return TrainedModel(trial, with_weights(base, weights).to("cpu"), weight, bias, held_out, adapter)  # type: ignore[arg-type]
 
 
