@@ -10,7 +10,8 @@ from fakes import FakeAssets, make_study, make_trial, stack_key
 from running import assert_complete, computed_trials, run_fake_study
 
 from whichlayers.engine import memory
-from whichlayers.engine.cost import MemoryCost, is_out_of_memory
+from whichlayers.engine.cost import MemoryCost
+from whichlayers.engine.out_of_memory import is_out_of_memory
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.records import Counts
@@ -161,12 +162,13 @@ def test_stacks_are_as_large_as_was_measured(folder, monkeypatch):
 def test_memory_on_a_gpu_is_measured_in_other_processes(tmp_path, monkeypatch):
     script = tmp_path / "measured_handler.py"
     script.write_text(
-        "import os, fakes\nfrom whichlayers.engine import memory\nfrom whichlayers.engine.cost import MemoryCost\n"
+        "import os, fakes\nfrom whichlayers.engine.cost import MemoryCost\n"
         "from whichlayers.errors import WhichlayersError\n"
         "class Handler(fakes.FakeHandler):\n"
         "    def measure_memory(self, trial, worker, max_stack):\n"
         "        if max_stack == 13: os._exit(7)\n"
         "        if max_stack == 14: raise WhichlayersError('does not fit')\n"
+        "        from whichlayers.engine import memory\n"  # imports torch, which takes seconds
         "        memory.free_memory = lambda device: 99\n"
         "        return MemoryCost(1, 2)\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -13,13 +14,19 @@ import fakes
 import pytest
 from fakes import FakeAssets, make_study
 from running import assert_complete, computed_trials, run_fake_study
+from typer.testing import CliRunner
 
 import whichlayers
+from whichlayers.cli import app
+from whichlayers.cli.status import read_status
 from whichlayers.errors import WhichlayersError
+from whichlayers.experiments.freeze import Freeze
 from whichlayers.results.db import ResultsDB, ResultsDBError
+from whichlayers.results.folder import StudyFolder
 from whichlayers.results.records import Counts
 from whichlayers.runs import machine
 from whichlayers.runs.events import Note, Progress, RunStarted, TrialDone, TrialFailed
+from whichlayers.runs.run_study import OUTPUT_FILES
 
 
 @pytest.mark.parametrize(("workers", "max_stack"), [(0, 1), (0, 4), (2, 4)])
@@ -98,18 +105,42 @@ def notes_of(folder, study, **options) -> list[str]:
 
 def test_finished_trials_that_an_edited_study_drops_are_noted(folder):
     assert notes_of(folder, make_study(trials=3)) == []
-    (folder / "report.html").touch()
-    (folder / "epochs.csv").touch()
-    dropped, report, export = notes_of(folder, make_study(trials=2, sizes=(16, 32)))
+    for name in ("report.html", "neuron_overlap.csv", "epochs.csv", "neurons.csv", "results.parquet"):
+        (folder / name).touch()
+    dropped, report, *exports = notes_of(folder, make_study(trials=2, sizes=(16, 32)))
     assert dropped == (
-        "5 finished trials are no longer part of the study (the study, its data or its model changed) and stay unused"
-        " in results.db"
+        "5 finished trials are no longer part of the study (the study, its data or its model changed): results leave"
+        f" them out. {folder / 'study.toml'} now has the settings of this run; a run with the earlier settings includes"
+        " them again"
     )
-    assert report == f"out of date: report.html; update with: whichlayers report {folder}"
-    assert export == f"out of date: epochs.csv; update with: whichlayers export {folder}"
+    outdated = "out of date: report.html, neuron_overlap.csv; update with: whichlayers report"
+    assert report == f"{outdated} {folder}"
+    assert exports == [
+        f"out of date: results.parquet; update with: whichlayers export --format parquet {folder}",
+        f"out of date: epochs.csv; update with: whichlayers export --epochs {folder}",
+        f"out of date: neurons.csv; update with: whichlayers export --neurons {folder}",
+    ]
     assert notes_of(folder, make_study(trials=2, sizes=(16, 32))) == []  # noted once
+    assert read_status(StudyFolder(folder)).other_done == 5
+    again, *_ = notes_of(folder, make_study(trials=1, sizes=(16, 32)))
+    assert again.startswith("10 finished trials are no longer part of the study")
+    assert "changed), 15 in total: results leave them out" in again
+    assert read_status(StudyFolder(folder)).other_done == 15
     assert notes_of(folder, make_study(trials=3, sizes=(16, 32))) == []  # they are part of the study again
     assert_complete(folder, 30)
+    assert read_status(StudyFolder(folder)).other_done == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [(c, n) for c, n in OUTPUT_FILES.items() if c[:6] == "export" and "neurons" not in c],
+)
+def test_the_noted_commands_write_the_files_that_are_out_of_date(folder, command, names):
+    run_fake_study(folder, make_study(trials=1))
+    before = set(folder.iterdir())
+    done = CliRunner().invoke(app, [*command.split(), str(folder)])
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in set(folder.iterdir()) - before} == set(names)
 
 
 def test_changed_data_are_noted(folder):
@@ -120,6 +151,19 @@ def test_changed_data_are_noted(folder):
     run_fake_study(folder, make_study(trials=1))
     (note,) = notes_of(folder, make_study(trials=1), assets=OtherData())
     assert note.startswith("5 finished trials are no longer part of the study")
+
+
+def test_what_is_left_out_for_a_model_is_noted(folder):
+    class WithoutBiases(FakeAssets):
+        def model_info(self, spec):
+            return dataclasses.replace(super().model_info(spec), has_biases=False)
+
+    study = make_study(trials=1).model_copy(update={"experiments": (Freeze(),)})
+    note = "fake-org/fake has no biases: freeze leaves out the trials that train biases alone"
+    assert note in notes_of(folder, study, assets=WithoutBiases())[0]
+    with ResultsDB.open_readonly(folder / "results.db") as db:
+        assert note in db.notes()[0]
+    assert notes_of(folder / "with", study) == []
 
 
 def test_a_folder_of_another_study_or_of_other_things_is_refused(folder):

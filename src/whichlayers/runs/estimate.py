@@ -72,9 +72,8 @@ class Estimate:
     tasks: list[TaskInfo]
     corpora: list[CorpusInfo]
     notes: list[str]  # about the data
-    other_done: int = (
-        0  # number of finished trials in the folder that this study, with its settings, does not have
-    )
+    # number of finished trials in the folder that this study, with its settings, does not have
+    other_done: int = 0
     alone: float | None = None  # seconds on this machine if no other programs were running
 
 
@@ -102,6 +101,7 @@ def estimate_study(
         make_assets: Creates `Assets` with a cache folder.
         handlers: Run the trials of each kind; for tests.
     """
+    from whichlayers.study.checks import notes_on_models
     from whichlayers.study.expand import expand
 
     with scratch_folder("whichlayers-plan-") as scratch:
@@ -116,6 +116,7 @@ def estimate_study(
         other_done = sum(status == "done" for status in ended.values()) - statuses["done"]
         tasks = [assets.task_info(task) for task in study.tasks]
         corpora = [assets.corpus_info(corpus) for corpus in study.corpora]
+        notes = notes_on_models(study, [assets.model_info(model) for model in study.models])
         if not measure:
             with show_activity("reading models and data"):
                 assets.check_models(left)
@@ -158,21 +159,22 @@ def estimate_study(
                 cached += handler.cache_bytes([trial for trial in left if trial.kind == kind], assets)
         disk = estimate_disk(stacks, len(points), workers, assets, cached, resources.on_cuda)
         all_stacks = stacks if len(left) == len(trials) else to_stacks(trials, workers)
+    texts = assets.prompts(trials) | assets.truncated(trials)
     return Estimate(
-        trials,
-        statuses["done"],
-        statuses["failed"],
-        all_stacks,
-        resources,
-        here,
-        on_gpus,
-        sum(len(stack.trials) for stack in untimed),
-        disk,
-        tasks,
-        corpora,
-        [*assets.notes(), *assets.prompts(trials).values(), *assets.truncated(trials).values()],
-        other_done,
-        alone,
+        trials=trials,
+        done=statuses["done"],
+        failed=statuses["failed"],
+        stacks=all_stacks,
+        resources=resources,
+        here=here,
+        on_gpus=on_gpus,
+        untimed=sum(len(stack.trials) for stack in untimed),
+        disk=disk,
+        tasks=tasks,
+        corpora=corpora,
+        notes=[*notes, *assets.notes(), *texts.values()],
+        other_done=other_done,
+        alone=alone,
     )
 
 

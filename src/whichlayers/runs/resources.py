@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whichlayers.engine.cost import out_of_memory_error
-from whichlayers.engine.results import CHECKPOINT_MINUTES
+from whichlayers.engine.out_of_memory import out_of_memory_error
+from whichlayers.engine.settings import CHECKPOINT_MINUTES
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
 from whichlayers.runs.asset_index import AssetIndex

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.engine.cost import TrialWork
-from whichlayers.engine.results import CHECKPOINT_MINUTES
+from whichlayers.engine.settings import CHECKPOINT_MINUTES
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.lock import study_lock
+from whichlayers.results.records import DataStatistics, ModelRow, TaskRow
 from whichlayers.runs import machine
 from whichlayers.runs.assets import Assets, cache_folder, prompt_key, tokens_key
 from whichlayers.runs.disk import finetuned_models_folder
@@ -49,8 +50,20 @@ if TYPE_CHECKING:
     from whichlayers.study.study_file import Study
 
 OUTPUT_FILES = {  # by the command that writes them
-    "report": ("report.html", "summary.csv", "claims.csv", "figures"),
-    "export": ("results.csv", "results.parquet", "epochs.csv", "epochs.parquet"),
+    "report": (
+        "report.html",
+        "summary.csv",
+        "claims.csv",
+        "variance_components.csv",
+        "neuron_overlap.csv",
+        "figures",
+    ),
+    "export": ("results.csv",),
+    "export --format parquet": ("results.parquet",),
+    "export --epochs": ("epochs.csv",),
+    "export --epochs --format parquet": ("epochs.parquet",),
+    "export --neurons": ("neurons.csv",),
+    "export --neurons --format parquet": ("neurons.parquet",),
 }
 
 
@@ -69,6 +82,19 @@ class RunSettings:
     # None: no checkpoints, or in the study folder; on a cluster, on the local disk of each machine
     checkpoints: Path | None
     retries: int
+
+
+@dataclass(frozen=True)
+class CheckedStudy:
+    """A study whose models and data have been read and checked."""
+
+    points: list[Point]
+    trials: list[Trial]  # those that this run has to do
+    tasks: list[TaskRow]  # with the corpora
+    models: list[ModelRow]
+    statistics: dict[str, DataStatistics]  # sizes of tasks and corpora, by fingerprint
+    notes: list[str]  # on models and data
+    texts: dict[str, str]  # notes on prompts and truncated texts, by `prompt_key` or `tokens_key`
 
 
 def run(
@@ -142,18 +168,8 @@ def run(
         if killed_run is not None:
             on_event(Note(f"the previous run ({killed_run}) did not shut down cleanly; resuming"))
         study_folder.check_study(study.name)
-        for note in (notes := assets.notes()):
-            on_event(Note(note))
-        tasks, models = assets.task_rows(study.tasks), assets.model_rows(study.models)
-        if study.corpora:
-            tasks = [*tasks, *assets.corpus_rows(study.corpora)]
-        statistics = assets.data_statistics(study.tasks, study.corpora)
-        ended = study_folder.ended_trials(retry_failed)
-        trials = [trial for trial in unique_trials(points) if trial.id not in ended]
-        assets.check(trials)
-        texts = assets.prompts(trials) | assets.truncated(trials)
-        for note in texts.values():
-            on_event(Note(note))
+        checked = _check_study(study, points, settings, retry_failed)
+        trials = checked.trials
         resources, ray_executor = choose_resources(devices, workers, max_stack), None
         if on == "this":
             if trials:
@@ -177,10 +193,7 @@ def run(
             on_event(Note(note))
         study_folder.write_study(study.to_toml(study_folder.path))
         db.set_folder(study_folder.path)
-        db.set_points(points, tasks, models)
-        db.set_notes(notes)
-        db.set_data_statistics(statistics)
-        db.set_truncated(texts, {key(point.trial) for point in points for key in (tokens_key, prompt_key)})
+        _store_study(db, checked)
         if retry_failed:
             db.retry_failed()
         ran = _train(settings, resources, ray_executor, db)
@@ -188,6 +201,42 @@ def run(
     return RunSummary(
         study_folder.path, counts.total, counts.done, counts.failed, ran, time.monotonic() - began
     )
+
+
+def _check_study(
+    study: Study, points: list[Point], settings: RunSettings, retry_failed: bool
+) -> CheckedStudy:
+    """Read models and data for all unfinished trials, and report notes on them.
+
+    Raises:
+        WhichlayersError: Something is wrong with the data or the models.
+    """
+    from whichlayers.study.checks import notes_on_models
+
+    assets = settings.assets
+    on_models = notes_on_models(study, [assets.model_info(model) for model in study.models])
+    for note in (notes := [*on_models, *assets.notes()]):
+        settings.on_event(Note(note))
+    tasks, models = assets.task_rows(study.tasks), assets.model_rows(study.models)
+    if study.corpora:
+        tasks = [*tasks, *assets.corpus_rows(study.corpora)]
+    statistics = assets.data_statistics(study.tasks, study.corpora)
+    ended = settings.folder.ended_trials(retry_failed)
+    trials = [trial for trial in unique_trials(points) if trial.id not in ended]
+    assets.check(trials)
+    texts = assets.prompts(trials) | assets.truncated(trials)
+    for note in texts.values():
+        settings.on_event(Note(note))
+    return CheckedStudy(points, trials, tasks, models, statistics, notes, texts)
+
+
+def _store_study(db: ResultsDB, checked: CheckedStudy) -> None:
+    """Write the points of a study, and what is known of its models and data, into results.db."""
+    db.set_points(checked.points, checked.tasks, checked.models)
+    db.set_notes(checked.notes)
+    db.set_data_statistics(checked.statistics)
+    keys = {key(point.trial) for point in checked.points for key in (tokens_key, prompt_key)}
+    db.set_truncated(checked.texts, keys)
 
 
 def _train(
@@ -312,13 +361,16 @@ def _notes_on_dropped_trials(
     db: ResultsDB, points: Sequence[Point], study_folder: StudyFolder
 ) -> Iterator[str]:
     """Notes on finished trials that are no longer part of the study, and on output files that are out of date."""
-    dropped = db.trial_ids("done", in_study=True) - {point.trial.id for point in points}
+    kept = {point.trial.id for point in points}
+    dropped, unused = (db.trial_ids("done", in_study=current) - kept for current in (True, False))
     if not dropped:
         return
-    is_are, stays = ("is", "stays") if len(dropped) == 1 else ("are", "stay")
+    is_are = "is" if len(dropped) == 1 else "are"
+    in_total = f", {len(unused):,} in total" if len(unused) > len(dropped) else ""
     yield (
         f"{counted(len(dropped), 'finished trial')} {is_are} no longer part of the study (the study, its data or its"
-        f" model changed) and {stays} unused in {study_folder.database.name}"
+        f" model changed){in_total}: results leave them out. {study_folder.study_file} now has the settings of this"
+        " run; a run with the earlier settings includes them again"
     )
     for command, names in OUTPUT_FILES.items():
         if outdated := [name for name in names if (study_folder.path / name).exists()]:

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 
 from whichlayers.engine.cost import TrialWork
-from whichlayers.engine.results import EngineSettings, checkpoint_file
+from whichlayers.engine.settings import EngineSettings, checkpoint_file
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.losses import LossLog
 from whichlayers.results.records import TrialResultLike

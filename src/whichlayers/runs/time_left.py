@@ -56,9 +56,8 @@ class TimeLeft:
         self.running: dict[int, _RunningStack] = {}  # by number
         self.compiled: set[StackKind] = set()  # kinds that have taken a step
         self.setups: dict[SetupKind, list[float]] = defaultdict(list)  # seconds before the first step
-        self.work_done: dict[StackKind, float] = defaultdict(
-            float
-        )  # after the first step, by finished stacks
+        # after the first step, by finished stacks
+        self.work_done: dict[StackKind, float] = defaultdict(float)
         self.seconds: dict[StackKind, float] = defaultdict(float)  # that it took
         self._trial_work: dict[StackKind, TrialWork] = {}
 

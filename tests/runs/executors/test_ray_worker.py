@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import HANDLERS, make_trial
 
-from whichlayers.engine.results import EngineSettings, checkpoint_file
+from whichlayers.engine.settings import EngineSettings, checkpoint_file
 from whichlayers.runs.executors import ray_worker
 from whichlayers.runs.executors.worker import WorkerConfig
 from whichlayers.runs.handlers.finetuned_models import model_path

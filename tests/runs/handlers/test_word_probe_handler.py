@@ -13,22 +13,30 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from small_study import write_model
 
+import whichlayers
 from whichlayers.data.corpora import load_corpus
 from whichlayers.probes import lambda_search
 from whichlayers.probes import run_word_probes as word_probe_module
+from whichlayers.report.neuron_tables import overlap_table
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.export import points_frame
 from whichlayers.results.folder import StudyFolder
-from whichlayers.results.frames import finished, load_epochs, load_points
+from whichlayers.results.frames import finished, load_epochs, load_points, load_top_neurons
 from whichlayers.runs import machine, run_study
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.disk import disk_use
 from whichlayers.runs.estimate import estimate_study
 from whichlayers.runs.handlers import HANDLERS, WorkerContext
-from whichlayers.runs.handlers.finetuned_models import delete_unused, load_model, model_path, save_model
+from whichlayers.runs.handlers.finetuned_models import (
+    delete_unused,
+    load_finetuned,
+    model_path,
+    save_finetuned,
+)
 from whichlayers.runs.handlers.word_probe import ProbedModel, _activation_store
 from whichlayers.runs.plan import (
     Stack,
@@ -177,6 +185,35 @@ def test_penalties_are_searched_once_per_corpus_with_the_pretrained_model(model,
     searched = {tuple(train.flat[0, :5].tolist()) for train in searches}
     run_study.run(study_of(model, experiments=[neurons]), tmp_path / "again", device="cpu", workers=0)
     assert searched == {tuple(train.flat[0, :5].tolist()) for train in searches[2:]}, "the pretrained model"
+
+
+def test_top_neurons_are_stored_exported_and_compared(ran):
+    results = whichlayers.load(ran)
+    neurons, points = results.top_neurons(), load_points(ran)
+    assert set(neurons["set"]) == {"top", "smallest"}
+    by_trial = neurons[neurons["set"] == "top"].groupby("trial_id")
+    assert (by_trial["rank"].apply(list).map(lambda ranks: ranks == list(range(1, len(ranks) + 1)))).all()
+    sets = points[(points["experiment"] == "neurons") & (points["neurons"] == "top")]
+    assert set(sets["trial_id"]) == set(by_trial.groups)
+    spread = points[points["experiment"] == "neuron_spread"]
+    for trial in sets.itertuples():  # the spread of the same ranking counts the same neurons
+        same = spread[(spread["task"] == trial.task) & (spread["seed"] == trial.seed)]
+        same = same[same["finetuned_on"] == trial.finetuned_on].set_index("x")["value"]
+        layers = by_trial.get_group(trial.trial_id)["layer"].value_counts(normalize=True)
+        assert layers.to_dict() == pytest.approx({x: v for x, v in same.items() if v})
+    assert not by_trial.get_group(sets["trial_id"].iloc[0])[["layer", "neuron"]].duplicated().any()
+    overlaps = results.neuron_overlap()
+    assert set(overlaps["comparison"]) == {"seeds", "finetuning"}
+    assert overlaps["mean"].between(0, 1).all()
+    one = sets[(sets["task"] == "builtin:pos") & (sets["finetuned_on"] == "")]["trial_id"]
+    first, second = (set(map(tuple, by_trial.get_group(t)[["layer", "neuron"]].to_numpy())) for t in one)
+    seeds = overlaps[(overlaps["task"] == "builtin:pos") & (overlaps["comparison"] == "seeds")]
+    assert seeds["mean"].iloc[0] == pytest.approx(len(first & second) / len(first))
+    table = overlap_table(load_top_neurons(ran))
+    assert {row["finetuned on"] for row in table.rows} == {"pretrained", "sentiment"}
+    assert {row["random"] for row in table.rows} == {"25.0"}
+    assert f"<h3>{table.label}</h3>" in results.report().read_text(encoding="utf-8")
+    assert len(pd.read_csv(ran / "neuron_overlap.csv")) == len(overlaps)
 
 
 @pytest.mark.parametrize("searched", [False, True])
@@ -344,10 +381,10 @@ def test_a_probe_that_diverges_is_a_failed_trial():
     from whichlayers.trial import Trial, WordProbe
 
     trial = Trial("m", "m", "", "", 0, 0, word_probe=WordProbe("c", "c", lr=1e9))
-    failed = _trial_result(trial, {"accuracy": float("nan"), "neurons_used": 3.0}, {}, 1.0)
+    failed = _trial_result(trial, {"accuracy": float("nan"), "neurons_used": 3.0}, None, {}, 1.0)
     assert "a probe diverged; try a smaller probe_lr (now 1e+09)" in failed.error
     assert failed.epochs == []
-    assert _trial_result(trial, {"accuracy": 0.5}, {}, 1.0).error is None
+    assert _trial_result(trial, {"accuracy": 0.5}, None, {}, 1.0).error is None
 
 
 def test_all_probes_of_a_model_stay_together():
@@ -396,16 +433,16 @@ def test_saved_models_are_complete_or_missing(tmp_path):
     import torch
 
     trial = Trial("m", "mf", "t", "tf", 16, 0)
-    assert load_model(None, trial) is None
-    assert load_model(tmp_path, trial) is None
-    save_model(tmp_path, trial, {"w": torch.ones(3)}, {"metrics": {"task_accuracy": 0.5}, "seconds": 1.0})
-    weights, metadata = load_model(tmp_path, trial)
+    assert load_finetuned(None, trial) is None
+    assert load_finetuned(tmp_path, trial) is None
+    save_finetuned(tmp_path, trial, {"w": torch.ones(3)}, {"metrics": {"task_accuracy": 0.5}, "seconds": 1.0})
+    weights, metadata = load_finetuned(tmp_path, trial)
     assert weights["w"].tolist() == [1.0, 1.0, 1.0]
     assert metadata["metrics"] == {"task_accuracy": 0.5}
     file = model_path(tmp_path, trial)
     content = file.read_bytes()
     file.write_bytes(content[:-4])
-    assert load_model(tmp_path, trial) is None
+    assert load_finetuned(tmp_path, trial) is None
     file.write_bytes(content)
     needed = models_to_keep([Stack(0, tuple(trials_of(seeds=[0])))])
     assert [finetuning.id for finetuning in needed] == [trial.id]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whichlayers.engine.results import EngineSettings, checkpoint_file
+from whichlayers.engine.settings import EngineSettings, checkpoint_file
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
 from whichlayers.runs.asset_index import AssetIndex

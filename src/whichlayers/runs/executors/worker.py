@@ -18,8 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar
 
-from whichlayers.engine.cost import MemoryCost, StackTiming, is_out_of_memory, release_memory
-from whichlayers.engine.results import CHECKPOINT_MINUTES, EngineSettings
+from whichlayers.engine.cost import MemoryCost, StackTiming
+from whichlayers.engine.out_of_memory import is_out_of_memory, release_memory
+from whichlayers.engine.settings import CHECKPOINT_MINUTES, EngineSettings
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs.asset_index import AssetIndex
 from whichlayers.runs.assets import Assets

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whichlayers.engine.cost import MemoryCost, StackTiming, TrialWork
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter

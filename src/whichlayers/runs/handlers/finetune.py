@@ -8,14 +8,9 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from whichlayers.engine.cost import (
-    MemoryCost,
-    StackTiming,
-    TrialWork,
-    is_out_of_memory,
-    out_of_memory_error,
-)
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.cost import MemoryCost, StackTiming, TrialWork
+from whichlayers.engine.out_of_memory import is_out_of_memory, out_of_memory_error
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
@@ -72,9 +67,7 @@ class FinetuneHandler(TrialHandler):
         )
 
     def compiles_ahead(self, trial: Trial) -> bool:
-        """As `plan_job` supports: all parameters are trained."""
-        training = trial.training
-        return not training.frozen_layers and training.parameters == "all" and trial.adapter is None
+        return trial.trains_all_parameters  # `plan_job` supports no others
 
     def result_bytes(self, trial: Trial, depth: int) -> int:
         return super().result_bytes(trial, depth) + MATRIX_BYTES * MATRICES_PER_LAYER * depth

@@ -26,7 +26,7 @@ def model_path(folder: Path, finetuning: Trial) -> Path:
     return folder / f"{finetuning.id}.safetensors"
 
 
-def save_model(
+def save_finetuned(
     folder: Path, finetuning: Trial, weights: Mapping[str, Tensor], metadata: Mapping[str, Any]
 ) -> None:
     """Write a finetuned model; `metadata` are JSON values, such as its metrics, that are stored with it."""
@@ -38,7 +38,7 @@ def save_model(
         save_file(dict(weights), partial, {"format": MODEL_FORMAT, "facts": json.dumps(dict(metadata))})
 
 
-def load_model(folder: Path | None, finetuning: Trial) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def load_finetuned(folder: Path | None, finetuning: Trial) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Weights and metadata of a finetuned model; None if there is no valid file."""
     from safetensors import SafetensorError, safe_open
 

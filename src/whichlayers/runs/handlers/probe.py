@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from whichlayers.engine.cost import MemoryCost, StackTiming, TrialWork
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.probes.steps import ENCODER_STEPS, probe_steps
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter

@@ -15,8 +15,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whichlayers.engine.cost import MemoryCost, StackTiming, TrialWork, is_out_of_memory
-from whichlayers.engine.results import EngineSettings, EpochRecord, TrialResult
+from whichlayers.engine.cost import MemoryCost, StackTiming, TrialWork
+from whichlayers.engine.out_of_memory import is_out_of_memory
+from whichlayers.engine.results import EpochRecord, TrialResult
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.results.db import ResultsDB
@@ -30,7 +32,7 @@ from whichlayers.runs.handlers.base import (
     count_weights,
 )
 from whichlayers.runs.handlers.finetune import FinetuneHandler
-from whichlayers.runs.handlers.finetuned_models import load_model, save_model
+from whichlayers.runs.handlers.finetuned_models import load_finetuned, save_finetuned
 from whichlayers.trial import Trial, get_word_probe
 
 if TYPE_CHECKING:
@@ -43,9 +45,8 @@ if TYPE_CHECKING:
 
 TOKENS_PER_WORD = 1.3  # about, in English
 SAMPLE_ERROR = 0.15  # relative error of a time that is extrapolated from a few sentences
-VALUES_PER_PROBE = (
-    12  # in results.db: those of an epoch, further metrics, baselines, L1, L2 and metrics of the task
-)
+# in results.db: those of an epoch, further metrics, baselines, L1, L2 and metrics of the task
+VALUES_PER_PROBE = 12
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +243,7 @@ def _get_models(
     for trial in finetunings:
         if trial is None:
             models["pretrained"] = ProbedModel(None)
-        elif (saved := load_model(folder, trial)) is not None:
+        elif (saved := load_finetuned(folder, trial)) is not None:
             models[trial.id] = ProbedModel(trial, None, saved[1]["metrics"], saved[1]["seconds"])
             report.restored(trial.steps)
     missing = [trial for trial in finetunings if trial is not None and trial.id not in models]
@@ -265,7 +266,7 @@ def _finetune(
         metadata = {"metrics": _task_metrics(result), "seconds": result.seconds / len(trials)}
         if folder is not None:
             try:
-                save_model(folder, by_id[result.trial_id], weights, metadata)
+                save_finetuned(folder, by_id[result.trial_id], weights, metadata)
                 return
             except OSError as error:  # most likely the disk is full
                 log.warning("could not save a finetuned model (%s): it is kept in memory", error)
@@ -348,7 +349,7 @@ def _load_encoder(model: ProbedModel, trial: Trial, worker: WorkerContext) -> Pr
         return pretrained
     weights = model.weights
     if weights is None:
-        saved = load_model(worker.finetuned_models, model.finetuning)
+        saved = load_finetuned(worker.finetuned_models, model.finetuning)
         if saved is None:
             raise WhichlayersError("its finetuned model is no longer on disk: run the study again")
         weights = saved[0]
