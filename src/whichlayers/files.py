@@ -32,9 +32,8 @@ def atomic_write(path: Path, fsync: bool = False) -> Iterator[Path]:
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if (
-        path.exists() and not path.is_file()
-    ):  # a device or a pipe, such as /dev/stdout, is written to, not replaced
+    # a device or a pipe, such as /dev/stdout, is written to, not replaced
+    if path.exists() and not path.is_file():
         with _naming(path, path):
             yield path
         return

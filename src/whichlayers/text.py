@@ -10,9 +10,15 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
-from whichlayers.catalog import quantity
+from whichlayers.catalog import DIFFERENCE, quantity
 
 TIMES_100 = "× 100"
+ROUNDING = 1e-9  # of scores
+# of a table or figure that has such intervals
+BEYOND_NOTE = (
+    "Some t intervals extend beyond the possible values: these trials say little about the mean, and more are"
+    " needed."
+)
 
 
 def in_points(metric: str) -> bool:
@@ -47,6 +53,19 @@ def format_range(low: float, high: float, metric: str = "", signed: bool = False
     if math.isnan(low) or math.isnan(high):
         return ""
     return f"{format_score(low, metric, signed)} to {format_score(high, metric, signed)}"
+
+
+def is_beyond(low: float, high: float, metric: str = "") -> bool:
+    """Whether an interval extends beyond the range of a metric, or of a difference (`catalog.DIFFERENCE` + metric)."""
+    limits = quantity(metric)
+    return low < limits.low - ROUNDING or high > limits.high + ROUNDING
+
+
+def beyond_note(low: float, high: float, metric: str = "") -> str:
+    """ ", beyond the possible values" after the ends of an interval of which this is true; else empty."""
+    if not is_beyond(low, high, metric):
+        return ""
+    return f", beyond the possible {'differences' if metric.startswith(DIFFERENCE) else 'values'}"
 
 
 def format_p(p: float) -> str:
@@ -116,6 +135,11 @@ def _shorten(name: str) -> str:
     for prefix in ("package:", "builtin:"):
         name = name.removeprefix(prefix)
     return PurePath(name).name if name.startswith(("/", ".", "~")) else name
+
+
+def longest_word(texts: Iterable[str]) -> int:
+    """The length of the longest word of some texts; 0 without any."""
+    return max((len(word) for text in texts for word in text.split()), default=0)
 
 
 def join_list(items: Iterable[object], conjunction: str = "and") -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -350,3 +351,23 @@ def test_markup_in_names_is_not_executed(browser, tmp_path):
         assert MARKUP in page.locator("h1").inner_text()
         rows = list(csv.DictReader(io.StringIO(content.decode())))
         assert {row["task"] for row in rows} == {MARKUP, "'=1+1"}  # text, and not a formula
+
+
+def test_labels_of_points_that_are_close_do_not_overlap(opened):
+    """The rule of plots/point_labels.py, which the page has in JavaScript."""
+    from whichlayers.plots.point_labels import place_labels
+
+    script = (resources.files("whichlayers.report") / "web" / "drawing.js").read_text(encoding="utf-8")
+    rule = script.partition("class Drawing")[0].partition('"use strict";')[2]
+
+    def place(points):
+        texts = [{"x": x, "y": -y, "text": text} for x, y, text in points]
+        found = opened.evaluate(f"(points) => {{ {rule} return placeLabels(points); }}", texts)
+        return [tuple(place) for place in found]
+
+    apart, same = [(0, 0, "1"), (100, 0, "2")], [(0, 0, text) for text in "123456"]
+    assert place(apart) == [(6, -5), (6, -5)]
+    assert len(set(place(same))) == 6
+    sides = [[(x > 0, y < 0) for x, y in place(same)]]
+    sides.append([(x > 0, y > 0) for x, y in place_labels([(0, 0)] * 6, list("123456"))])
+    assert sides[0] == sides[1]

@@ -1,6 +1,7 @@
 """The figures of the metric against time and memory."""
 
 import dataclasses
+import itertools
 import re
 from importlib import resources
 
@@ -10,7 +11,9 @@ from synthetic_results import trial, write_results
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.costs import _setting_labels, costs, draw_costs
 from whichlayers.plots.extra_figures import extra_figures
+from whichlayers.plots.facets import fix_layout
 from whichlayers.plots.figures import draw
+from whichlayers.plots.point_labels import place_labels
 from whichlayers.plots.style import LIGHT, MARKERS
 from whichlayers.report.tables import summary_grid
 from whichlayers.results.frames import finished, load_points
@@ -92,6 +95,34 @@ def test_the_chart_of_the_page_has_the_labels_and_positions_of_the_file(tmp_path
         "condition == 'top'"
     )
     assert sorted(_setting_labels(same).values()) == ["0", "1, 2"]
+
+
+def test_labels_of_points_that_are_close_do_not_overlap(tmp_path):
+    """Three settings within two points (1/72 inch) of each other; every label is readable in the drawn figure."""
+    rows = with_costs(tmp_path).query("experiment == 'freeze'")
+    close = rows.assign(memory=2e9 - 1e6 * rows["x"], value=0.8 + 0.001 * rows["seed"])
+    base = close["condition"] == "all pretrained"
+    with LIGHT.applied():
+        figure = fix_layout(
+            draw_costs(close.assign(memory=close["memory"].where(~base, 3e9)), "freeze", "memory", LIGHT)
+        )
+        figure.canvas.draw()
+        texts = [text for text in figure.panels[0].axes.texts if text.get_text() in ("0", "1", "2")]
+        boxes = [text.get_window_extent() for text in texts]
+    assert len(boxes) == 3
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert len({text.get_color() for text in texts}) == 1
+    assert texts[0].get_color() == LIGHT.conditions[0]
+
+
+def test_each_label_gets_the_first_free_place():
+    upper_right = (4.0, 3.0)
+    assert place_labels([(0, 0), (100, 0)], ["1", "2"]) == [upper_right, upper_right]
+    same = place_labels([(0, 0)] * 6, list("123456"))
+    assert len(set(same)) == 6
+    assert same[0] == upper_right
+    assert place_labels([(0, 0), (6.0, 5.0)], ["1", ""])[0] != upper_right  # the other point is there
+    assert place_labels([(0, 0)] * 30, ["1"] * 30)[-1] == upper_right  # no place is left
 
 
 def test_the_page_can_draw_every_marker():

@@ -27,7 +27,7 @@ from whichlayers.plots.figures import draw
 from whichlayers.plots.published_overlay import overlay_caption
 from whichlayers.plots.style import DARK
 from whichlayers.plots.weight_change import MAX_RANGES, scaled_ranges
-from whichlayers.results.frames import finished, load_epochs, load_points, load_weight_change
+from whichlayers.results.frames import finished, load_baseline_weight_change, load_epochs, load_points
 from whichlayers.trial import Point, Training
 
 TASKS = ("SST-2", "CoLA", "QNLI", "MRPC", "RTE")
@@ -60,7 +60,9 @@ def in_settings(depth=6, trials=2):
 def everything(folder, study_points, score=None, **options):
     write_results(folder, study_points, score or lifelike(6), **options)
     points = finished(load_points(folder))
-    return points, extra_figures(points, load_epochs(folder), load_weight_change(folder), overlay=True)
+    return points, extra_figures(
+        points, load_epochs(folder), load_baseline_weight_change(folder), overlay=True
+    )
 
 
 def lines(figure, marker=None):
@@ -209,6 +211,23 @@ def test_probes_are_a_dashed_line_next_to_the_curves(tmp_path):
     assert "linear probe of layer k, frozen model" in [t.get_text() for t in figure.legends[0].get_texts()]
 
 
+def test_of_probes_with_several_poolings_the_first_is_the_dashed_line(tmp_path):
+    probes = [
+        dataclasses.replace(
+            p,
+            condition=f"pooling {pooling}",
+            trial=dataclasses.replace(p.trial, probe=dataclasses.replace(p.trial.probe, pooling=pooling)),
+        )
+        for pooling in ("mean", "summary")
+        for p in probing()
+    ]
+    points, _ = everything(tmp_path, incremental() + probes)
+    figure = draw(points, "incremental")
+    assert len(lines(figure, "D")) == 1
+    names = [t.get_text() for t in figure.legends[0].get_texts()]
+    assert "linear probe of layer k, frozen model, pooling mean" in names
+
+
 def test_published_curves_are_drawn_only_on_request_and_only_where_comparable(tmp_path):
     points, _ = everything(tmp_path, incremental(("SST-2", "builtin:sentiment"), (500, 900)))
     assert lines(draw(points, "incremental"), "x") == []
@@ -258,7 +277,7 @@ def test_weight_change_is_in_the_section_of_the_measured_models(tmp_path):
     word_level = word_points(models=("bert-base-uncased",), corpora=("UD-EWT:xpos",), depth=6)
     points, _ = everything(tmp_path, word_level + prune(), lambda p: 0.9, moved=lambda p, layer: layer)
     pruned = points[points["experiment"] == "prune"]["trial_id"]
-    weights = load_weight_change(tmp_path)
+    weights = load_baseline_weight_change(tmp_path)
     further = extra_figures(points, None, weights[weights["trial_id"].isin(pruned)])
     assert {figure_spec.experiment for figure_spec in further if figure_spec.key == "weight_change"} == {
         "prune"

@@ -9,6 +9,7 @@ import re
 import sqlite3
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from synthetic_results import incremental, lifelike, localized, permutation, write_results
 from synthetic_words import forgetting, word_points
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from whichlayers.analysis.compare_studies import compare_studies
 from whichlayers.cli import app
-from whichlayers.report.compare_page import write_comparison
+from whichlayers.report.compare_page import draw_differences, write_comparison
 
 NAME = "<b>second</b>"
 
@@ -69,6 +70,24 @@ def test_permutations_are_numbered_and_not_joined(two):
     assert labels == ["condition", "setting"]
     conditions = charts["localized_both"]["dims"][0]["values"]
     assert sorted(conditions) == ["block preserved", "block re-initialized"]
+
+
+def test_every_condition_has_a_style_of_its_own():
+    names = [f"condition {number}" for number in range(8)]  # more than there are colors
+    frame = pd.DataFrame(
+        {
+            "experiment": "freeze",
+            "task": "SST-2",
+            "train_size": 500,
+            "condition": names,
+            "variant": "",
+            "x": 1.0,
+        }
+    )
+    frame = frame.assign(seed=0, metric="accuracy", a=0.5, b=0.6, model="", depth=6)
+    (panel,) = draw_differences(frame, "freeze").panels
+    styles = [mark.style for mark in panel.marks if mark.kind == "line"]
+    assert len({(style["color"], style["marker"]) for style in styles}) == len(names)
 
 
 def test_sets_of_neurons_are_drawn_over_the_models(tmp_path):

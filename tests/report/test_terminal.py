@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from synthetic_results import incremental, lifelike, localized, write_results
+from synthetic_results import incremental, lifelike, localized, single_layer, write_results
 
 from whichlayers.analysis.intervals import t_interval
+from whichlayers.plots.tooltips import point_lines
+from whichlayers.report.build import write_report
 from whichlayers.report.tables import summary, summary_grid
 from whichlayers.report.terminal import summary_table
 from whichlayers.results.frames import finished, load_points
@@ -68,6 +71,19 @@ def test_long_label_columns_become_narrow_before_a_number_is_truncated(tmp_path)
         assert "".join(re.findall(r"a-task[\w-]*", text)[:1]).startswith("a-task")
 
 
+def test_words_of_headers_and_labels_are_not_broken(tmp_path):
+    study_points = localized(tasks=("SST-2", "QNLI"), size=500)
+    study_points += [
+        replace(p, condition="re-initialized") for p in study_points if p.condition == "block preserved"
+    ]
+    folder = write_results(tmp_path, study_points, lifelike(6))
+    for width in (60, 70, 80):
+        text = show(folder, width)
+        assert max(map(len, text.splitlines())) <= width
+        words = set(text.split())
+        assert {"condition", "re-initialized", "preserved"} <= words
+
+
 def test_cells_are_mean_and_half_width_times_100(tmp_path):
     def score(p):
         spread = {0: 0.02, 3: 0.2, 6: 0.0}[int(p.x)]
@@ -120,3 +136,24 @@ def test_grid_and_summary_agree(tmp_path):
 
 def test_names_with_brackets_are_not_markup(tmp_path):
     assert "[bold]task" in show(write_results(tmp_path, incremental(("[bold]task",)), lifelike(6)))
+
+
+@pytest.mark.parametrize(("spread", "expected"), [(0.3, True), (0.01, False)])
+def test_intervals_beyond_the_possible_scores_are_pointed_out(tmp_path, spread, expected):
+    """A t interval of two trials ends 12.7 standard errors from the mean, here above 100 points or below 0."""
+    study_points = incremental(trials=2, ks=(0, 6)) + single_layer(trials=2, size=500)
+    folder = write_results(
+        tmp_path, study_points, lambda p: 0.6 + spread * p.trial.seed + 0.1 * (not p.trial.surgery.reinit)
+    )
+    points = finished(load_points(folder))
+    note, inline = "Some t intervals extend beyond the possible values", "beyond the possible values"
+    assert (note in show(folder)) == expected
+    assert (note in summary_grid(points, "incremental").note) == expected
+    assert (note in summary_grid(points, "single_layer").note) == expected
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert page.count(note) >= 3 * expected
+    assert (inline in page) == expected
+    lines = point_lines("k = 6", "accuracy", 0.9, (-0.2, 1.4), "95% interval", 0.1, 2)
+    assert "95% interval: −20.0 to 140.0, beyond the possible values" in lines
+    lines = point_lines("k = 6", "difference in accuracy", 0.1, (-1.2, 1.4), "95% interval", 0.1, 2)
+    assert "95% interval: −120.0 to 140.0, beyond the possible differences" in lines

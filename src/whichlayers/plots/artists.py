@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from whichlayers.analysis.intervals import Interval, summarize, t_interval
 from whichlayers.experiments import display_of
-from whichlayers.plots.facets import Mark, Panel
+from whichlayers.plots.facets import INTERVAL, Mark, Panel
 from whichlayers.plots.style import (
     CAP_SIZE,
     LINE_WIDTH,
@@ -62,7 +62,7 @@ def draw_line(
         single_trials: Whether to draw trials as faint points where a point has at most `MAX_SINGLE_TRIALS`.
         name: Name of the curve in the legend of the page, if its attributes do not determine it.
         bars: Whether to draw the intervals.
-        labels: x -> text next to the point there.
+        labels: x -> text next to the point there, which `point_labels.draw_labels` draws.
         jitter: Whether single trials are moved sideways; the size is that of an axis of whole numbers.
 
     Returns:
@@ -100,9 +100,6 @@ def draw_line(
     )
     panel.axes.plot(x, mean, zorder=4, **style)
     texts = [(labels or {}).get(at, "") for at in summary["x"]]
-    for text, at_x, at_y in zip(texts, x, mean, strict=True):
-        if text:
-            panel.axes.annotate(text, (at_x, at_y), xytext=(4, 3), textcoords="offset points", fontsize=6.5)
     ends = (summary["low"], summary["high"]) if bars else (mean, mean)
     drawn_values[panel.task] += list(zip(mean, *ends, strict=True))
     drawn_values[panel.task] += [(value, value, value) for value in faint["value"]]
@@ -150,7 +147,7 @@ def draw_baselines(
         if baseline.empty:
             continue
         i: Interval = t_interval(baseline["value"])
-        bounds = "95% interval"
+        bounds = INTERVAL
         if band == "two_sd":
             i = dataclasses.replace(i, low=i.mean - 2 * i.sd, high=i.mean + 2 * i.sd)
             bounds = "two standard deviations of the trials"
@@ -204,6 +201,12 @@ def line_style(theme: Theme, color: str, variant: int, marker: str | None = None
         "markeredgecolor": color,
         "markeredgewidth": 1.0,
     }
+
+
+def category_style(theme: Theme, index: int, variant: int = 0) -> dict[str, Any]:
+    """Style of the curve of condition, task or other category number `index`: a color and a marker of its own."""
+    color = theme.conditions[index % len(theme.conditions)]
+    return line_style(theme, color, variant, MARKERS[index % len(MARKERS)])
 
 
 def probe_style(theme: Theme) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from whichlayers.experiments.display import PRETRAINED_BASELINES
 from whichlayers.plots.artists import GUESS_LABEL
 from whichlayers.plots.curves import main_figure_rows
 from whichlayers.plots.display_names import size_name
-from whichlayers.plots.facets import PanelFigure, has_clipped_bars
+from whichlayers.plots.facets import INTERVAL, PanelFigure, has_clipped_bars
 from whichlayers.plots.permutations import MIN_FOR_DENSITY
 from whichlayers.plots.style import MAX_SINGLE_TRIALS
 from whichlayers.plots.word_figures import MAX_CURVES_WITH_BARS, model_labels
 from whichlayers.results.frames import CURVE
-from whichlayers.text import count_range, short_names
+from whichlayers.text import BEYOND_NOTE, count_range, is_beyond, short_names
 from whichlayers.trial import ALL_PRETRAINED, BASELINES, NONE_PRETRAINED
 
 CLIPPED_NOTE = "An arrowhead marks an interval that extends beyond the panel."
@@ -71,6 +71,22 @@ def context_of_words(rows: pd.DataFrame) -> str:
 def clipped_caption(figure: Figure) -> str:
     """A sentence on intervals that extend beyond their panel; empty if there are none."""
     return CLIPPED_NOTE if has_clipped_bars(figure) else ""
+
+
+def beyond_caption(figure: Figure) -> str:
+    """A sentence on intervals that extend beyond the range of the metric; empty if there are none."""
+    for panel in figure.panels if isinstance(figure, PanelFigure) else ():
+        for mark in panel.marks:
+            if (
+                mark.bounds == INTERVAL
+                and {"low", "high"} <= set(mark.table)
+                and any(
+                    is_beyond(low, high, panel.metric)
+                    for low, high in zip(mark.table["low"], mark.table["high"], strict=True)
+                )
+            ):
+                return BEYOND_NOTE
+    return ""
 
 
 def guess_caption(figure: Figure) -> str:

@@ -249,9 +249,8 @@ def _default_label(mark: Mark) -> str:
     condition = str(mark.attributes.get("condition", ""))
     if condition or condition in display.conditions:
         return display.condition_name(condition)
-    size = mark.attributes.get(
-        "train_size"
-    )  # as in the legend of the files; "mean" is also the name of a head
+    # as in the legend of the files; "mean" is also the name of a head
+    size = mark.attributes.get("train_size")
     return _legend_text("train_size", size_name(size)) if size else "mean"
 
 

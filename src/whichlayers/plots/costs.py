@@ -9,9 +9,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from whichlayers.experiments import display_of
-from whichlayers.plots.artists import DrawnValues, add_guess_legend, draw_guessing, draw_line, line_style
+from whichlayers.plots.artists import (
+    DrawnValues,
+    add_guess_legend,
+    category_style,
+    draw_guessing,
+    draw_line,
+    line_style,
+)
 from whichlayers.plots.facets import add_legend_below, label_x_axis, make_panels, set_y_limits
-from whichlayers.plots.style import MARKER_SIZE, MARKERS, Theme
+from whichlayers.plots.point_labels import draw_labels
+from whichlayers.plots.style import MARKER_SIZE, Theme
 from whichlayers.results.frame_utils import each_group
 from whichlayers.trial import BASELINES
 
@@ -74,6 +82,7 @@ def draw_costs(rows: pd.DataFrame, experiment: str, column: str, theme: Theme) -
     has_guess = draw_guessing(panels, theme, drawn_values)
     set_y_limits(panels, drawn_values)
     label_x_axis(panels, COSTS[column][0])
+    draw_labels(figure)
     handles = [Line2D([], [], **styles[condition]) for condition in conditions]
     labels = [display.baselines.get(c) or display.condition_name(c) for c in conditions]
     add_guess_legend(handles, labels, has_guess, theme)
@@ -83,10 +92,10 @@ def draw_costs(rows: pd.DataFrame, experiment: str, column: str, theme: Theme) -
 
 def _marker_style(theme: Theme, index: int | None) -> dict[str, Any]:
     """Style of condition number `index`; None: of a baseline."""
-    color = theme.ink if index is None else theme.conditions[index % len(theme.conditions)]
-    marker = "*" if index is None else MARKERS[index % len(MARKERS)]
-    style = line_style(theme, color, 0, marker) | {"linestyle": ""}
-    return style | ({"markersize": 2 * MARKER_SIZE, "markeredgewidth": 0.0} if index is None else {})
+    if index is not None:
+        return category_style(theme, index) | {"linestyle": ""}
+    star = {"linestyle": "", "markersize": 2 * MARKER_SIZE, "markeredgewidth": 0.0}
+    return line_style(theme, theme.ink, 0, "*") | star
 
 
 def _setting_labels(cells: pd.DataFrame) -> dict[float, str]:

@@ -15,6 +15,7 @@ from whichlayers.plots.artists import (
     add_baseline_legend,
     add_guess_legend,
     add_trial_legend,
+    category_style,
     draw_baselines,
     draw_guessing,
     draw_line,
@@ -30,7 +31,7 @@ from whichlayers.plots.facets import (
     set_y_limits,
 )
 from whichlayers.plots.published_overlay import add_published_legend, draw_published
-from whichlayers.plots.style import MARKERS, Theme
+from whichlayers.plots.style import Theme
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import short_names
 from whichlayers.trial import BASELINES
@@ -75,7 +76,8 @@ def draw_size_curves(
         points: Rows of the experiment.
         experiment: Name of the experiment, for the x label.
         theme: Colors; sizes go along the color ramp, variants differ by line style and marker.
-        probing: Rows of the probing experiment, drawn as a dashed curve for the same model and task.
+        probing: Rows of the probing experiment, drawn as a dashed curve for the same model and task; those of the first
+            variant, such as the first pooling, if there are several.
         overlay: Whether to draw published curves.
         as_percent: Give training sizes in percent of the training set.
     """
@@ -86,16 +88,16 @@ def draw_size_curves(
             for sizes in zip(points["train_size"], points["train_rows"], strict=True)
         ]
     points = points.assign(amount=amount)
+    probe_label = PROBE_LABEL
+    if probing is not None and probing["variant"].nunique() > 1:
+        probing = probing[probing["variant"] == probing["variant"].iloc[0]]
+        probe_label += f", {probing['variant'].iloc[0]}"
     figure, panels = make_panels(points, ["model"])
     amounts, variants = sorted(set(points["amount"])), list(dict.fromkeys(points["variant"]))
     colors = dict(zip(amounts, theme.sizes(len(amounts)), strict=True))
     by_variant = len(amounts) == 1 and len(variants) > 1  # colors distinguish the variants
     styles = {
-        (size, variant): line_style(
-            theme, theme.conditions[i % len(theme.conditions)], 0, MARKERS[i % len(MARKERS)]
-        )
-        if by_variant
-        else line_style(theme, colors[size], i)
+        (size, variant): category_style(theme, i) if by_variant else line_style(theme, colors[size], i)
         for size in amounts
         for i, variant in enumerate(variants)
     }
@@ -120,7 +122,7 @@ def draw_size_curves(
                     probe_style(theme),
                     drawn_values,
                     single_trials=False,
-                    name=PROBE_LABEL,
+                    name=probe_label,
                 )
                 has_probes = True
         set_layer_ticks(panel.axes, 0, panel.depth)
@@ -140,7 +142,7 @@ def draw_size_curves(
             labels += [variant or "default" for variant in variants]
     if has_probes:
         handles.append(Line2D([], [], **probe_style(theme)))
-        labels.append(PROBE_LABEL)
+        labels.append(probe_label)
     add_trial_legend(handles, labels, has_trials, theme)
     add_guess_legend(handles, labels, has_guess, theme)
     add_published_legend(handles, labels, sources, theme)
@@ -180,10 +182,7 @@ def draw_tasks_together(rows: pd.DataFrame, theme: Theme) -> Figure:
         rows.assign(own_task=rows["task"], task=titles).sort_values("group", kind="stable"),
         ["model", "metric"],
     )
-    styles = {
-        task: line_style(theme, theme.conditions[i % len(theme.conditions)], 0, MARKERS[i % len(MARKERS)])
-        for i, task in enumerate(tasks)
-    }
+    styles = {task: category_style(theme, i) for i, task in enumerate(tasks)}
     drawn_values: DrawnValues = {panel.task: [] for panel in panels}
     has_trials = False
     for panel in panels:
@@ -206,6 +205,7 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
     points = points[points["experiment"] == experiment]
     figure, panels = make_panels(points, ["model", "train_size", "variant"])
     conditions = [c for c in dict.fromkeys(points["condition"]) if c not in BASELINES]
+    styles = {condition: category_style(theme, i) for i, condition in enumerate(conditions)}
     cells = points[~points["condition"].isin(BASELINES)]
     drawn_values: DrawnValues = {panel.task: [] for panel in panels}
     has_trials, sources = False, set()
@@ -213,10 +213,7 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
         draw_baselines(panel, theme, drawn_values)
         present = [c for c in conditions if (panel.points["condition"] == c).any()]
         for condition in present:
-            i = conditions.index(condition)
-            color = theme.conditions[i % len(theme.conditions)]
-            rows = panel.points[panel.points["condition"] == condition]
-            style = line_style(theme, color, 0, MARKERS[i % len(MARKERS)])
+            rows, style = panel.points[panel.points["condition"] == condition], styles[condition]
             place = (present.index(condition), len(present))
             has_trials |= draw_line(panel, rows, place, style, drawn_values)
             sources |= draw_published(panel, rows, experiment, style, drawn_values, overlay, place)
@@ -227,11 +224,8 @@ def draw_conditions(points: pd.DataFrame, experiment: str, theme: Theme, overlay
     label = display_of(experiment).x_label
     has_embeddings = (cells["x"] == 0).any()
     label_x_axis(panels, label if has_embeddings else label.removesuffix(f" {EMBEDDINGS_NOTE}"))
-    handles, labels = [], []
-    for i, condition in enumerate(conditions):
-        color, marker = theme.conditions[i % len(theme.conditions)], MARKERS[i % len(MARKERS)]
-        handles.append(Line2D([], [], **line_style(theme, color, 0, marker)))
-        labels.append(display_of(experiment).condition_name(condition))
+    handles = [Line2D([], [], **styles[condition]) for condition in conditions]
+    labels = [display_of(experiment).condition_name(condition) for condition in conditions]
     add_trial_legend(handles, labels, has_trials, theme)
     add_baseline_legend(handles, labels, points, theme)
     add_guess_legend(handles, labels, has_guess, theme)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from whichlayers.catalog import quantity
-from whichlayers.text import TIMES_100, in_points
+from whichlayers.text import TIMES_100, format_score, in_points
 
 
 def metric_name(metric: str) -> str:
@@ -19,6 +19,11 @@ def axis_name(metric: str) -> str:
 def effect_unit(metric: str) -> str:
     """Unit of a difference in a metric: "points of accuracy"."""
     return f"points of {metric_name(metric)}" if in_points(metric) else metric_name(metric)
+
+
+def format_effect(value: float, metric: str) -> str:
+    """A difference with its unit, e.g. "+3.1 points of accuracy"."""
+    return f"{format_score(value, metric, signed=True)} {effect_unit(metric)}"
 
 
 def size_name(size: int) -> str:

@@ -22,6 +22,7 @@ from whichlayers.experiments import display_of
 from whichlayers.plots.artists import (
     DrawnValues,
     add_trial_legend,
+    category_style,
     dodge,
     draw_line,
     line_style,
@@ -110,7 +111,7 @@ def extra_figures(
     Args:
         points: Finished points.
         epochs: Learning curves, from `load_epochs`.
-        weights: Weight changes, from `load_weight_change`.
+        weights: Weight changes, from `load_baseline_weight_change`.
         overlay: Whether to draw published curves.
     """
     found = list(_incremental(points[points["experiment"] == "incremental"], overlay))
@@ -202,9 +203,8 @@ def _epochs(rows: pd.DataFrame, experiment: str, epochs: pd.DataFrame | None) ->
             "Scores after every epoch: the metric (top) and the evaluation loss (bottom), with none, about half and "
             f"all of the layers pretrained. {_intervals(rows)}"
         )
-        key = (
-            "learning_curves" if experiment == "incremental" else "every_epoch"
-        )  # "epochs" is the main figure
+        # "epochs" is the main figure
+        key = "learning_curves" if experiment == "incremental" else "every_epoch"
         yield ExtraFigure(key, experiment, "Learning curves", caption, partial(draw_epochs, curves))
 
 
@@ -320,10 +320,7 @@ def draw_comparison(rows: pd.DataFrame, column: str, theme: Theme) -> Figure:
     figure, panels = make_panels(compared, ["model", "train_size", "variant"])
     drawn_values: DrawnValues = {panel.task: [] for panel in panels}
     has_trials = False
-    styles = {
-        value: line_style(theme, theme.conditions[i % len(theme.conditions)], 0, MARKERS[i % len(MARKERS)])
-        for i, value in enumerate(settings)
-    }
+    styles = {value: category_style(theme, i) for i, value in enumerate(settings)}
     for panel in panels:
         present = [value for value in settings if (panel.points["setting"] == value).any()]
         for index, value in enumerate(present):

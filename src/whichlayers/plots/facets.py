@@ -19,6 +19,7 @@ from whichlayers.plots.display_names import axis_name, size_name
 from whichlayers.results.frame_utils import each_group
 from whichlayers.text import in_points, short_names
 
+INTERVAL = "95% interval"
 MAX_COLUMNS = 4
 ARROW_SIZE = 4.0  # of the arrowhead of an interval that extends beyond its panel, in points
 
@@ -37,7 +38,7 @@ class Mark:
     shift: float = 0.0  # sideways shift of the points, in units of x
     offsets: Mapping[int, float] = field(default_factory=dict)  # seed -> sideways shift of its trials
     span: tuple[float, float] | None = None  # start and end of a level; None: the whole width
-    bounds: str = "95% interval"  # what `low` and `high` of the table are
+    bounds: str = INTERVAL  # what `low` and `high` of the table are
     outline: Sequence[tuple[float, float]] = ()  # polygon of a density: (x, y)
     band: bool = False  # whether files show the interval as a band instead of a bar
     labels: Sequence[str] = ()  # text next to each row of the table; empty: none has one
@@ -216,10 +217,8 @@ def _draw_arrows(panel: Panel) -> None:
         if mark.kind not in ("line", "strip") or not mark.bars or mark.band:
             continue
         low, high = mark.table["low"] < bottom, mark.table["high"] > top
-        for beyond, edge, marker in (
-            (low, bottom, CARETDOWN),
-            (high, top, CARETUP),
-        ):  # their tip is at the edge
+        # their tip is at the edge
+        for beyond, edge, marker in ((low, bottom, CARETDOWN), (high, top, CARETUP)):
             x = mark.table.loc[beyond, "x"] + mark.shift
             if len(x):
                 style: dict[str, Any] = {"linestyle": "", "markersize": ARROW_SIZE, "mew": 0, "zorder": 5}

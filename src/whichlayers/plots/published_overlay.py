@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from whichlayers.analysis.published import (
-    FAMILIES,
     PUBLISHED_DEPTH,
+    PUBLISHED_FAMILIES,
     matching_published_curves,
     published_pruning,
 )
@@ -168,7 +168,7 @@ def crosses_caption(figure: Figure, points: pd.DataFrame, experiment: str) -> st
     if experiment not in PUBLISHED_TABLES or not marks:
         return ""
     families = points.drop_duplicates("model").set_index("model")["family"]
-    named = join_list(dict.fromkeys(FAMILIES[families[mark.attributes["model"]]] for mark in marks))
+    named = join_list(dict.fromkeys(PUBLISHED_FAMILIES[families[mark.attributes["model"]]] for mark in marks))
     text = f"Crosses, published for {named}: {DURRANI}, {PUBLISHED_TABLES[experiment]}"
     if experiment == "prune" or (points["finetuned_on"] != "").any():
         text += ", finetuned on the whole training sets"

@@ -17,15 +17,8 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 
 LINES: tuple[Any, ...] = ("-", (0, (4, 1.6)), (0, (1.2, 1.4)), (0, (5, 1.4, 1.2, 1.4)))
-MARKERS = (
-    "o",
-    "s",
-    "^",
-    "D",
-    "v",
-    "P",
-    "X",
-)  # one more than colors: a color that is used again has another marker
+# one more than colors: a color that is used again has another marker
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_WIDTH = 1.5
 MARKER_SIZE = 4.0
 CAP_SIZE = 2.0
@@ -42,7 +35,7 @@ class Theme:
     grid: str
     background: str
     ramp: tuple[str, ...]  # from few to many training examples
-    conditions: tuple[str, ...]
+    conditions: tuple[str, ...]  # also of tasks, settings and studies that share a figure
 
     def sizes(self, n: int) -> list[str]:
         """n colors of the ramp, from few to many training examples."""

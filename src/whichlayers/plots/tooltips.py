@@ -6,7 +6,7 @@ import math
 
 from whichlayers.analysis.intervals import SIGNIFICANT
 from whichlayers.plots.display_names import metric_name
-from whichlayers.text import counted, format_range, format_score
+from whichlayers.text import beyond_note, counted, format_range, format_score
 
 
 def point_lines(
@@ -26,7 +26,7 @@ def point_lines(
     lines = [position] if position else []
     lines.append(f"mean {metric_name(metric)}: {format_score(mean, metric)}")
     if text := format_range(*interval, metric):
-        lines.append(f"{bounds}: {text}")
+        lines.append(f"{bounds}: {text}{beyond_note(*interval, metric)}")
     if n and not math.isnan(n):
         spread = format_score(sd, metric)
         lines.append(f"n = {n:g}" + (f", sd {spread}" if spread else ", so there is no interval"))

@@ -11,7 +11,13 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from whichlayers.analysis.published import published_neuron_fraction, published_word_probing
 from whichlayers.experiments import display_of
-from whichlayers.plots.artists import DrawnValues, add_trial_legend, draw_line, line_style
+from whichlayers.plots.artists import (
+    DrawnValues,
+    add_trial_legend,
+    category_style,
+    draw_line,
+    line_style,
+)
 from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import (
     Panel,
@@ -188,9 +194,7 @@ def _model_style(name: str, names: Sequence[str], theme: Theme) -> dict[str, Any
     if name == PRETRAINED:
         return line_style(theme, theme.ink, 1, "D")
     index = [n for n in names if n != PRETRAINED].index(name)
-    return line_style(
-        theme, theme.conditions[index % len(theme.conditions)], 0, MARKERS[index % len(MARKERS)]
-    )
+    return category_style(theme, index)
 
 
 def _set_style(rows: pd.DataFrame, points: pd.DataFrame, sets: str, theme: Theme) -> dict[str, Any]:
@@ -202,7 +206,7 @@ def _set_style(rows: pd.DataFrame, points: pd.DataFrame, sets: str, theme: Theme
     first = rows.iloc[0]
     if sets == "ranking":
         index = sorted(set(points["ranking"])).index(first["ranking"])
-        return line_style(theme, theme.conditions[index], 0, MARKERS[index]) | {"linestyle": ""}
+        return category_style(theme, index) | {"linestyle": ""}
     kind = SET_ORDER.index(first["set_kind"]) if first["set_kind"] in SET_ORDER else 0
     same_kind = points.loc[
         points["set_kind"] == first["set_kind"], ["ranking", "set_name", "share"]

@@ -17,10 +17,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from whichlayers.analysis.claims import NOT_TESTED, Claim, as_table, evaluate_claims
+from whichlayers.analysis.neuron_overlap import neuron_overlap
 from whichlayers.analysis.variance_components import variance_table
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
-from whichlayers.plots.captions import caption, clipped_caption, guess_caption
+from whichlayers.plots.captions import beyond_caption, caption, clipped_caption, guess_caption
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.draw_layers import draw_layers
 from whichlayers.plots.extra_figures import ExtraFigure, extra_figures
@@ -37,6 +38,7 @@ from whichlayers.plots.style import DARK, LIGHT, Theme
 from whichlayers.report import metadata
 from whichlayers.report.claim_table import ClaimRow, claim_rows
 from whichlayers.report.findings import Finding, findings, headlines
+from whichlayers.report.neuron_tables import overlap_table
 from whichlayers.report.page import ReportFigure, render
 from whichlayers.report.recommendation import recommendation_section
 from whichlayers.report.study_tables import (
@@ -63,6 +65,7 @@ from whichlayers.results.frames import (
     load_points,
     load_runs,
     load_study_summary,
+    load_top_neurons,
     load_trials,
 )
 from whichlayers.results.lock import lock_holder
@@ -99,12 +102,14 @@ class ReportContent:
     diagrams: list[LayerDiagram]
     penalties: TextTable | None = None
     components: pd.DataFrame | None = None  # variance components, if the study has `vary_apart`
+    overlaps: pd.DataFrame | None = None  # of top neurons, if the study ranks neurons
 
 
 def write_report(folder: Path, overlay: bool = False, description: str = "") -> Path:
     """Write figures/, summary.csv, claims.csv and report.html into a study folder.
 
-    And variance_components.csv, if the study varies the seeds of components apart.
+    And variance_components.csv, if the study varies the seeds of components apart, and neuron_overlap.csv, if it ranks
+    neurons.
 
     Args:
         folder: Study folder.
@@ -121,6 +126,8 @@ def write_report(folder: Path, overlay: bool = False, description: str = "") -> 
     tables = {"summary.csv": summary(content.points), "claims.csv": as_table(content.claims)}
     if content.components is not None:
         tables["variance_components.csv"] = content.components
+    if content.overlaps is not None:
+        tables["neuron_overlap.csv"] = content.overlaps
     for name, table in tables.items():
         with atomic_write(folder / name) as partial:
             table.to_csv(partial, index=False)
@@ -175,6 +182,12 @@ def _build_content(folder: Path, done: pd.DataFrame, overlay: bool, files: bool)
     further = extra_figures(done, epochs, weights, overlay)
     experiments = sort_experiments(done["experiment"])
     sections = [_build_section(done, experiment, further, overlay, files) for experiment in experiments]
+    neurons = load_top_neurons(folder)
+    overlaps = neuron_overlap(neurons)
+    if (table := overlap_table(neurons)) is not None:
+        for section in sections:
+            if section.key == "neurons":
+                section.tables.append(table)
     penalties = penalty_table(done, epochs)
     components = variance_table(done)
     return ReportContent(
@@ -184,6 +197,7 @@ def _build_content(folder: Path, done: pd.DataFrame, overlay: bool, files: bool)
         layer_diagrams(done),
         penalties,
         None if components.empty else components,
+        None if overlaps.empty else overlaps,
     )
 
 
@@ -239,7 +253,12 @@ def _report_figure(
 ) -> ReportFigure:
     with LIGHT.applied():
         figure = draw(LIGHT)
-    text = f"{caption if isinstance(caption, str) else caption(figure)} {clipped_caption(figure)}".rstrip()
+    sentences = (
+        caption if isinstance(caption, str) else caption(figure),
+        clipped_caption(figure),
+        beyond_caption(figure),
+    )
+    text = " ".join(filter(None, sentences))
     chart = chart_of(figure, key, title, text, overlay)
     if chart is not None:
         return ReportFigure(key, title, chart["caption"], figure, chart, files=files)

@@ -11,34 +11,33 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 from rich import box
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from whichlayers.analysis.compare_studies import Comparison
+from whichlayers.analysis.compare_studies import StudyComparison
 from whichlayers.analysis.intervals import SIGNIFICANT
 from whichlayers.catalog import DIFFERENCE
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.files import atomic_write
-from whichlayers.plots.artists import DrawnValues, draw_line, line_style
+from whichlayers.plots.artists import DrawnValues, category_style, draw_line, line_style
 from whichlayers.plots.captions import context_of_words
 from whichlayers.plots.chart_data import chart_of
 from whichlayers.plots.display_names import size_name
 from whichlayers.plots.facets import Mark, Panel, label_x_axis, make_panels, set_layer_ticks, set_y_limits
-from whichlayers.plots.style import LIGHT, MARKERS, Theme
+from whichlayers.plots.style import LIGHT, Theme
 from whichlayers.plots.word_figures import LCA, MAX_CURVES_WITH_BARS, PRETRAINED, set_model_ticks
 from whichlayers.report.page import ReportFigure, render
 from whichlayers.report.tables import TextTable
+from whichlayers.report.word_table import LONGEST_WORD, WordTable
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.text import counted, format_p, format_range, format_score, join_list, short_names
 from whichlayers.trial import BASELINES
 
 LABELS = ("experiment", "task", "examples", "curve", "points")
 NUMBERS = ("difference", "95% interval", "seeds", "p", "p (Holm)")
-MAX_UNBROKEN = 24  # names of curves up to this length stay on one line, such as "all parameters trained"
 TERMINAL_COLUMNS = ("task", "examples", "curve", "difference", "95% interval", "seeds", "p (Holm)")
 
 
-def write_comparison(comparison: Comparison, target: Path) -> Path:
+def write_comparison(comparison: StudyComparison, target: Path) -> Path:
     """Write the comparison of two studies as a self-contained HTML page; returns its path."""
     charts, sections = {}, []
     for experiment in sort_experiments(comparison.pairs["experiment"]):
@@ -82,12 +81,12 @@ BOTH_CAPTION = (
 )
 
 
-def is_relative(comparison: Comparison, experiment: str) -> bool:
+def is_relative(comparison: StudyComparison, experiment: str) -> bool:
     """Whether x of an experiment is in percent of the layers."""
     return comparison.lowest_depth is not None and display_of(experiment).relative_depth
 
 
-def notes_on_models(comparison: Comparison, experiment: str) -> list[str]:
+def notes_on_models(comparison: StudyComparison, experiment: str) -> list[str]:
     """Sentences on what differs between the models besides their weights: depth, context of words."""
     notes = []
     if is_relative(comparison, experiment):
@@ -98,7 +97,7 @@ def notes_on_models(comparison: Comparison, experiment: str) -> list[str]:
     return notes
 
 
-def verdict(comparison: Comparison) -> str:
+def verdict(comparison: StudyComparison) -> str:
     """One sentence: how many curves differ significantly, after correction for their number."""
     tested = comparison.curves[comparison.curves["p"].notna()]
     if (comparison.pairs["a"] == comparison.pairs["b"]).all():
@@ -117,18 +116,19 @@ def verdict(comparison: Comparison) -> str:
     )
 
 
-def comparison_table(comparison: Comparison) -> Group:
+def comparison_table(comparison: StudyComparison) -> Group:
     """Tables for the terminal: one per experiment, one row per curve."""
     whole = _curves_table(comparison)
     parts: list[RenderableType] = []
     for experiment in dict.fromkeys(row["experiment"] for row in whole.rows):
         rows = [row for row in whole.rows if row["experiment"] == experiment]
         included = [name for name in TERMINAL_COLUMNS if name != "curve" or any(row[name] for row in rows)]
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        table = WordTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for name in included:
             is_text = name in ("task", "curve")
             width = max(len(row[name]) for row in rows)
-            no_wrap = not is_text or (name == "curve" and width <= MAX_UNBROKEN)
+            # short names of curves stay on one line, such as "all parameters trained"
+            no_wrap = not is_text or (name == "curve" and width <= LONGEST_WORD)
             table.add_column(name, justify="left" if is_text else "right", no_wrap=no_wrap, overflow="fold")
         for row in rows:
             table.add_row(*(escape(row[name]) for name in included))
@@ -151,15 +151,11 @@ def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT)
         for panel in panels:
             present = [key for key in series if _rows(panel.points, *key).shape[0]]
             for index, (size, condition) in enumerate(present):
-                i = conditions.index(condition)
-                color = ramp[size] if len(conditions) == 1 else theme.conditions[i % len(theme.conditions)]
-                dash = sizes.index(size) if len(conditions) > 1 else 0
-                # a different marker when colors repeat
-                marker = MARKERS[(i + i // len(theme.conditions)) % len(MARKERS)]
-                style = _unjoin(line_style(theme, color, dash, marker), experiment)
-                draw_line(
-                    panel, _rows(panel.points, size, condition), (index, len(present)), style, drawn_values
-                )
+                style = line_style(theme, ramp[size], 0)
+                if len(conditions) > 1:
+                    style = category_style(theme, conditions.index(condition), sizes.index(size))
+                rows, place = _rows(panel.points, size, condition), (index, len(present))
+                draw_line(panel, rows, place, _unjoin(style, experiment), drawn_values)
             zero: dict[str, Any] = {"color": theme.ink, "linestyle": (0, (2, 2)), "linewidth": 1.0}
             panel.axes.axhline(0, **zero)
             table = pd.DataFrame({"x": [float("nan")], "mean": [0.0]})
@@ -171,7 +167,9 @@ def draw_differences(frame: pd.DataFrame, experiment: str, theme: Theme = LIGHT)
     return figure
 
 
-def draw_both(frame: pd.DataFrame, experiment: str, comparison: Comparison, theme: Theme = LIGHT) -> Figure:
+def draw_both(
+    frame: pd.DataFrame, experiment: str, comparison: StudyComparison, theme: Theme = LIGHT
+) -> Figure:
     """Draw one curve per study, with separate panels for every training size, condition and setting."""
     with theme.applied():
         studies, ticks = {"a": comparison.a.name, "b": comparison.b.name}, tick_names(frame, experiment)
@@ -185,7 +183,7 @@ def draw_both(frame: pd.DataFrame, experiment: str, comparison: Comparison, them
         for panel in panels:
             for i, name in enumerate(studies.values()):
                 rows = panel.points[panel.points["setting"] == name]
-                style = _unjoin(line_style(theme, theme.conditions[i], i, MARKERS[i]), experiment)
+                style = _unjoin(category_style(theme, i, i), experiment)
                 draw_line(panel, rows, (i, 2), style, drawn_values)
             _set_ticks(panel, ticks)
         set_y_limits(panels, drawn_values)
@@ -231,7 +229,7 @@ def _x_label(experiment: str, relative: bool = False) -> str:
     return f"{label}, share of all layers" if relative else label
 
 
-def _panel_frame(comparison: Comparison, experiment: str) -> pd.DataFrame:
+def _panel_frame(comparison: StudyComparison, experiment: str) -> pd.DataFrame:
     """Pairs of an experiment in the format of `make_panels`, without baselines, whose x has no meaning."""
     pairs = comparison.pairs[comparison.pairs["experiment"] == experiment]
     curves = pairs[~pairs["condition"].isin(BASELINES)]
@@ -268,7 +266,7 @@ def _curve_name(row: Any) -> str:
     return ", ".join(filter(None, [named, row.setting]))
 
 
-def _curves_table(comparison: Comparison) -> TextTable:
+def _curves_table(comparison: StudyComparison) -> TextTable:
     tasks, rows = short_names(comparison.curves["task"]), []
     for row in each_row(comparison.curves):
         title, size = display_of(row.experiment).title, size_name(row.train_size)

@@ -105,7 +105,7 @@ def run_time_table(points: pd.DataFrame, runs: pd.DataFrame) -> TextTable | None
     sources = dict.fromkeys(source for row in rows for source in row.pop("sources").split("; ") if source)
     if sources:
         note += f" Published: {'; '.join(sources)}."
-    return _table("Run time", rows, {"experiment", "task"}, note)
+    return _table("Run time", rows, {"experiment", "model", "task"}, note)
 
 
 def variance_component_table(components: pd.DataFrame) -> TextTable | None:
@@ -114,13 +114,14 @@ def variance_component_table(components: pd.DataFrame) -> TextTable | None:
     Args:
         components: As from `analysis.variance_components.variance_table`; empty unless the study has `vary_apart`.
     """
-    rows, short = [], short_names(components["task"])
-    keys = ["experiment", "task", "train_size", "variant", "condition", "x"]
-    for (experiment, task, size, variant, condition, x), group in each_group(components, keys):
+    rows, short, models = [], short_names(components["task"]), short_names(components["model"])
+    keys = ["experiment", "model", "task", "train_size", "variant", "condition", "x"]
+    for (experiment, model, task, size, variant, condition, x), group in each_group(components, keys):
         display = display_of(str(experiment))
         named = condition or condition in display.conditions
         parts = [display.condition_name(str(condition)) if named else "", display.position(x)]
-        row = {"experiment": display.title, "task": short[task], "examples": size_name(size)}
+        row = {"experiment": display.title, "model": models[model] if len(models) > 1 else ""}
+        row |= {"task": short[task], "examples": size_name(size)}
         row |= {"point": ", ".join(part for part in parts if part), "variant": str(variant)}
         row["trials"] = f"{int(group['trials'].iloc[0])}"
         for part in each_row(group):
@@ -137,16 +138,20 @@ def variance_component_table(components: pd.DataFrame) -> TextTable | None:
         "Share of the variance between trials, and the standard deviation with its 95% interval (parametric "
         "bootstrap). The residual holds all interactions. All numbers are in variance_components.csv."
     )
-    return _table("Variance components", rows, {"experiment", "task", "point", "variant"}, note)
+    return _table("Variance components", rows, {"experiment", "model", "task", "point", "variant"}, note)
 
 
 def _run_times(points: pd.DataFrame) -> Iterator[dict[str, str]]:
-    short = short_names(points["task"])
-    for (experiment, task, size), group in each_group(points, ["experiment", "task", "train_size"]):
+    short, models = short_names(points["task"]), short_names(points["model"])
+    keys = ["experiment", "model", "task", "train_size"]
+    for (experiment, model, task, size), group in each_group(points, keys):
         trials = group.drop_duplicates("trial_id")
         total, count = float(trials["seconds"].sum()), len(trials)
-        row = {"experiment": display_of(str(experiment)).title, "task": short[task]}
-        row |= {"examples": size_name(size) if size else "", "trials": f"{count:,}"}
+        row = {
+            "experiment": display_of(str(experiment)).title,
+            "model": models[model] if len(models) > 1 else "",
+        }
+        row |= {"task": short[task], "examples": size_name(size) if size else "", "trials": f"{count:,}"}
         row |= {
             "per trial": format_duration(total / count, fine=True),
             "sum of trials": format_duration(total, fine=True),

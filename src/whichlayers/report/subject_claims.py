@@ -10,15 +10,15 @@ from rich.table import Table
 
 from whichlayers.analysis.claims.base import BELOW_MARGIN, FAILS, HOLDS, NOT_TESTED, UNDECIDED, Verdict
 from whichlayers.analysis.claims.subjects import SubjectClaim
-from whichlayers.analysis.verdicts import NOT_TESTABLE
+from whichlayers.analysis.verdicts import NO_SUCH_MODEL
 from whichlayers.plots.claims_grid import ACROSS, TITLES, sort_tasks
 from whichlayers.report.claim_table import STYLES, effect_text
+from whichlayers.report.word_table import WordTable
 from whichlayers.text import short_names
 
 SYMBOLS: dict[Verdict, str] = {HOLDS: "●", BELOW_MARGIN: "◐", FAILS: "✗", UNDECIDED: "○", NOT_TESTED: "–"}
 LEGEND = ", ".join(
-    f"{symbol} {f'{NOT_TESTABLE}: no such model' if verdict == NOT_TESTED else verdict}"
-    for verdict, symbol in SYMBOLS.items()
+    f"{symbol} {NO_SUCH_MODEL if verdict == NOT_TESTED else verdict}" for verdict, symbol in SYMBOLS.items()
 )
 ABSENT = "other models"  # column of the models that no study has
 
@@ -27,7 +27,7 @@ def subjects_table(subjects: Sequence[SubjectClaim]) -> Table:
     """Table with a row per claim and a column per model: the verdict on each task, once per study."""
     short = short_names(name for one in subjects for name in (one.model, one.task) if name)
     models = _models(subjects)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table = WordTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
     table.add_column("claim", overflow="fold", ratio=2)
     for model in models:

@@ -12,7 +12,7 @@ from whichlayers.analysis.correlations import task_correlations
 from whichlayers.analysis.incremental_curves import curves, incremental_steps
 from whichlayers.analysis.intervals import SIGNIFICANT, summarize, t_interval
 from whichlayers.analysis.published import (
-    FAMILIES,
+    PUBLISHED_FAMILIES,
     published_correlations,
     published_neuron_fraction,
     published_word_probing,
@@ -24,12 +24,14 @@ from whichlayers.plots.word_figures import PRETRAINED, model_labels
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
 from whichlayers.text import (
+    BEYOND_NOTE,
     format_half_width,
     format_p,
     format_percent,
     format_range,
     format_score,
     in_points,
+    is_beyond,
     join_list,
     short_names,
 )
@@ -72,6 +74,11 @@ class GridCell:
         return format_score(self.mean, self.metric)
 
     @property
+    def is_beyond(self) -> bool:
+        """Whether the interval extends beyond the range of the metric."""
+        return is_beyond(self.mean - self.half_width, self.mean + self.half_width, self.metric)
+
+    @property
     def half_text(self) -> str:
         return format_half_width(self.half_width, self.metric)
 
@@ -94,6 +101,12 @@ class SummaryGrid:
     x_label: str = ""
     n_baselines: int = 0  # number of leading value columns that hold baselines
     in_points: bool = True  # whether the values are shown × 100
+
+    @property
+    def note(self) -> str:
+        """A sentence on intervals that extend beyond the range of the metric; empty if there are none."""
+        cells = (cell for row in self.rows for cell in row.cells if cell is not None)
+        return BEYOND_NOTE if any(cell.is_beyond for cell in cells) else ""
 
 
 def summary(points: pd.DataFrame) -> pd.DataFrame:
@@ -206,9 +219,10 @@ def _step(step: Any, metric: str) -> str:
 def correlation_table(points: pd.DataFrame) -> TextTable | None:
     """Correlations between the scores of two tasks over permutations, as in Table 1 of Tamkin et al. 2020."""
     short, published, rows = short_names(points["task"]), published_correlations(), []
+    models = short_names(points["model"])
     for pair in each_row(task_correlations(points)):
-        row = {"tasks": f"{short[pair.task]}, {short[pair.other]}", "variant": pair.variant}
-        row |= {"examples": size_name(pair.train_size), "n": str(pair.n)}
+        row = {"tasks": f"{short[pair.task]}, {short[pair.other]}", "model": models[pair.model]}
+        row |= {"variant": pair.variant, "examples": size_name(pair.train_size), "n": str(pair.n)}
         for kind in ("spearman", "pearson"):
             row[kind] = f"{format_score(getattr(pair, kind), 'r')} ({format_p(getattr(pair, f'{kind}_p'))})"
             value = published.get((frozenset({pair.task, pair.other}), kind))
@@ -216,16 +230,18 @@ def correlation_table(points: pd.DataFrame) -> TextTable | None:
         rows.append(row)
     if not rows:
         return None
-    headers = {"tasks": "tasks", "variant": "variant", "examples": "examples", "n": "permutations"}
+    headers = {"tasks": "tasks", "model": "model", "variant": "variant"}
+    headers |= {"examples": "examples", "n": "permutations"}
     headers |= {"spearman": "Spearman (p)", "pearson": "Pearson (p)"}
     headers |= {"published_spearman": "published Spearman", "published_pearson": "published Pearson"}
     for name in ("variant", "published_spearman", "published_pearson"):
         if not any(row[name] for row in rows):
             del headers[name]
+    headers = _without_constant(headers, rows, ("model",))
     label = "Correlation between tasks over permutations"
     has_published = any(name.startswith("published") for name in headers)
     note = "Published: Tamkin et al. 2020, Table 1, BERT-Base." if has_published else ""
-    return TextTable(label, headers, rows, frozenset({"tasks", "variant"}), note)
+    return TextTable(label, headers, rows, frozenset({"tasks", "model", "variant"}), note)
 
 
 # --- tables in the format of Durrani et al. 2021, with the published values: pruning, sets of neurons, selectivity
@@ -266,7 +282,7 @@ def _paper_table(
     headers = {name: name for name in names if any(row.get(name) for row in found)}
     note = PAPER_NOTE + (COMPRESSION_NOTE if "compression" in headers else "")
     if any(name.startswith("published") for name in headers):
-        families = [FAMILIES[f] for f in dict.fromkeys(points["family"]) if f in FAMILIES]
+        families = [PUBLISHED_FAMILIES[f] for f in dict.fromkeys(points["family"]) if f in PUBLISHED_FAMILIES]
         note += PUBLISHED_NOTE.format(source, join_list(families))
     omitted = (
         ["model", "variant"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,9 @@ from rich.text import Text
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.plots.display_names import metric_name
 from whichlayers.report.tables import GridCell, SummaryGrid, summary_grid
+from whichlayers.report.word_table import LONGEST_WORD, WordTable
 from whichlayers.results.frames import finished, load_points
-from whichlayers.text import TIMES_100, short_names
+from whichlayers.text import TIMES_100, longest_word, short_names
 
 LABEL_WIDTHS = (16, 12, 8)  # maximum widths of the label columns to try; longer text is wrapped
 MIN_COLUMNS = 3  # value columns per table, before the label columns are made narrower
@@ -33,15 +35,18 @@ def summary_table(folder: Path) -> Group:
     """Summary tables of all experiments of a study: means ± half of the 95% t interval, fractions × 100."""
     points = finished(load_points(folder))
     parts: list[Text | FoldedGrid] = []
+    notes = []
     for experiment in sort_experiments(points["experiment"]):
         whole = summary_grid(points, experiment)
+        notes.append(whole.note)
         metrics = _metrics(points[points["experiment"] == experiment])
         scale = f"{metrics} {TIMES_100}" if whole.in_points else COMPRESSION
         title = Text(display_of(experiment).title, style="bold").append(
             f"  {whole.x_label}; {scale}", style="dim"
         )
         parts += [title, FoldedGrid(whole)]
-    return Group(*parts, Text(LEGEND, style="dim"))
+    legend = [LEGEND, *dict.fromkeys(filter(None, notes))]
+    return Group(*parts, *(Text(line, style="dim") for line in legend))
 
 
 def _metrics(rows: pd.DataFrame) -> str:
@@ -95,17 +100,19 @@ def _even(count: int, pieces: int) -> list[slice]:
 
 def _table(whole: SummaryGrid, chosen: slice, label_width: int) -> Table:
     """The label columns and the chosen value columns of a grid; a repeated first label is left out."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in whole.label_columns:
+    table = WordTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for i, name in enumerate(whole.label_columns):
         if name == "examples":
             table.add_column(name, justify="right", no_wrap=True)
         else:
-            table.add_column(name, max_width=label_width, overflow="fold")
+            words = longest_word([name, *(row.labels[i] for row in whole.rows)])
+            table.add_column(name, max_width=max(label_width, min(words, LONGEST_WORD)), overflow="fold")
     columns = zip(*(row.cells[chosen] for row in whole.rows), strict=True)
     texts_by_column = [_aligned(column) for column in columns]
     for name, texts in zip(whole.columns[chosen], texts_by_column, strict=True):
-        width = max(len(name), texts[0].cell_len)
-        table.add_column(Text(name, justify="right"), no_wrap=True, min_width=width)
+        width = max(label_width, longest_word([name]), texts[0].cell_len)
+        lines = textwrap.wrap(name, width)  # headers such as "all parameters trained"
+        table.add_column(Text("\n".join(lines), justify="right"), no_wrap=True)
     previous: tuple[str, ...] = ()
     for row, cells in zip(whole.rows, zip(*texts_by_column, strict=True), strict=True):
         repeated = row.labels[:1] == previous[:1]

@@ -1,6 +1,27 @@
 // One panel of a chart: axes, marks, and tooltips by pointer or arrow keys.
 "use strict";
 
+const LABEL_SIZE = 12, LABEL_HEIGHT = 0.75 * LABEL_SIZE, LABEL_CHARACTER = 0.65 * LABEL_SIZE, LABEL_LEVELS = 4, POINT_RADIUS = 3.5; // pixels
+
+// The offset of the lower left corner of each label from its point: the first place that covers no earlier label and no point, or else no earlier label.
+function placeLabels(points) {
+  const overlap = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
+  const markers = points.map(({ x, y }) => [x - POINT_RADIUS, y - POINT_RADIUS, x + POINT_RADIUS, y + POINT_RADIUS]), placed = [];
+  return points.map(({ x, y, text }) => {
+    if (!text) return [0, 0];
+    const width = LABEL_CHARACTER * text.length, places = [];
+    for (let level = 0; level < LABEL_LEVELS; level++) {
+      const distance = 5 + level * (LABEL_HEIGHT + 2);
+      for (const dy of [-distance, distance + LABEL_HEIGHT]) places.push([6, dy], [-6 - width, dy]);
+    }
+    const box = ([dx, dy]) => [x + dx, y + dy - LABEL_HEIGHT, x + dx + width, y + dy];
+    const free = places.filter((place) => !placed.some((other) => overlap(box(place), other)));
+    const best = free.find((place) => !markers.some((marker) => overlap(box(place), marker))) || free[0] || places[0];
+    placed.push(box(best));
+    return best;
+  });
+}
+
 class Drawing {
   constructor(chart, { panel, marks, bars, scale }, theme) {
     Object.assign(this, { chart, panel, marks, bars, theme });
@@ -21,6 +42,7 @@ class Drawing {
       if (mark.kind === "strip") this.strip(mark);
       else if (mark.kind !== "level") this.line(mark);
     }
+    this.labels(marks);
     this.ring = svg("circle", { r: 8, fill: "none", stroke: theme.ink, "stroke-width": 1.5, visibility: "hidden" }, this.node);
     this.at = -1;
     this.listen();
@@ -71,9 +93,16 @@ class Drawing {
     }
     at.forEach(([x, y], i) => {
       symbol(this.node, mark, x, y, 3.4, color, this.theme.background);
-      const label = mark.labels[mark.rows.indexOf(rows[i])];
-      if (label) svg("text", { x: x + 6, y: y - 5, "font-size": 12, fill: this.theme.ink, class: "label" }, this.node, label);
       this.hits.push({ x, y, mark, row: rows[i] });
+    });
+  }
+
+  // Text next to points, placed as in plots/point_labels.py; here y grows downward.
+  labels(marks) {
+    const points = marks.filter((mark) => mark.kind === "line").flatMap((mark) => mark.rows.map((row, i) => ({ x: this.x(row[0] + mark.shift), y: this.y(row[1]), text: mark.labels[i], color: mark.color[this.theme.colorIndex], known: row[1] !== null }))).filter((one) => one.known);
+    placeLabels(points).forEach(([dx, dy], i) => {
+      const { x, y, text, color } = points[i];
+      if (text) svg("text", { x: x + dx, y: y + dy, "font-size": LABEL_SIZE, fill: color, class: "label" }, this.node, text);
     });
   }
 
