@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from whichlayers.results.export import epochs_frame, points_frame
+from whichlayers.results.export import epochs_frame, neurons_frame, points_frame
 from whichlayers.results.folder import StudyFolder, find_folder
 from whichlayers.runs import run_study
 from whichlayers.runs.events import OnEvent, RunEvent, RunSummary
@@ -44,6 +44,27 @@ class Results:
         from whichlayers.report.tables import summary
 
         return summary(self._finished())
+
+    def top_neurons(self) -> pd.DataFrame:
+        """The neurons that the experiment `neurons` selected, one row per neuron of each trial's set.
+
+        Returns:
+            trial_id, model, task (the corpus), finetuned_on, train_size, seed, ranking, set ("top" or "smallest"),
+            share, rank (from 1), layer (0: the embeddings) and neuron (its index within the layer).
+        """
+        return neurons_frame(StudyFolder(self.folder))
+
+    def neuron_overlap(self) -> pd.DataFrame:
+        """Overlap of the top neurons between seeds, with the pretrained model, and between rankings.
+
+        Returns:
+            One row per model, corpus, ranking, size of the sets and comparison; see
+            `whichlayers.analysis.neuron_overlap.neuron_overlap`.
+        """
+        from whichlayers.analysis.neuron_overlap import neuron_overlap
+        from whichlayers.results.frames import load_top_neurons
+
+        return neuron_overlap(load_top_neurons(self.folder))
 
     def variance_components(self) -> pd.DataFrame:
         """What each random component contributes to the variance between trials, with 95% intervals.
@@ -163,6 +184,8 @@ class Results:
         freeze: Sequence[int] = (),
         full: bool = False,
         question: str | None = None,
+        adapters: str = "",
+        settings: Mapping[str, object] | None = None,
         train: int | float | Literal["all"] | None = None,
         seeds: int | None = 1,
         keep: Literal["best", "all"] = "best",
@@ -177,6 +200,8 @@ class Results:
             freeze: Layers to freeze; with layer 1, also the embeddings.
             full: All layers, finetuned as usual. Without `full` and any layers, what the study recommends.
             question: Build what is recommended as the answer to this question, such as "freeze"; default: the first.
+            adapters: Layers with adapters as the study trained them: "everywhere", "first:2", "last:2", "5-6".
+            settings: Of several settings of adapters in the study, that with these values, such as {"rank": 8}.
             train: Training examples: a number, a fraction or "all". Default: as in the study.
             seeds: Number of seeds to train; None: as many as the study has trials.
             keep: "best" saves the seed with the highest score on held-out training examples, "all" saves each.
@@ -186,9 +211,15 @@ class Results:
             The saved models: one, or one per seed with keep = "all".
         """
         from whichlayers.deploy.build import BuildOptions, build
-        from whichlayers.deploy.choose import Variant
+        from whichlayers.deploy.choose import RequestedVariant
 
-        variant = Variant(tuple(layers), tuple(reinit), tuple(freeze), full, question)
+        wanted = tuple(
+            (key, ",".join(value) if isinstance(value, list | tuple) else str(value))
+            for key, value in (settings or {}).items()
+        )
+        variant = RequestedVariant(
+            tuple(layers), tuple(reinit), tuple(freeze), full, question, adapters, wanted
+        )
         chosen = BuildOptions(variant=variant, train=train, seeds=seeds, keep=keep, **options)
         return build(self.folder, out, chosen)
 

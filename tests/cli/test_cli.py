@@ -251,6 +251,10 @@ def test_export_is_tidy():
     assert len(long) == 15 * 2 * 4
     assert set(long["metric"]) == {"accuracy", "train_loss", "dev_loss", "seconds"}
     assert "no folder" in call("export", "mine", "--out", "nowhere/x.csv", code=2).stderr
+    assert "run the experiment `neurons`" in call("export", "mine", "--neurons", code=2).stderr
+    for other in (["--epochs"], ["--format", "tensorboard"]):
+        error = call("export", "mine", "--neurons", *other, code=2).stderr
+        assert f"--neurons and {' '.join(other)} exclude each other" in error
 
 
 def test_export_format_follows_the_file_extension():

@@ -18,17 +18,19 @@ from whichlayers.cli import app
 from whichlayers.cli.format import describe_trial
 from whichlayers.cli.options import check_not_replaced
 from whichlayers.cli.power import _format_cost
-from whichlayers.cli.show import _print_epochs, describe_changes
+from whichlayers.cli.show import _print_epochs, describe_adapter, describe_changes
 from whichlayers.deploy.predict import check_output
 from whichlayers.errors import WhichlayersError
 from whichlayers.experiments import display_of
 from whichlayers.experiments.lr_decay import LrDecay
 from whichlayers.experiments.prune import Prune
 from whichlayers.results.lock import study_lock
+from whichlayers.results.schema import adapter_json
 from whichlayers.runs import assets, run_study
 from whichlayers.study.expand import expand
 from whichlayers.study.study_file import Study
 from whichlayers.text import outer_layers
+from whichlayers.trial import Adapter, Point, Probe, Surgery
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +88,33 @@ def test_a_data_file_is_no_study_file():
 def test_new_checks_the_model(model, message):
     Path("folder").mkdir()
     assert message in call("new", "g.toml", "--model", model, code=2).stderr
+    assert not Path("g.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "mixtral", "num_local_experts": 4}, "it is a mixture of experts"),
+        (
+            {"model_type": "t5", "is_encoder_decoder": True},
+            "'t5') is not supported: it is an encoder-decoder",
+        ),
+        (
+            {"model_type": "llama", "quantization_config": {"quant_method": "gptq"}},
+            "its checkpoint is quantized (gptq)",
+        ),
+        ({"model_type": "no-such-family"}, "model_type 'no-such-family' is not supported"),
+        ("not a dictionary", "must contain a JSON object"),
+    ],
+)
+def test_new_says_at_once_that_a_model_is_not_supported(config, reason):
+    """From config.json alone: the weights are not read."""
+    Path("m").mkdir()
+    Path("m/config.json").write_text(json.dumps(config))
+    Path("m/model.safetensors").write_bytes(b"not weights")
+    error = call("new", "g.toml", "--model", "./m", code=2).stderr
+    assert "model './m'" in error
+    assert reason in error
     assert not Path("g.toml").exists()
 
 
@@ -177,6 +206,23 @@ def test_show_says_which_time_is_which_and_between_which_layers_changes_are():
     one = [{"layer": 1, "frobenius": 0.587}]
     assert describe_changes(one) == "▁ 0.587 in layer 1"
     assert describe_changes([*one, {"layer": 2, "frobenius": 0.587}]).endswith("0.587 in each layer")
+
+
+def test_show_has_the_settings_of_probes_and_adapters():
+    """A linear probe has its own learning rate and epochs, not those of finetuning."""
+    probe = Probe(layer=2, pooling="summary", lr=0.01)
+    probed = dataclasses.replace(next(iter(incremental())).trial, surgery=Surgery(), probe=probe)
+    write_results(Path("s"), [Point("probing", "pooling summary", 2, probed)], lifelike(6))
+    text = " ".join(call("show", "s", probed.id).output.split())
+    assert "probe layer 2, pooling summary, max_epochs 40, " in text
+    assert "lr 0.01," in text
+    assert "training batch_size" not in text
+    adapter = Adapter("lora", (5, 6), ("attention.query", "output.dense"))
+    assert describe_adapter(json.loads(adapter_json(adapter))) == (
+        "lora in layers 5 and 6, alpha 16.0, dropout 0.0, rank 8, targets attention.query and output.dense"
+    )
+    ia3 = dataclasses.replace(adapter, method="ia3", layers=(1,), targets=("output.dense",))
+    assert describe_adapter(json.loads(adapter_json(ia3))) == "ia3 in layer 1, targets output.dense"
 
 
 def test_show_never_cuts_a_number_off(capsys, monkeypatch):

@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     import pandas as pd
 
-    from whichlayers.analysis.compare_studies import Comparison
+    from whichlayers.analysis.compare_studies import StudyComparison
     from whichlayers.analysis.power import PowerEstimate
     from whichlayers.cli.status import Status
     from whichlayers.runs.estimate import Estimate
@@ -84,6 +84,7 @@ def status_data(status: Status) -> dict[str, Any]:
         "study": status.study,
         "folder": status.folder,
         "trials": {**plain(status.counts), "total": status.counts.total},
+        "trials_done_of_other_settings": status.other_done,
         "running": status.running,
         "seconds_left": status.seconds_left,
         "last_outcome": status.last_outcome,
@@ -109,7 +110,7 @@ def power_data(estimates: list[PowerEstimate], difference: float, unit: str) -> 
     }
 
 
-def comparison_data(comparison: Comparison, verdict: str) -> dict[str, Any]:
+def comparison_data(comparison: StudyComparison, verdict: str) -> dict[str, Any]:
     """Differences B - A of curves and of points, and what differs between the studies."""
     return {
         "a": comparison.a,

@@ -64,6 +64,21 @@ def build(
             help="Layers to freeze, such as 1-6, as numbered in the resulting model; with 1, also the embeddings.",
         ),
     ] = None,
+    adapters: Annotated[
+        str | None,
+        typer.Option(
+            "--adapters",
+            help="Layers with LoRA or IA3 as the study trained it: everywhere, first:K, last:K or layers such as 5-6.",
+        ),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--setting",
+            help="With --adapters, if the study has several settings: that with this KEY=VALUE, such as rank=8, "
+            "lr=0.001, method=ia3 or targets=query,value. May be repeated.",
+        ),
+    ] = None,
     train: Annotated[
         str | None,
         typer.Option(
@@ -92,20 +107,21 @@ def build(
     from whichlayers.deploy.build import BuildOptions
     from whichlayers.deploy.build import build as build_model
     from whichlayers.deploy.card import NOT_A_CLASSIFIER
-    from whichlayers.deploy.choose import Variant, parse_layers
+    from whichlayers.deploy.choose import RequestedVariant, parse_layers
 
-    variant = Variant(
+    variant = RequestedVariant(
         parse_layers("--layers", layers),
         parse_layers("--reinit", reinit),
         parse_layers("--freeze", freeze),
         full=like == Like.full,
         question=None if like in (None, Like.recommended, Like.full) else like.value,
+        adapters=adapters or "",
+        settings=tuple(_parse_setting(text) for text in setting or ()),
     )
     if variant.described and like is not None:
-        raise WhichlayersError(
-            f"--like {like.value} and {'--layers' if layers else '--reinit' if reinit else '--freeze'} exclude each "
-            "other: give one of them"
-        )
+        given = {"--layers": layers, "--reinit": reinit, "--freeze": freeze, "--adapters": adapters}
+        option = next(name for name, value in given.items() if value)
+        raise WhichlayersError(f"--like {like.value} and {option} exclude each other: give one of them")
     if variant.question is not None and goal is not None:
         raise WhichlayersError(
             f"--like {variant.question} and --for {goal.value} exclude each other: give one of them"
@@ -138,6 +154,13 @@ def build(
         print_line(f"predict with: whichlayers predict {built[0].folder} FILE --text COLUMN")
         if built[0].layout != "sequence_classification":
             print_line(NOT_A_CLASSIFIER)
+
+
+def _parse_setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key.strip() and equals and value.strip()):
+        raise WhichlayersError(f"--setting {text}: give KEY=VALUE, such as rank=8")
+    return key.strip(), value.strip()
 
 
 def _parse_seeds(text: str) -> int | None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whichlayers.cli.options import Overwrite, StudyFolderPath, check_not_replaced
+from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import find_folder
 
 if TYPE_CHECKING:
-    from whichlayers.results.export import FileFormat
+    from whichlayers.results.export import ExportRows, FileFormat
 
 
 class ExportFormat(StrEnum):
@@ -43,9 +44,19 @@ def export(
     epochs: Annotated[
         bool, typer.Option("--epochs", help="One row per epoch and metric, instead of the last epoch only.")
     ] = False,
+    neurons: Annotated[
+        bool,
+        typer.Option(
+            "--neurons",
+            help="One row per neuron of the top neurons and smallest sets that the experiment neurons selected.",
+        ),
+    ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Export the results as a table with one row per point and finished trial, or as TensorBoard event files."""
+    if neurons and (epochs or output_format is ExportFormat.tensorboard):
+        other = "--epochs" if epochs else "--format tensorboard"
+        raise WhichlayersError(f"--neurons and {other} exclude each other: export one after the other")
     if output_format is ExportFormat.tensorboard:
         from whichlayers.results.tensorboard import export_tensorboard
 
@@ -58,4 +69,5 @@ def export(
     chosen: FileFormat | None = None
     if output_format is not None:
         chosen = "csv" if output_format is ExportFormat.csv else "parquet"
-    typer.echo(f"wrote {write(find_folder(folder), chosen, out, by_epoch=epochs)}")
+    rows: ExportRows = "neurons" if neurons else "epochs" if epochs else "points"
+    typer.echo(f"wrote {write(find_folder(folder), chosen, out, rows)}")

@@ -3,22 +3,55 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from whichlayers.experiments.adapt import METHOD_NAMES
+from whichlayers.report.word_table import WordTable
 from whichlayers.text import counted
 from whichlayers.trial import Trial
 
+UNBROKEN = 10_000  # width of output that is not for a terminal
 UNCHANGED = "all pretrained"  # a trial without surgery, frozen layers or adapters
+
+
+class OutputConsole(Console):
+    """Console for the output of a command: in a pipe or a file, no line is broken or padded.
+
+    The width can be set with COLUMNS there too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        if self.is_piped:
+            self.width = UNBROKEN
+
+    @property
+    def is_piped(self) -> bool:
+        """Whether the output goes to a pipe or a file of unlimited width."""
+        return not (self.is_terminal or self.is_jupyter or os.environ.get("COLUMNS", "").isdigit())
+
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        """Print as `rich.console.Console` does, but never cut off the end of a line."""
+        if not self.is_piped:
+            super().print(*objects, crop=crop, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, crop=crop, **options)
+        text = re.sub(r"[ ]+$", "", captured.get(), flags=re.MULTILINE)
+        super().print(Text(text), end="", soft_wrap=True)
 
 
 def console() -> Console:
     """Console for the output of a command (stdout)."""
-    return Console()
+    return OutputConsole()
 
 
 def stderr_console() -> Console:
@@ -38,16 +71,10 @@ def print_error(text: str) -> None:
 
 def make_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
     """An empty table with these columns; those in `right` hold numbers and are right-aligned."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for header in headers:  # in a narrow terminal, text wraps; headers and numbers do not
+    table = WordTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:  # in a narrow terminal, text wraps; numbers do not
         is_number = header in right
-        table.add_column(
-            header,
-            justify="right" if is_number else "left",
-            no_wrap=is_number,
-            overflow="fold",
-            min_width=len(header),
-        )
+        table.add_column(header, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     return table
 
 
@@ -84,7 +111,9 @@ def describe_trial(trial: Trial) -> str:
     if trial.training.parameters != "all":
         changes.append(f"only {trial.training.parameters} trained")
     if trial.adapter is not None:
-        changes.append(f"{trial.adapter.method} adapters in {_format_layers(trial.adapter.layers)}")
+        rank = f" of rank {trial.adapter.rank}" if trial.adapter.method == "lora" else ""
+        name = METHOD_NAMES[trial.adapter.method]
+        changes.append(f"{name} adapters{rank} in {_format_layers(trial.adapter.layers)}")
     return f"{trial.model} on {trial.task}, {examples}, seed {trial.seed} ({', '.join(changes) or UNCHANGED})"
 
 

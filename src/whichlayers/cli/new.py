@@ -42,11 +42,15 @@ def new(
 ) -> None:
     """Write a runnable study file: the settings that a study needs, or with --full all of them."""
     from whichlayers.data.readers import check_columns, count_rows
-    from whichlayers.models.find import check_name
+    from whichlayers.models.find import check_name, local_folder
     from whichlayers.study.template import task_name, write_template
 
     if model is not None:
         check_name(model)
+        if local_folder(model) is not None:
+            from whichlayers.models.load import check_local_model
+
+            check_local_model(model)
     rows = None if train is None else count_rows(train)
     if text is not None and label is not None:
         for data in (path for path in (train, dev) if path is not None):

@@ -134,7 +134,8 @@ class StudyOptions:
             "--set",
             metavar="KEY=VALUE",
             help="Set a key of the study file, checked like the file: trials=5, training.lr=1e-4,"
-            " experiments[0].keep=[0, 6]. May be repeated; applied after the other options.",
+            " 'experiments[0].keep=[0, 6]' (in quotes, for the shell). May be repeated; applied after the other"
+            " options.",
         ),
     ] = None
     device: Annotated[

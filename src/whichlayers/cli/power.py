@@ -14,7 +14,7 @@ from whichlayers.cli.format import console, make_table, print_line
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import StudyFolder, find_folder
-from whichlayers.text import counted, format_score
+from whichlayers.text import counted, format_score, short_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,9 @@ def power(
             _add(folder, add)
         return
     console().print(
-        _comparison_table(estimates, unit) if all_comparisons else _curve_table(estimates, points, unit)
+        _comparison_table(estimates, points, unit)
+        if all_comparisons
+        else _curve_table(estimates, points, unit)
     )
     known = [c for c in estimates if c.additional is not None]
     underpowered = [c for c in known if c.additional]
@@ -110,7 +112,7 @@ def _curve_table(estimates: Sequence[PowerEstimate], points: pd.DataFrame, unit:
     from whichlayers.results.frame_utils import each_group
     from whichlayers.results.frames import CURVE
 
-    numbers = ("enough", "trials", "needed", unit)
+    numbers, names = ("enough", "trials", "needed", unit), curve_names(points)
     table = make_table("curve", *numbers, right=numbers)
     for key, rows in each_group(points, CURVE):
         on_curve = [c for c in estimates if c.curve == key]
@@ -122,23 +124,34 @@ def _curve_table(estimates: Sequence[PowerEstimate], points: pd.DataFrame, unit:
             needed = _format_needed(hardest)
             if 0 < len(estimable) < len(on_curve):
                 needed = f"{needed}, {len(on_curve) - len(estimable)} unknown"
-            table.add_row(_format_curve(hardest), enough, f"{hardest.n}", needed, cost)
+            table.add_row(names[key], enough, f"{hardest.n}", needed, cost)
     return table
 
 
-def _comparison_table(estimates: Sequence[PowerEstimate], unit: str) -> Table:
-    numbers = ("difference", "sd", "trials", "needed", unit)
+def _comparison_table(estimates: Sequence[PowerEstimate], points: pd.DataFrame, unit: str) -> Table:
+    """One row per comparison."""
+    numbers, names = ("difference", "sd", "trials", "needed", unit), curve_names(points)
     table = make_table("comparison", *numbers, right=numbers)
     for c in estimates:
         sd, cost = format_score(c.sd) if c.estimable else "?", _format_cost(c, c.minutes_per_trial, digits=1)
-        name = f"{_format_curve(c)}: {c.about}"
+        name = f"{names[c.curve]}: {c.about}"
         table.add_row(name, format_score(c.mean, signed=True), sd, f"{c.n}", _format_needed(c), cost)
     return table
 
 
-def _format_curve(c: PowerEstimate) -> str:
-    experiment, _, _, task, size, variant = c.curve
-    return ", ".join(filter(None, (str(experiment), str(task), f"{int(str(size)):,}", str(variant))))
+def curve_names(points: pd.DataFrame) -> dict[tuple[object, ...], str]:
+    """The name of each curve: experiment, model if the study has several, task, examples and variant."""
+    from whichlayers.plots.display_names import size_name
+    from whichlayers.results.frame_utils import each_group
+    from whichlayers.results.frames import CURVE
+
+    models, tasks = short_names(points["model"]), short_names(points["task"])
+    found = {}
+    for key, _ in each_group(points, CURVE):
+        experiment, model, _, task, size, variant = key
+        parts = (experiment, models[model] if len(models) > 1 else "", tasks[task], size_name(size), variant)
+        found[key] = ", ".join(str(part) for part in parts if part)
+    return found
 
 
 def _format_cost(c: PowerEstimate, minutes: float, digits: int = 0) -> str:

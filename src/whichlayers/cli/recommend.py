@@ -75,7 +75,7 @@ def recommend(
         out.print(Padding(heading.append(answer.verdict, style=STYLES[answer.verdict]), (0, 0, 0, 2)))
         for paragraph in result.paragraphs(answer):
             out.print(Padding(Text(paragraph), (0, 0, 0, 4)))
-        if details:
+        if details and answer.compared:
             out.print(Padding(_comparison_table(answer), (0, 0, 0, 4)))
         out.print()
     if not result.recommendation.answers and result.complete:
@@ -87,7 +87,7 @@ def recommend(
 
 def _comparison_table(answer: Answer) -> Table:
     """One row per comparison of an answer."""
-    level = f"{100 * answer.compared[0].level:.4g}% interval" if answer.compared else "interval"
+    level = f"{100 * answer.compared[0].level:.4g}% interval"
     numbers = ("score", "difference", level, "trials")
     table = make_table("compared", *numbers, "result", right=numbers)
     for c in answer.compared:

@@ -10,7 +10,7 @@ import typer
 from whichlayers.cli.format import console, print_line, stderr_console
 from whichlayers.cli.options import StudyOptions, with_study_options
 from whichlayers.cli.progress import ProgressDisplay
-from whichlayers.engine.results import CHECKPOINT_MINUTES
+from whichlayers.engine.settings import CHECKPOINT_MINUTES
 from whichlayers.results.folder import StudyFolder
 from whichlayers.runs.scheduler import RETRIES
 from whichlayers.text import counted, format_duration

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +16,13 @@ from whichlayers.cli.format import console, make_table, print_line
 from whichlayers.cli.options import StudyFolderPath
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.folder import find_folder
-from whichlayers.text import format_duration, format_score
+from whichlayers.text import format_duration, format_score, join_list, join_numbers
 
 if TYPE_CHECKING:
     from whichlayers.results.trial_details import TrialDetails
 
 BARS = "▁▂▃▄▅▆▇█"
+MAX_NEURONS = 8
 NOT_SCORES = ("train_loss", "dev_loss", "seconds")
 
 
@@ -109,17 +111,38 @@ def _settings(details: TrialDetails) -> list[tuple[str, str]]:
         "re-initialized": row["reinit"] and f"layers {row['reinit']} ({row['recipe']})",
         "layer order": row["layer_order"],
         "layer norms": "kept in re-initialized layers" if row["keep_layer_norm"] else None,
-        "adapter": row["adapter"],
+        "adapter": row["adapter"] and describe_adapter(json.loads(row["adapter"])),
+        # a linear probe is trained with its own settings
+        "probe": row["probe"] and _listed(row["probe"] | {"max_length": details.training.get("max_length")}),
         "head": row["head"],
         "prompt": repr(row["pair_template"]) if row["pair_template"] else None,
         "BOS token": None if row["bos"] is None else "added" if row["bos"] else "left out",
         "neurons": row["neurons"],
-        "training": ", ".join(
-            f"{key} {value}" for key, value in details.training.items() if value is not None
-        ),
+        "top neurons": row["top_neurons"] and _first_neurons(row["top_neurons"]),
+        "training": _listed(details.training) if row["kind"] != "probe" else None,
         "time": _describe_time(row["kind"], row["seconds"]) if row["seconds"] is not None else None,
     }
     return [(name, str(value)) for name, value in settings.items() if value not in (None, "")]
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    """Settings as "lr 0.001, epochs 3", without those that are None."""
+    return ", ".join(f"{key} {value}" for key, value in settings.items() if value is not None)
+
+
+def describe_adapter(adapter: Mapping[str, Any]) -> str:
+    """Adapters: "lora in layers 5 and 6, alpha 16.0, dropout 0.0, rank 8, targets query and value"."""
+    layers, noun = adapter["layers"], "layer" if len(adapter["layers"]) == 1 else "layers"
+    settings = {name: value for name, value in adapter.items() if name not in ("method", "layers")}
+    settings["targets"] = join_list(adapter["targets"])
+    return f"{adapter['method']} in {noun} {join_numbers(layers)}, {_listed(settings)}"
+
+
+def _first_neurons(text: str) -> str:
+    """The first neurons of a set and their number, from "3:117 0:5"."""
+    neurons = text.split()
+    first = ", ".join(neurons[:MAX_NEURONS])
+    return f"{first}, ... ({len(neurons):,}, as layer:neuron)" if len(neurons) > MAX_NEURONS else first
 
 
 def _describe_time(kind: str, seconds: float) -> str:

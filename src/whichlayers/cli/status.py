@@ -35,6 +35,7 @@ class Status:
     last_outcome: str | None  # how the last run ended; None while a run is active
     disk: dict[str, int]  # bytes by entry of the folder, largest first
     notes: list[str]  # about the data of the tasks
+    other_done: int = 0  # finished trials of other settings, which are not part of the study
 
 
 def status(
@@ -70,6 +71,9 @@ def status(
     elif counts.pending or counts.running:
         last = f" (last run: {current.last_outcome})" if current.last_outcome else ""
         show(f"not running{last}; resume with: whichlayers run {current.folder}")
+    if current.other_done:
+        others = counted(current.other_done, "finished trial")
+        show(f"{others} of other settings in results.db: not part of the study, results leave them out")
     for note in current.notes:
         show(note, "yellow")
     for failure in current.failures if errors else current.failures[:FAILURES_SHOWN]:
@@ -87,15 +91,16 @@ def read_status(folder: StudyFolder, now: float | None = None) -> Status:
 
     holder = lock_holder(folder.path)
     with ResultsDB.open_readonly(folder.database) as db:
-        last = db.last_run()
+        last, counts = db.last_run(), db.counts()
         return Status(
             folder=folder.path,
             study=db.meta("study_name") or "",
-            counts=db.counts(),
+            counts=counts,
             failures=db.failures(),
             running=holder,
             seconds_left=db.time_left(last["run_id"], now or time.time()) if holder and last else None,
             last_outcome=(last["outcome"] or "killed") if last and not holder else None,
             disk=disk_use(folder.path),
             notes=db.notes(),
+            other_done=len(db.trial_ids("done")) - counts.done,
         )

@@ -13,9 +13,9 @@ from urllib.parse import parse_qs
 from whichlayers.cli.format import UNCHANGED, describe_trial
 from whichlayers.cli.status import Status
 from whichlayers.results.connection import read_snapshot
-from whichlayers.results.db import IN_STUDY
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.losses import LossCurve, read_losses
+from whichlayers.results.reader import IN_STUDY
 from whichlayers.results.trial_details import TRIAL_COLUMNS, TrialTable
 from whichlayers.text import format_score, short_names
 from whichlayers.trial import Trial
