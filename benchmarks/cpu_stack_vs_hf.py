@@ -191,7 +191,7 @@ def stacked(
     """A training step of a stack of `trials`."""
     import torch
 
-    from whichlayers.engine.results import EngineSettings
+    from whichlayers.engine.settings import EngineSettings
     from whichlayers.engine.stack_trainer import StackTrainer
     from whichlayers.trial import Training, Trial
 

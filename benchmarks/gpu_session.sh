@@ -4,7 +4,11 @@
 #   benchmarks/gpu_session.sh prepare GLUE_FOLDER     on any machine: write what the parts need into carry/
 #   benchmarks/gpu_session.sh PART OUT_FOLDER         on the GPU machine
 #
-# PART is kernels, stacks, decoders, compiled or probes (tests), or start, steps, rivals or adapters (benchmarks).
+# PART is tests, or start, steps, rivals or adapters (benchmarks). PYTEST_ADDOPTS selects tests (-k llama), JOBS is the
+# number of processes that run them (default: 8). PART can also be study, which starts or resumes the study of the folder
+# in STUDY (default: studies/gpu; with study.toml and all that it names) in the background, and fetch, which waits until
+# that study ends, at most WAIT seconds (default: 540), and copies its results.db to OUT_FOLDER. RUN_OPTIONS are further
+# options of `whichlayers run` (--max-stack 32).
 #
 # A step that fails or runs out of time does not stop the next ones. OUT_FOLDER gets one log per part, which ends with
 # the exit status and the seconds of every step, and one JSON file per benchmark. PYTHON names the interpreter (default:
@@ -12,7 +16,8 @@
 # the version of Python in TARGET_PYTHON (default: that of this machine).
 set -u
 cd "$(dirname "$0")/.."
-part=${1:?give prepare, or a part: kernels, stacks, decoders, compiled, probes, start, steps, rivals or adapters}
+part=${1:?give prepare, or a part: tests, start, steps, rivals, adapters, study or fetch}
+study=${STUDY:-studies/gpu}
 python=${PYTHON:-python3}
 export PYTHONPATH="$PWD/src:$PWD/carry/site-packages${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 
@@ -21,6 +26,7 @@ if [ "$part" = prepare ]; then
     mkdir -p carry
     install=("$python" -m pip install -q --upgrade --target carry/site-packages --only-binary=:all:)
     install+=(${TARGET_PYTHON:+--python-version "$TARGET_PYTHON"})
+    "${install[@]}" --no-deps pytest-xdist execnet || echo "no pytest-xdist: part tests will not run" >&2
     "${install[@]}" pydantic || echo "no pydantic for the GPU machine: part start will not run" >&2
     "${install[@]}" --no-deps accelerate peft psutil || echo "no peft: parts rivals, adapters will not run" >&2
     "$python" benchmarks/stack_vs_hf.py tokens --glue "$glue" --out carry/sst2.npz || exit 1
@@ -42,10 +48,8 @@ step() { # step NAME SECONDS COMMAND...
     summary+=("$name: exit status ${PIPESTATUS[0]}, $((SECONDS - began)) s")
 }
 
-tests() { # tests SECONDS FILE [PYTEST_OPTION...]; -v: the log of tests that ran out of time says how far they came
-    local seconds=$1 file=$2
-    shift 2
-    step "$file" "$seconds" "$python" -m pytest "tests/$file.py" -v -s -p no:cacheprovider "$@"
+running() { # whether the study runs; a process that has ended stays a zombie (Z) where nobody waits for it
+    grep -q '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$(cat "$study/pid" 2> /dev/null)/status" 2> /dev/null
 }
 
 needs() { # needs MODULE...: stop at once if one is missing
@@ -53,27 +57,13 @@ needs() { # needs MODULE...: stop at once if one is missing
 }
 
 case $part in # the time limits of a part add up to less than ten minutes
-kernels) # the Triton kernels, random numbers, rounding in stacks of different sizes
-    tests 240 engine/test_attention
-    tests 60 engine/test_optimizer_kernels
-    tests 60 test_rng
-    tests 200 engine/test_stack_rounding
-    ;;
-stacks) # compiled and captured steps of every family, frozen layers, adapters
-    tests 400 engine/test_cuda
-    tests 180 engine/test_freezing_cuda
-    ;;
-decoders) # eager steps of decoders, and those that do not vary their family
-    tests 580 engine/test_decoders_cuda -k "not compiled_and_captured"
-    ;;
-compiled) # compiled and captured steps of decoders
-    tests 580 engine/test_decoders_cuda -k compiled_and_captured
-    ;;
-probes) # probes, and code that is compiled ahead
-    tests 120 probes/test_probe_trainer_cuda
-    tests 120 probes/test_run_sentence_probes_cuda
-    tests 120 probes/test_run_word_probes_cuda
-    tests 220 engine/test_compile_ahead
+tests) # all CUDA tests at once: most of their time goes into compiling, on the CPU
+    needs xdist
+    # every process of pytest starts compiler processes of its own
+    export TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
+    step tests 580 "$python" -m pytest -v -p no:cacheprovider -n "${JOBS:-8}" --dist worksteal --durations=20 \
+        tests/engine/test_{attention,decoders_cuda,cuda,freezing_cuda,stack_rounding,compile_ahead,optimizer_kernels}.py \
+        tests/probes/test_*_cuda.py tests/test_rng.py
     ;;
 start) # to the first step, between stacks, a small study
     needs pydantic
@@ -92,6 +82,31 @@ adapters) # LoRA stacks against peft
     needs peft
     step lora_135M 200 "$python" benchmarks/lora_vs_peft.py --geometry 135M --trials 32 --out "$out/lora_135M.json"
     step lora_1B 300 "$python" benchmarks/lora_vs_peft.py --geometry 1B --trials 32 --out "$out/lora_1B.json"
+    ;;
+study) # survives the end of this script; STUDY/out/results.db is resumed if it exists
+    needs pydantic
+    if running; then
+        echo "$study is running already" >&2
+        exit 2
+    fi
+    read -ra options <<< "${RUN_OPTIONS:-}"
+    run=("$python" -m whichlayers run "$study/study.toml" --folder "$study/out" ${options[@]+"${options[@]}"})
+    setsid nohup "${run[@]}" > "$study/log" 2>&1 < /dev/null &
+    echo $! > "$study/pid"
+    ;;
+fetch) # a consistent copy, also while the study runs
+    end=$((SECONDS + ${WAIT:-540}))
+    while [ "$SECONDS" -lt "$end" ] && running; do sleep 1; done
+    tail -n 30 "$study/log" | tee -a "$log"
+    step copy 60 "$python" -c '
+import lzma, pathlib, sqlite3, sys
+source, copy, packed = map(pathlib.Path, sys.argv[1:])
+copy.unlink(missing_ok=True)
+target = sqlite3.connect(copy)
+sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True).backup(target)
+target.close()
+packed.write_bytes(lzma.compress(copy.read_bytes()))
+' "$study/out/results.db" "$study/copy.db" "$out/results.db.xz"
     ;;
 *)
     echo "no such part: $part" >&2

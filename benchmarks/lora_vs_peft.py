@@ -27,7 +27,7 @@ import torch.nn.functional as F
 import transformers as tf
 
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
-from whichlayers.engine.results import EngineSettings
+from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.models.families import FAMILIES, Anatomy
 from whichlayers.models.head import build_classifier
@@ -78,6 +78,8 @@ def run_stack(encoder: Any, data: TokenizedTask, trials: int, steps: int, device
         Trial("m", "m", "t", "t", rows, seed, training=training, adapter=adapter) for seed in range(trials)
     ]
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     settings = EngineSettings(compiled=device == "cuda")  # so few steps alone would not be worth compiling
     trainer = StackTrainer(stack, encoder, data, torch.device(device), settings)
     for step in range(8):  # compile, capture

@@ -96,7 +96,7 @@ def trials_of(count: int) -> list[Trial]:
 
 def measure(data: TokenizedTask, family: str, trials: int, packed: bool, steps: int, profile: bool) -> dict:
     """Throughput, memory and losses of one stack."""
-    from whichlayers.engine.results import EngineSettings
+    from whichlayers.engine.settings import EngineSettings
     from whichlayers.engine.stack_trainer import StackTrainer
 
     gc.collect()

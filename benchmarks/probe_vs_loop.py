@@ -24,7 +24,7 @@ from common import Seconds, load_model, make_parser
 from torch.nn import functional as F
 
 from whichlayers import rng
-from whichlayers.data.batches import epoch_order, pad, subset
+from whichlayers.data.batches import epoch_order, pad, select_rows, subset
 from whichlayers.data.load_task import load_task
 from whichlayers.data.metrics import score
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask, tokenize
@@ -32,7 +32,7 @@ from whichlayers.models.families import Anatomy
 from whichlayers.models.head import build_classifier
 from whichlayers.models.surgery import reorder
 from whichlayers.probes.evaluation import predict
-from whichlayers.probes.extract import extract_sentences, select_rows
+from whichlayers.probes.extract import extract_sentences
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.probe_specs import FittedProbe, held_out_count
 from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes

@@ -38,6 +38,9 @@ class SyntheticInfo:
     has_pooler: bool = True
     family: str = "bert"
     train_rows: int = 50_000
+    causal: bool = False
+    has_biases: bool = True
+    has_pairs: bool = False
 
 
 class Assets:

@@ -287,7 +287,7 @@ def stacked(
     """Throughput of a stack of `trials`, also relative to the limits of the GPU."""
     from transformers import BertModel
 
-    from whichlayers.engine.results import EngineSettings
+    from whichlayers.engine.settings import EngineSettings
     from whichlayers.engine.stack_trainer import StackTrainer
 
     machine.clean()

@@ -2,6 +2,7 @@
 
     python benchmarks/study_time.py --out results.json                       # one or more CUDA devices
     python benchmarks/study_time.py --tiny --device cpu --out results.json    # try the script without a GPU
+    python benchmarks/study_time.py --file study.toml --folder study --out results.json       # your own study
 
 Every study is a new process, as `whichlayers run` is, and starts with random models that are written before. The time
 to the first step counts from the start of that process.
@@ -9,6 +10,10 @@ to the first step counts from the start of that process.
 small   24 trials of a 12 x 128 BERT with 315 steps each, with nothing compiled before, and again
 cold    three tasks by two training sizes with BERT-Base, with nothing compiled before
 warm    the same until its first step, with the code that `cold` compiled
+
+A study file of your own (`--file`) is run until its first step with nothing compiled before, then planned, then run in
+`--folder`, where it may also be resumed. `plan_ratio` is the time that `plan` foretold divided by the time that the run
+took, and `left_ratio` the time left after a tenth of the steps divided by the time that it took from there on.
 
 `busy` is the share of the time between the first step and the last in which a GPU ran kernels, by nvidia-smi every 0.2
 seconds. The three tasks are the built-in ones, unless `--data` is a folder with SST-2, CoLA and QNLI.
@@ -25,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +49,12 @@ def run_study(options: argparse.Namespace) -> None:
     """Run a study and write the times of its events, in seconds since `options.began`, as JSON to `options.out`."""
     from whichlayers.runs.events import Progress, RunStarted
     from whichlayers.runs.run_study import run
-    from whichlayers.study.study_file import Study
+    from whichlayers.study.study_file import Study, load_study
 
     times: dict[str, Any] = {}
+    left: list[
+        tuple[float, float]
+    ] = []  # time, and time left as estimated then, from a tenth of the steps on
     steps = 0
 
     def on_event(event: object) -> None:
@@ -57,11 +66,13 @@ def run_study(options: argparse.Namespace) -> None:
             steps = event.steps_done
             times.setdefault("first_step_s", now)
             times["last_step_s"] = now
+            if event.seconds_left is not None and steps >= times["steps"] / 10:
+                left.append((now, event.seconds_left))
             if options.stop_at_first_step:
                 raise KeyboardInterrupt
 
-    study = Study(**json.loads(options.study))
     try:
+        study = load_study(options.file) if options.file else Study(**json.loads(options.study))
         summary = run(
             study, options.folder, device=options.device, workers=options.workers, on_event=on_event
         )
@@ -69,6 +80,9 @@ def run_study(options: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         times["stopped"] = True
     times["total_s"] = time.time() - options.began
+    if left and not times.get("stopped"):
+        now, estimate = left[0]
+        times["left_ratio"] = estimate / (times["total_s"] - now)
     options.out.write_text(json.dumps(times))
 
 
@@ -140,31 +154,65 @@ class BusyShare:
         return statistics.fmean(inside) if inside else None
 
 
-def measure(
-    name: str, study: dict[str, Any], work: Path, cache: Path, options: argparse.Namespace, stop: bool = False
-) -> dict[str, Any]:
-    """Run a study in a new process and return its times."""
-    out, folder = work / f"{name}.json", work / f"study-{name}"
-    environment = {
+def environment(cache: Path) -> dict[str, str]:
+    """The environment of a process that keeps compiled code in the folder `cache`."""
+    variables = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]),
         "XDG_CACHE_HOME": str(cache),
         "HF_HUB_OFFLINE": "1",
     }
-    environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    variables.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    return variables
+
+
+def measure(
+    study: dict[str, Any] | Path,
+    folder: Path,
+    out: Path,
+    cache: Path,
+    options: argparse.Namespace,
+    stop: bool = False,
+) -> dict[str, Any]:
+    """Run a study, given by its keys or as a file, in a new process and return its times."""
     with BusyShare() as busy:
         began = time.time()
-        command = [sys.executable, __file__, "--study", json.dumps(study), "--began", str(began)]
-        command += ["--folder", str(folder), "--out", str(out)]
+        command = [
+            sys.executable,
+            __file__,
+            "--began",
+            str(began),
+            "--folder",
+            str(folder),
+            "--out",
+            str(out),
+        ]
+        command += ["--file", str(study)] if isinstance(study, Path) else ["--study", json.dumps(study)]
         command += ["--device", options.device] if options.device else []
         command += ["--workers", str(options.workers)] if options.workers is not None else []
         command += ["--stop-at-first-step"] if stop else []
-        subprocess.run(command, env=environment, check=True)
+        subprocess.run(command, env=environment(cache), check=True)
     times = json.loads(out.read_text())
     window = (began + times["first_step_s"], began + times["last_step_s"])
     times["busy"] = busy.between(*window)
     times["busy_from_the_start"] = busy.between(began, window[1])
     return {key: round(value, 3) if isinstance(value, float) else value for key, value in times.items()}
+
+
+def measure_file(options: argparse.Namespace, work: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Times of a study file: to the first step with nothing compiled before, of `plan`, and of the whole study."""
+    out, cache = work / "times.json", work / "cache"
+    yield "cold", measure(options.file, work / "cold", out, cache, options, stop=True)
+    began = time.time()
+    command = [sys.executable, "-m", "whichlayers", "plan", str(options.file), "--json"]
+    command += ["--folder", str(options.folder)] + (["--device", options.device] if options.device else [])
+    printed = subprocess.run(command, env=environment(cache), check=True, stdout=subprocess.PIPE, text=True)
+    plan = {"plan_s": round(time.time() - began, 3), "seconds": json.loads(printed.stdout)["seconds"]}
+    yield "plan", plan
+    study = measure(options.file, options.folder, out, cache, options)
+    if plan["seconds"]:
+        study["plan_ratio"] = round(plan["seconds"]["expected"] / study["total_s"], 3)
+    yield "study", study
 
 
 def main() -> None:
@@ -180,21 +228,34 @@ def main() -> None:
         "--only", nargs="+", choices=("small", "cold", "warm"), default=("small", "cold", "warm")
     )
     parser.add_argument("--tiny", action="store_true", help="tiny models and few examples, to try the script")
-    for hidden in ("--study", "--folder"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--file", type=Path, help="measure this study file in place of the studies above")
+    parser.add_argument("--folder", type=Path, help="study folder of --file")
+    parser.add_argument("--study", help=argparse.SUPPRESS)
     parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--stop-at-first-step", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.study is not None:
+    if options.began is not None:
         run_study(options)
         return
+    if options.file is not None and options.folder is None:
+        parser.error("--file needs --folder, the folder of the study")
     shapes = {"small": (2, 16, 2000), "base": (2, 32, 2000)} if options.tiny else {
         "small": (12, 128, 16384), "base": (12, 768, 30522)
     }  # fmt: skip
     sizes = [16, 32] if options.tiny else [500, 2000]
     results: dict[str, Any] = {}
+
+    def save(name: str, times: dict[str, Any]) -> None:
+        results[name] = times
+        print(json.dumps({name: times}), flush=True)
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
+        if options.file is not None:
+            for name, times in measure_file(options, work):
+                save(name, times)
+            return
         for model, shape in shapes.items():
             write_model(work / model, *shape)
         depth = shapes["small"][0]
@@ -218,10 +279,10 @@ def main() -> None:
         }
         for name, (study, cache, stop) in runs.items():
             if name.split()[0] in options.only:
-                folder = name.replace(" ", "-")
-                results[name] = measure(folder, study, work, work / f"cache-{cache}", options, stop)
-                print(json.dumps({name: results[name]}), flush=True)
-                options.out.write_text(json.dumps(results, indent=1) + "\n")
+                folder = work / f"study-{name.replace(' ', '-')}"
+                save(
+                    name, measure(study, folder, work / "times.json", work / f"cache-{cache}", options, stop)
+                )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""benchmarks/gpu_session.sh runs a study in the background and copies its results while it runs."""
+
+import ctypes
+import lzma
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu_session.sh"
+# in place of whichlayers: a run that adds a row, and ends as soon as there is a file `end` in the study folder
+STAND_IN = """
+import pathlib, sqlite3, sys, time
+command, study, option, folder, *further = sys.argv[1:]
+assert (command, option, further) == ("run", "--folder", ["--max-stack", "32"]) and pathlib.Path(study).is_file()
+pathlib.Path(folder).mkdir(exist_ok=True)
+db = sqlite3.connect(pathlib.Path(folder) / "results.db", isolation_level=None)
+db.execute("PRAGMA journal_mode = WAL")
+db.execute("CREATE TABLE IF NOT EXISTS trials(id)")
+db.execute("INSERT INTO trials VALUES (1)")
+print("one trial", flush=True)
+while not (pathlib.Path(folder) / "end").exists():
+    time.sleep(0.05)
+"""
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("setsid"), reason="needs setsid")
+
+
+@pytest.fixture
+def no_init():
+    """Nobody waits for orphaned processes: they become children of this one, which does not."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(SUBREAPER, 1, 0, 0, 0)
+    yield
+    libc.prctl(SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def repository(tmp_path) -> Path:
+    files = {"benchmarks/gpu_session.sh": SCRIPT.read_text(), "src/whichlayers/__main__.py": STAND_IN}
+    files |= {"src/whichlayers/__init__.py": "", "studies/gpu/study.toml": ""}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def session(repository: Path, part: str, wait: int = 20) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHON": sys.executable, "WAIT": str(wait), "RUN_OPTIONS": "--max-stack 32"}
+    environment.pop("STUDY", None)
+    command = ["bash", str(repository / "benchmarks" / "gpu_session.sh"), part, str(repository / "out")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def fetched_rows(repository: Path) -> int:
+    copy = repository / "fetched.db"
+    copy.write_bytes(lzma.decompress((repository / "out" / "results.db.xz").read_bytes()))
+    with sqlite3.connect(copy) as db:
+        return db.execute("SELECT COUNT(*) FROM trials").fetchone()[0]
+
+
+def wait_for(condition, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_study_runs_beside_the_session_and_is_resumed(repository, no_init):
+    study = repository / "studies" / "gpu"
+    began = time.monotonic()
+    assert session(repository, "study").returncode == 0
+    pid = int((study / "pid").read_text())
+    wait_for(lambda: (study / "log").read_text() == "one trial\n")
+    again = session(repository, "study")
+    assert (again.returncode, again.stderr) == (2, "studies/gpu is running already\n")
+    assert os.getsid(pid) == pid, "it does not end with the session"
+    assert session(repository, "fetch", wait=1).returncode == 0
+    assert fetched_rows(repository) == 1
+    assert time.monotonic() - began < 15
+
+    (study / "out" / "end").touch()
+    wait_for(lambda: "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
+    began = time.monotonic()
+    assert "one trial" in session(repository, "fetch").stdout
+    assert time.monotonic() - began < 15, "it does not wait for a run that has ended"
+    assert session(repository, "study").returncode == 0, "it is resumed"
+    for ended in (pid, int((study / "pid").read_text())):
+        os.waitpid(ended, 0)
+    assert session(repository, "fetch").returncode == 0
+    assert fetched_rows(repository) == 2
+
+
+def test_without_a_study_there_is_nothing_to_fetch(repository):
+    done = session(repository, "fetch")
+    assert "copy: exit status 1" in done.stdout
