@@ -51,7 +51,7 @@ STATED = (  # settings, run times, single trials outside results/, and what the 
     "| k, pretrained layers kept | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 | 10 | 11 | 12 |",
     "batches of 8 at the paper's learning rate", "104,532 training examples", "in stacks of 13, five processes", "(T4, Figure 4)",
     "12 x 384", "| k, pretrained layers kept | 0 | 3 | 6 | 9 | 12 |", "5,000 for the probes", "layers 7 to 12", "k = 6",
-    "reaches 90% of the score (L1)", "gte-small and SmolLM2-135M-Instruct: 500 (3)",
+    "reaches 90% of the score (L1)", "| layers dropped | 1 | 2 | 3 | 4 | 6 | 9 |", "costs about 2%", "P1 cannot be decided", "gte-small and SmolLM2-135M-Instruct: 500 (3)",
     "SmolLM2-135M-Instruct", "smollm2-135m-instruct", "30 x 576", "4-bit file", "first 40,000 words",
     "| k, pretrained layers kept | 0 | 8 | 15 | 22 | 30 |", "From layer 12 on its hidden state has a norm of 23,000, that of other tokens one of 150 (150 sentences)",
     "learn more from 500 examples here", "the gain comes from layers 3 to 5",

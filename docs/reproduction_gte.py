@@ -5,11 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from reproduction_numbers import curve_row, gain, mean, pts, test_of, trials, values, verdict
+from reproduction_numbers import (
+    curve_row,
+    gain,
+    mean,
+    permutation_baselines,
+    permuted_mean,
+    pts,
+    pts_range,
+    test_of,
+    trials,
+    values,
+    verdict,
+)
 
 from whichlayers.analysis.intervals import paired_difference
 
 GTE, KS = "gte-small", (0, 3, 6, 9, 12)
+ORDER, DROPPED = "gte-small-order", (1, 2, 3, 4, 6, 9)
 
 
 def small_encoder() -> Iterator[str]:
@@ -34,3 +47,34 @@ def small_encoder() -> Iterator[str]:
     )
     moved = test_of(GTE, "S1", "SST-2, 500 examples")
     yield f"{100 * (math.exp(moved.effect) - 1):.0f}% more than those of the lower half"
+    yield from _order_facts()
+
+
+def _order_facts() -> Iterator[str]:
+    """Number and order of the layers, on SST-2 with 500 examples."""
+    yield f"{trials(ORDER)} trials of another study"
+    for part in ("top", "bottom"):
+        scores = [pts(mean(ORDER, experiment="prune", condition=part, x=n)) for n in DROPPED]
+        yield f"| SST-2, {part} layers dropped | {' | '.join(scores)} |"
+    yield f"With all twelve layers the model reaches {pts(mean(ORDER, experiment='prune', condition='all pretrained'))}"
+    assert [verdict(ORDER, claim) for claim in ("D4", "P1", "T4", "S1")] == [
+        "holds",
+        "not enough trials",
+        "holds",
+        "holds",
+    ]
+    lower = test_of(ORDER, "D4", "bottom 6 against top 6")
+    yield f"costs {pts_range(-lower.effect, -lower.high, -lower.low)} more than dropping the top six (D4)"
+    few = [pts(mean(ORDER, experiment="prune", condition=part, x=9)) for part in ("bottom", "top")]
+    yield f"the upper three layers alone reach {few[0]} and the lower three {few[1]}"
+    kept = test_of(ORDER, "P1", "SST-2")
+    yield f"misses 98% of the score by {pts(-kept.effect)} points"
+    yield f"(90% interval {pts(-kept.high)} to {pts(-kept.low)})"
+    redrawn = values(GTE, experiment="incremental", task="SST-2", x=6)
+    d = paired_difference(redrawn, values(ORDER, experiment="prune", condition="top", x=6))
+    assert d is not None
+    yield f"better by {pts_range(d.mean, d.low, d.high)} than without these layers"
+    none, _ = permutation_baselines(ORDER, "SST-2")
+    yield f"reach {permuted_mean(ORDER)} on average, where a model without pretrained layers reaches {none}"
+    fraction = test_of(ORDER, "T4", "fraction of the gain")
+    yield f"{100 * fraction.effect:.0f}% of the gain ({100 * fraction.low:.0f} to {100 * fraction.high:.0f})"

@@ -61,6 +61,11 @@ def permutation_baselines(study: str, task: str) -> tuple[str, str]:
     return pts(none), pts(every)
 
 
+def permuted_mean(study: str) -> str:
+    """Mean score of all permuted trials."""
+    return pts(points(study).query("condition == 'permuted'")["value"].mean())
+
+
 def verdict(study: str, claim: str) -> str:
     return claims(study)[claim].verdict
 
@@ -86,6 +91,11 @@ def pts(value: float, decimals: int = 1) -> str:
     """In points, rounded half up as on paper."""
     scaled = math.floor(abs(value) * 100 * 10**decimals + 0.5 + 1e-9) / 10**decimals
     return f"{math.copysign(scaled, value) + 0.0:.{decimals}f}"
+
+
+def pts_range(value: float, low: float, high: float) -> str:
+    """In points, with the interval: "2.7 points (0.1 to 5.2)"."""
+    return f"{pts(value)} points ({pts(low)} to {pts(high)})"
 
 
 def interval(test: ClaimTest, decimals: int = 2) -> str:

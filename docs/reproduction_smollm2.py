@@ -5,13 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from reproduction_numbers import curve_row, gain, mean, pts, test_of, trials, values, verdict
+from reproduction_numbers import (
+    curve_row,
+    gain,
+    mean,
+    permutation_baselines,
+    permuted_mean,
+    pts,
+    pts_range,
+    test_of,
+    trials,
+    values,
+    verdict,
+)
 
 from whichlayers.analysis.intervals import PairedDifference, paired_difference
 
 SMOLLM2, KS = "smollm2-135m-instruct", (0, 8, 15, 22, 30)
 WORDS, STANDARDIZED = "smollm2-gte-small-words", "smollm2-gte-small-words-standardized"
 WITH_BOS = "smollm2-words-bos"
+ORDER = "smollm2-135m-instruct-order"
 
 
 def decoder() -> Iterator[str]:
@@ -21,7 +34,7 @@ def decoder() -> Iterator[str]:
     yield curve_row(SMOLLM2, "CoLA, 500, Matthews correlation", "CoLA", 500, KS)
     yield f"layers 9 to 15 add {_points(_step('SST-2', 8, 15))}"
     whole = gain(SMOLLM2, "SST-2", 500)
-    yield f"the gain from pretraining is {pts(whole.gain)} points ({pts(whole.low)} to {pts(whole.high)})"
+    yield f"the gain from pretraining is {pts_range(whole.gain, whole.low, whole.high)}"
     yield f"Layers 16 to 30 add {_points(_step('SST-2', 15, 30))}"
     yield f"What layers 1 to 8 add is too noisy to tell: {_points(_step('SST-2', 0, 8))}"
     yield f"On CoLA it is {_points(_step('CoLA', 15, 30))}"
@@ -32,7 +45,30 @@ def decoder() -> Iterator[str]:
     moved = test_of(SMOLLM2, "S1", "SST-2, 500 examples")
     assert (verdict(SMOLLM2, "S1"), verdict(SMOLLM2, "S4")) == ("holds", "not enough trials")
     yield f"upper half changes {100 * (math.exp(moved.effect) - 1):.0f}% more than the lower"
+    yield from _order_facts()
     yield from _word_facts()
+
+
+def _order_facts() -> Iterator[str]:
+    """Number and order of the layers, on SST-2 with 500 examples."""
+    yield f"{trials(ORDER)} trials of another study"
+    parts = ("all pretrained", "top", "bottom")
+    whole, top, bottom = (pts(mean(ORDER, experiment="prune", condition=part)) for part in parts)
+    yield f"The lower 18 layers alone reach {top}, the upper 18 {bottom}, and all thirty {whole}"
+    assert [verdict(ORDER, claim) for claim in ("D4", "P1", "T4", "S1")] == [
+        "holds",
+        "not enough trials",
+        "holds",
+        "holds",
+    ]
+    lower = test_of(ORDER, "D4", "bottom 12 against top 12")
+    yield f"{pts_range(-lower.effect, -lower.high, -lower.low)} more"
+    kept = test_of(ORDER, "P1", "SST-2")
+    yield f"{pts(kept.effect)} points above 98% of its score (90% interval {pts(kept.low)} to {pts(kept.high)})"
+    none, _ = permutation_baselines(ORDER, "SST-2")
+    yield f"reach {permuted_mean(ORDER)} on average, a model without pretrained layers {none}"
+    fraction = test_of(ORDER, "T4", "fraction of the gain")
+    yield f"by {-100 * fraction.effect:.0f}% of the gain ({-100 * fraction.high:.0f} to {-100 * fraction.low:.0f})"
 
 
 def _step(task: str, low: int, high: int) -> PairedDifference:
@@ -44,7 +80,7 @@ def _step(task: str, low: int, high: int) -> PairedDifference:
 
 
 def _points(difference: PairedDifference) -> str:
-    return f"{pts(difference.mean)} points ({pts(difference.low)} to {pts(difference.high)})"
+    return pts_range(difference.mean, difference.low, difference.high)
 
 
 def _word_facts() -> Iterator[str]:

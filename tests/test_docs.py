@@ -263,7 +263,22 @@ def test_paths_named_in_contributing_exist():
         "src/whichlayers/models/families.py": ["FAMILIES"],
         "tests/helpers/small_models.py": ["FAMILY_NAMES"],
         "tests/helpers/tiny.py": ["CONFIGS"],
-        "src/whichlayers/catalog.py": ["BUILTIN_TASKS", "GLUE", "GlueSpec", "METRICS"],
+        "src/whichlayers/catalog.py": ["BUILTIN_TASKS", "CAUSAL_FAMILIES", "GLUE", "GlueSpec", "METRICS"],
+        "src/whichlayers/trial.py": ["AdapterMethod", "LATER_FIELDS", "STORED_NAMES", "Training"],
+        "src/whichlayers/config/sections.py": ["TrainingSpec"],
+        "src/whichlayers/engine/finetune.py": ["stack_key"],
+        "src/whichlayers/engine/settings.py": ["EngineSettings"],
+        "src/whichlayers/engine/stack_trainer.py": ["example_losses", "train_step"],
+        "src/whichlayers/engine/varlen.py": ["PACKABLE_FAMILIES"],
+        "src/whichlayers/probes/probe_trainer.py": ["_losses"],
+        "src/whichlayers/probes/probing_dataset.py": ["probe_training"],
+        "src/whichlayers/probes/run_sentence_probes.py": ["fit_sentence_probes"],
+        "src/whichlayers/results/frames.py": ["setting_label"],
+        "src/whichlayers/results/schema.py": ["adapter_json"],
+        "src/whichlayers/runs/handlers/base.py": ["memory_key"],
+        "src/whichlayers/runs/scheduler.py": ["_handle_out_of_memory"],
+        "src/whichlayers/study/describe.py": ["_setting"],
+        "src/whichlayers/plots/artists.py": ["category_style"],
         "src/whichlayers/data/readers.py": ["FORMATS"],
         "src/whichlayers/data/metrics.py": ["SCORERS"],
         "src/whichlayers/experiments/__init__.py": ["KINDS"],
@@ -338,6 +353,15 @@ def test_no_install_command_needs_a_release_on_pypi():
     """Extras are installed from a clone: pip install -e '.[ray]'; single packages by their own names."""
     for path in [*DOCS.rglob("*.md"), ROOT / "README.md", *(ROOT / "src").rglob("*.py")]:
         assert not re.search(r"pip install [\"']?whichlayers", path.read_text(encoding="utf-8")), path
+
+
+def test_assignments_with_brackets_are_quoted():
+    """zsh expands [0] in `--set experiments[0].lr=1`, and stops if no file matches."""
+    files = [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "src" / "whichlayers" / "cli").rglob("*.py")]
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        unquoted = re.findall(r"--set [^'\"\s`{]*\[.*", text)
+        assert not unquoted, (path, unquoted)
 
 
 if __name__ == "__main__":
