@@ -24,7 +24,7 @@ demo: setup
 	$(BIN)/whichlayers report whichlayers-demo
 
 test: setup
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term
+	PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
 check: setup
 	$(BIN)/ruff check .

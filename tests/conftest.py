@@ -1,5 +1,6 @@
-"""Test setup: one torch thread per process, no network access, path of the shared data."""
+"""Test setup: one torch thread per process, no network access, cheap garbage collection, path of the shared data."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -17,10 +18,29 @@ HERE = Path(__file__).parent
 SHARED = HERE.parent.parent / "shared"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the tests of this folder, some of which take a minute, before those of its subfolders.
+
+    They would otherwise be the last ones, and one worker of pytest-xdist would wait for the other.
+    """
+    items.sort(key=lambda item: item.path.parent != HERE)
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Reset the number of torch threads, which a run in an earlier test may have increased; more threads are slower."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> None:
+    """Exclude what exists before a module's tests (libraries, thousands of test items) from garbage collection.
+
+    The engine runs the garbage collector after every stack, and statsmodels' multipletests at each call, which would
+    take most of a second in a process with all tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
