@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+from contextlib import closing
 
 import pytest
 from synthetic_results import incremental, lifelike, write_results
 
 from whichlayers.errors import WhichlayersError
-from whichlayers.results.connection import ResultsDBError, connect_readonly, read_snapshot
+from whichlayers.results import connection
+from whichlayers.results.connection import ResultsDBError, connect, connect_readonly, read_snapshot
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.export import epochs_frame, points_frame
 from whichlayers.results.folder import StudyFolder, find_folder
@@ -124,3 +127,28 @@ def test_a_snapshot_does_not_change_while_a_run_writes(tmp_path):
         writer.close()
         assert db.execute(count).fetchone() == before
     assert load_epochs(folder).empty
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A connection to a new results.db that is not in write-ahead mode, with an open write transaction."""
+    write_results(tmp_path, incremental(), lifelike(6))
+    other = sqlite3.connect(tmp_path / "results.db", isolation_level=None, check_same_thread=False)
+    assert other.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+    other.execute("BEGIN IMMEDIATE")
+    with closing(other):
+        yield other
+
+
+def test_opening_for_writing_waits_until_another_process_has_written(tmp_path, writer):
+    timer = threading.Timer(0.3, writer.execute, ["COMMIT"])
+    timer.start()
+    with closing(connect(tmp_path / "results.db", "mode=rw", writable=True)) as opened:
+        assert opened.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    timer.join()
+
+
+def test_opening_for_writing_fails_if_another_process_keeps_the_file_locked(tmp_path, writer, monkeypatch):
+    monkeypatch.setattr(connection, "TIMEOUT", 0.2)
+    with pytest.raises(ResultsDBError, match=r"results.db cannot be written \(database is locked\)"):
+        connect(tmp_path / "results.db", "mode=rw", writable=True)

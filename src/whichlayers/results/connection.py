@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -43,12 +44,28 @@ def connect(path: Path, options: str, writable: bool = False) -> sqlite3.Connect
     try:
         connection = sqlite3.connect(uri, uri=True, timeout=TIMEOUT, isolation_level=None)
         if writable:
-            connection.execute("PRAGMA journal_mode = WAL")
+            _switch_to_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
     except sqlite3.DatabaseError as error:
         raise sqlite_error(path, error, "written" if writable else "read") from error
     return connection
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Switch the file to write-ahead mode; wait for other connections for up to TIMEOUT seconds.
+
+    SQLite does not wait itself if another connection switches the mode at the same time: it reports SQLITE_BUSY at once.
+    """
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 def connect_readonly(path: Path) -> sqlite3.Connection:
