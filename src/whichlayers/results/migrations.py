@@ -3,7 +3,8 @@
 `migrate` changes the file. `show_as_current` leaves it as it is and shows the columns on one connection, for reading.
 Both use ADDED_COLUMNS, the columns that each version added to the table `trials`, and ADDED_TASK_COLUMNS, those of
 `tasks`, which are NULL in older files until a run of the study fills them. The expressions refer to columns of
-version 1 and use the stored names of trials (see `trial.STORED_NAMES`). Never change them: they describe old files.
+version 1 and use the stored names of trials (see `trial_json.STORED_NAMES`). Never change them: they describe
+old files.
 """
 
 from __future__ import annotations
