@@ -270,7 +270,7 @@ def test_paths_named_in_contributing_exist():
         "src/whichlayers/engine/finetune.py": ["stack_key"],
         "src/whichlayers/engine/settings.py": ["EngineSettings"],
         "src/whichlayers/engine/stack_trainer.py": ["example_losses", "train_step"],
-        "src/whichlayers/engine/varlen.py": ["PACKABLE_FAMILIES"],
+        "src/whichlayers/engine/packing.py": ["PACKABLE_FAMILIES"],
         "src/whichlayers/probes/probe_trainer.py": ["_losses"],
         "src/whichlayers/probes/probing_dataset.py": ["probe_training"],
         "src/whichlayers/probes/run_sentence_probes.py": ["fit_sentence_probes"],

@@ -20,8 +20,8 @@ from whichlayers.engine.attention import (
     sequence_attention,
 )
 from whichlayers.engine.dropout import StackedDropout
+from whichlayers.engine.packing import FixedSizePacking
 from whichlayers.engine.stacked_modules import StackContext
-from whichlayers.engine.varlen import TokenPacking
 
 
 def example(rows: int, length: int, heads: int, width: int, dtype: torch.dtype, device: str):
@@ -88,7 +88,7 @@ def test_causal_attention_in_every_size_of_block_and_head(length, width):
 
 @needs_kernel
 def test_the_kernel_leaves_capped_scores_to_the_reference():
-    packing = TokenPacking(torch.ones(2, 5, dtype=torch.long, device=DEVICE), 1, 10)
+    packing = FixedSizePacking(torch.ones(2, 5, dtype=torch.long, device=DEVICE), 1, 10)
     q = torch.randn(1, 3, 10, 64, device=DEVICE)
     dropout = make_dropout(0.0, 2, DEVICE)
     options = AttentionOptions(0.2, dropout, causal=True, softcap=2.0)
@@ -103,7 +103,7 @@ def test_the_kernel_leaves_blocks_that_are_too_large_to_the_reference(dtype, len
     for more, expected in ((0, fits), (1, width == 64 or dtype != torch.float32)):
         if length + more > 128:
             continue
-        packing = TokenPacking(
+        packing = FixedSizePacking(
             torch.ones(1, length + more, dtype=torch.long, device=DEVICE), 1, length + more
         )
         q = torch.randn(1, 1, length + more, width, device=DEVICE).to(dtype)
@@ -143,7 +143,7 @@ def check_kernel(
     lengths[1], lengths[4] = length, 0  # a full row and an empty one
     mask = (torch.arange(length) < lengths[:, None]).long().to(device)
     tokens = int(lengths.view(trials, batch).sum(1).max()) + 2
-    packing = TokenPacking(mask, trials, tokens)
+    packing = FixedSizePacking(mask, trials, tokens)
     q, k, v, grad = (
         torch.randn(trials, tokens, n, width, generator=g).to(device, dtype)
         for n in (heads, key_heads, key_heads, heads)

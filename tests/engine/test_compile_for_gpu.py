@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tiny import FAMILIES
 
-from whichlayers.engine.varlen import PACKABLE_FAMILIES
+from whichlayers.engine.packing import PACKABLE_FAMILIES
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "compile_for_gpu.py"
 SETTINGS = [("bert", s) for s in ("frozen", "prefix", "biases", "lora", "ia3", "recompute")]

@@ -9,9 +9,9 @@ from tiny import FAMILIES, random_batch, tiny_encoder
 from torch._dynamo.utils import counters
 
 from whichlayers.engine.adapters import attach_adapters
+from whichlayers.engine.packing import pack_layers
 from whichlayers.engine.stacked_modules import StackContext, batched_linear
 from whichlayers.engine.stacking import StackedModel, stack_models
-from whichlayers.engine.varlen import pack_layers
 from whichlayers.models.families import Anatomy
 from whichlayers.models.head import build_classifier
 from whichlayers.trial import Adapter, Trial

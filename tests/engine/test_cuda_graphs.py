@@ -71,8 +71,11 @@ class FakeTrainer:
 
     def __init__(self, lengths):
         self.device = torch.device("cuda:1")
-        self.train_loader = SimpleNamespace(step_lengths=np.array(lengths), batch_size=8, width=max(lengths))
-        self.trials, self.parameters, self.packed = [None], [], False
+        sizes = np.array(lengths)
+        self.train_loader = SimpleNamespace(
+            step_sizes=lambda in_tokens: sizes, batch_size=8, width=max(lengths)
+        )
+        self.trials, self.parameters, self.size_in_tokens = [None], [], False
         self.eager, self.captured, self.capturing = [], [], False
 
     def train_step(self, length):

@@ -8,7 +8,7 @@ import torch
 from plain_loop import HuggingFaceClassifier, plain_finetune
 from test_attention import DEVICE, needs_kernel
 from test_finetune import run_steps, without_dropout
-from test_varlen import compare_packed_with_padded
+from test_packing import compare_packed_with_padded
 from tiny import DECODERS, random_batch, tiny_encoder, tiny_task
 from transformers import AutoModel
 
@@ -116,7 +116,7 @@ def test_batches_packed_for_the_kernel_give_the_results_of_padded_ones(family, t
         used.append(sequence_attention(*args))
         return used[-1]
 
-    monkeypatch.setattr("whichlayers.engine.varlen.sequence_attention", spy)
+    monkeypatch.setattr("whichlayers.engine.packing.sequence_attention", spy)
     compare_packed_with_padded(family, training, tokens=80, head="last", device=DEVICE)
     assert [out is not None for out in used] == [family != "gemma2"] * 3, "gemma2 caps its scores"
 

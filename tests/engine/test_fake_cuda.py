@@ -42,7 +42,7 @@ def build(family: str, packed: bool, kind: str = "classification", recompute: bo
 
 def capture_step(cuda, trainer: StackTrainer) -> int:
     """Run a step, then the same step as it is captured; returns its number of operations."""
-    size = 112 if trainer.packed else 16
+    size = 112 if trainer.size_in_tokens else 16
     trainer.train_step(size)  # fills the caches of position encodings
     with cuda.captured() as capture:
         trainer.train_step(size)

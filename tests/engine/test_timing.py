@@ -56,7 +56,7 @@ def test_steps_are_a_linear_function_of_their_tokens():
     assert timing.fit_step_seconds(np.full(5, 9.0), np.full(5, 3.0))[:2] == (0, pytest.approx(3 / 9))
 
 
-def make_trainer(machine: Machine, steps: int = 200, skips_padding: bool = True):
+def make_trainer(machine: Machine, steps: int = 200, packed: bool = True):
     """A trainer of one trial whose steps cost FIXED + PER_TOKEN * tokens, the first ones three times that."""
     lengths = np.random.default_rng(0).integers(5, 60, steps)
     ran = []
@@ -69,22 +69,22 @@ def make_trainer(machine: Machine, steps: int = 200, skips_padding: bool = True)
         batch_size=1,
         step_lengths=lengths,
         batch_rows=torch.arange(steps).view(1, steps, 1),
-        row_lengths=torch.from_numpy(lengths if skips_padding else np.ones_like(lengths)),
+        row_lengths=torch.from_numpy(lengths if packed else np.ones_like(lengths)),
     )
     trainer = SimpleNamespace(
         trials=[None],
         train_loader=loader,
         step_on_device=torch.zeros(()),
         step_runner=run,
-        skips_padding=skips_padding,
+        packed=packed,
     )
     return trainer, lengths, ran
 
 
-@pytest.mark.parametrize("skips_padding", [True, False])
-def test_first_steps_are_not_counted_as_steps(monkeypatch, skips_padding):
+@pytest.mark.parametrize("packed", [True, False])
+def test_first_steps_are_not_counted_as_steps(monkeypatch, packed):
     machine = Machine(slowdown=2.0)
-    trainer, lengths, ran = make_trainer(machine, skips_padding=skips_padding)
+    trainer, lengths, ran = make_trainer(machine, packed=packed)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: machine.now)
     steps = timing._time_eager_steps(trainer, machine.timer(), deadline=10.0)
     assert len(ran) == 8  # until the deadline, by the clock
@@ -122,7 +122,7 @@ def test_evaluation_is_timed_on_whole_chunks_if_there_is_time(monkeypatch, deadl
         model=torch.nn.Identity(),
         device=CPU,
         trials=[None],
-        skips_padding=True,
+        packed=True,
         data=SimpleNamespace(metrics=("accuracy",)),
         eval_loaders={"dev": SimpleNamespace(chunks=chunks, split=split)},
         compute_logits=compute_logits,

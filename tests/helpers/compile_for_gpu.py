@@ -171,7 +171,7 @@ if __name__ == "__main__":
     for operator in (attention_kernels.attention, attention_kernels.attention_backward):
         note_calls(operator)
     trainer = make_trainer(args)
-    size = args.tokens or SIZES[trainer.packed]
+    size = args.tokens or SIZES[trainer.size_in_tokens]
     with fake_gpu.fake_mode:
         trainer.train_step(size)
         compiled = len(fake_gpu.compiled_kernels)

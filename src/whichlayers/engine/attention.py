@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from whichlayers.engine.dropout import StackedDropout
-    from whichlayers.engine.varlen import TokenPacking
+    from whichlayers.engine.packing import FixedSizePacking
 
 try:
     from whichlayers.engine import attention_kernels as kernels
@@ -120,7 +120,7 @@ def max_block_bytes(device: torch.device) -> int:
 
 
 def sequence_attention(
-    packing: TokenPacking, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
+    packing: FixedSizePacking, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions
 ) -> Tensor | None:
     """Attention of a packed batch with the Triton kernel; None if it does not support these inputs or options.
 

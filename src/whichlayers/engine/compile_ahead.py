@@ -27,10 +27,10 @@ from whichlayers.engine.cuda_graphs import plan_sizes, should_compile
 from whichlayers.engine.dataloader import TrainDataLoader, used_token_ids
 from whichlayers.engine.init_weights import InitialWeights
 from whichlayers.engine.optimizer import FlatAdamW, ParameterBucket
+from whichlayers.engine.packing import is_packable
 from whichlayers.engine.recompute import is_large
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import ROW_MULTIPLE, StackTrainer
-from whichlayers.engine.varlen import is_packable
 from whichlayers.models.families import layers_differ
 from whichlayers.models.load import max_input_length
 from whichlayers.trial import Surgery, Trial
@@ -74,9 +74,9 @@ def plan_job(
     if not should_compile(settings, loader, len(trials), encoder, on_cuda):
         return None
     in_layer = sum(p.numel() for p in initial.anatomy.layer_parameters(1).values())
-    packed = settings.packed and on_cuda and is_packable(encoder.config)
+    in_tokens = settings.packed and on_cuda and is_packable(encoder.config)
     layer_weights = len(trials) * depth * in_layer
-    sizes, known = plan_sizes(loader, len(trials), layer_weights, packed, True, settings.similar_stacks)
+    sizes, known = plan_sizes(loader, len(trials), layer_weights, in_tokens, True, settings.similar_stacks)
     new = tuple(sorted(set(sizes.tolist()) - known))
     if not new:
         return None
@@ -112,7 +112,7 @@ def run_job(job: CompileJob) -> None:
     if isinstance(trainer.optimizer, FlatAdamW):
         _widen_bucket(trainer, job.depth)
     loader = trainer.train_loader
-    smallest = int((loader.step_tokens if trainer.packed else loader.step_lengths).argmin())
+    smallest = int(loader.step_sizes(trainer.size_in_tokens).argmin())
     for size in job.sizes:  # a step whose batch fits into every size
         trainer.step_on_device.fill_(smallest)
         trainer.train_step(size)

@@ -153,15 +153,15 @@ class StepRunner:
         self.stream: Any = side_stream(trainer.device) if graphs else None
         self.pool: Any = torch.cuda.graph_pool_handle() if graphs else None
         loader = trainer.train_loader
-        # (steps,) size of each step: tokens of a trial if packed, else the length that sequences are padded to
-        self.sizes = loader.step_tokens if trainer.packed else loader.step_lengths
+        self.sizes = loader.step_sizes(trainer.size_in_tokens)  # (steps,)
         if compiled or graphs:
             # of all trials
             layer_weights = sum(
                 p.param.numel() for p in trainer.parameters if trainer.initial_weights.layer_of(p.name)
             )
-            trials, packed = len(trainer.trials), trainer.packed
-            self.sizes, known = plan_sizes(loader, trials, layer_weights, packed, compiled, similar_stacks)
+            self.sizes, known = plan_sizes(
+                loader, len(trainer.trials), layer_weights, trainer.size_in_tokens, compiled, similar_stacks
+            )
             if compiled:
                 known |= set(self.sizes.tolist())
         if compiled:
@@ -190,7 +190,7 @@ def plan_sizes(
     loader: TrainDataLoader,
     trials: int,
     layer_weights: int,
-    packed: bool,
+    size_in_tokens: bool,
     compiled: bool,
     similar_stacks: int,
 ) -> tuple[np.ndarray, set[int]]:
@@ -200,24 +200,23 @@ def plan_sizes(
         loader: The training batches of the stack.
         trials: Number of trials.
         layer_weights: Number of trained weights in the layers of all trials.
-        packed: Whether the stack is packed.
+        size_in_tokens: Whether sizes are tokens of a trial, see `StackTrainer`.
         compiled: Whether its layers are compiled.
         similar_stacks: Number of stacks of the same shape.
 
     Returns:
         (steps,) sizes, and the known sizes of this shape, a set that the caller may add to.
     """
-    key = (layer_weights, trials, loader.batch_size, packed)
+    key = (layer_weights, trials, loader.batch_size, size_in_tokens)
     known = _compiled_sizes.setdefault(key, set())
-    tokens = 1 if packed else loader.batch_size  # of a trial, for each unit of size
+    tokens = 1 if size_in_tokens else loader.batch_size  # of a trial, for each unit of size
     seconds = FLOP_PER_WEIGHT * layer_weights * tokens / FLOP_PER_SECOND
     compile_seconds = COMPILE_SECONDS / similar_stacks if compiled else 0.0
-    sizes = loader.step_tokens if packed else loader.step_lengths
-    chosen = choose_sizes(sizes, seconds, known, compile_seconds)
-    return chosen if packed else chosen.clip(max=loader.width), known
+    chosen = choose_sizes(loader.step_sizes(size_in_tokens), seconds, known, compile_seconds)
+    return chosen if size_in_tokens else chosen.clip(max=loader.width), known
 
 
-# sizes of steps for which compiled code exists, by (weights in layers, trials, batch size, packed)
+# sizes of steps for which compiled code exists, by (weights in layers, trials, batch size, size_in_tokens)
 _compiled_sizes: dict[tuple[int, int, int, bool], set[int]] = {}
 
 

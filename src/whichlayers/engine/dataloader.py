@@ -106,6 +106,10 @@ class TrainDataLoader:
         rounded = round_up(length)
         return rounded if self.max_length is None else min(rounded, max(length, self.max_length))
 
+    def step_sizes(self, in_tokens: bool) -> np.ndarray:
+        """(steps,) size of each step: most tokens of any trial, or the longest sequence."""
+        return self.step_tokens if in_tokens else self.step_lengths
+
     def batch(self, step: Tensor, length: int) -> StackBatch:
         """The batch of step number `step`, a 0-dimensional tensor on the device, padded to `length`."""
         rows = self.batch_rows.index_select(1, step.view(1)).squeeze(1)  # (T, B)

@@ -125,7 +125,7 @@ def _largest_step(trainer: StackTrainer, data: TokenizedTask) -> int:
         loader.input_ids = F.pad(loader.input_ids, (0, missing))
         if loader.token_type_ids is not None:
             loader.token_type_ids = F.pad(loader.token_type_ids, (0, missing))
-    if trainer.packed:
+    if trainer.size_in_tokens:
         # a batch that is larger than the training set repeats examples
         return max(most_batch_tokens(lengths, loader.batch_size), round_up(int(loader.step_tokens.max())))
     loader.row_lengths.fill_(longest)  # no padding: the most expensive batch of this shape

@@ -25,12 +25,12 @@ from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.freezing import ADAPTER, frozen_layers, lr_factor, shared_parameters
 from whichlayers.engine.init_weights import InitialWeights, build_template
 from whichlayers.engine.optimizer import FlatAdamW, FusedAdamW, Schedule, StackParameter
+from whichlayers.engine.packing import pack_layers
 from whichlayers.engine.prefix_cache import PrefixCache
 from whichlayers.engine.recompute import is_large, recompute_layers
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stacked_modules import StackedEmbedding
 from whichlayers.engine.stacking import StackedModel
-from whichlayers.engine.varlen import pack_layers
 from whichlayers.models.families import Anatomy
 from whichlayers.models.load import max_input_length
 from whichlayers.rng import key_of
@@ -79,11 +79,12 @@ class StackTrainer:
         if linear_dtype is not None:
             self.model.round_linear_layers(linear_dtype)
         attach_adapters(self.model, template.encoder, self.trials)
-        self.skips_padding = False  # whether layers compute nothing for padding
+        self.packed = False  # whether layers compute on packed tokens, nothing for padding
         if settings.packed and (on_cuda or (not settings.compiled and dtype == torch.float32)):
-            self.skips_padding = pack_layers(self.model)
-        # whether steps have a fixed number of tokens per trial; on the CPU, the mask of each batch determines it
-        self.packed = self.skips_padding and on_cuda
+            self.packed = pack_layers(self.model)
+        # Whether the size of a step is its number of tokens per trial, else the length that sequences are padded to. On
+        # the CPU, the mask of each batch determines the tokens.
+        self.size_in_tokens = self.packed and on_cuda
         self._set_dropout()
         embedding = self.model.module.get_submodule(embedding_name)
         # None: frozen and shared by all trials
@@ -200,11 +201,11 @@ class StackTrainer:
         """One training step of every trial on batch number `step_on_device`.
 
         Args:
-            size: Tokens of a trial if the stack is packed on a GPU, else the length to which sequences are padded.
+            size: Tokens of a trial with `size_in_tokens`, else the length to which sequences are padded.
         """
         trials, batch_size = len(self.trials), self.train_loader.batch_size
-        length = self.train_loader.input_ids.shape[1] if self.packed else size
-        self.model.context.packed_tokens = size if self.packed else None
+        length = self.train_loader.input_ids.shape[1] if self.size_in_tokens else size
+        self.model.context.packed_tokens = size if self.size_in_tokens else None
         batch = self.train_loader.batch(self.step_on_device, length)
         self.model.set_dropout_keys(self.trial_keys, self.step_on_device, batch_size)
         if self.prefix_cache is not None:
@@ -267,7 +268,7 @@ class StackTrainer:
         for chunk in chunks:
             inputs = {k: v.repeat(trials, 1) for k, v in chunk.inputs.items()}
             self.model.context.row_keys = self.model.context.prefix = None
-            self.model.context.packed_tokens = round_up(chunk.tokens) if self.packed else None
+            self.model.context.packed_tokens = round_up(chunk.tokens) if self.size_in_tokens else None
             parts.append(self.model(**inputs).float().view(trials, len(chunk.inputs["input_ids"]), -1))
         return torch.cat(parts, 1).cpu().numpy()
 

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from whichlayers.engine.ragged_functions import RaggedLayerNorm, RaggedLinear
+
 # embedding tables up to this size use a matrix product, whose backward needs no atomic additions
 SMALL_TABLE = 8
 
@@ -27,9 +29,9 @@ class StackContext:
         batch_dim: Axis of the activations that holds the T*B rows: 0, or 1 for (L, T*B, H).
         linear_dtype: Type to which linear layers round their operands, as torch.autocast does; None: they do not.
         row_keys: (T*B,) int32 dropout keys of the current step, a hash of (trial, step, row of the batch).
-        packing: The `TokenPacking` or `RaggedPacking` (varlen.py) while activations are packed, else None.
+        packing: The `FixedSizePacking` or `RaggedPacking` (packing.py) while activations are packed, else None.
         next_packing: The packing to use from the first layer of the current forward pass on.
-        packed_tokens: Tokens of a trial (M) in the next `TokenPacking`; None: the batch is not packed in this way.
+        packed_tokens: Tokens of a trial (M) in the next `FixedSizePacking`; None: the batch is not packed in this way.
         prefix: (T*B, L, H) output of the lowest layers for this batch, which are then skipped; None: compute them.
     """
 
@@ -160,9 +162,23 @@ def batched_linear(x: Tensor, weight: Tensor, bias: Tensor | None, context: Stac
     """Linear function of each trial, weight (T, out, in): (T*B, ..., in) -> (T*B, ..., out), or packed activations."""
     dtype = context.linear_dtype or x.dtype
     if context.ragged:  # (1, N, in)
-        return _PackedLinear.apply(x[0], weight, bias, context.packing.trial_tokens, dtype)[None]
+        return RaggedLinear.apply(x[0], weight, bias, context.packing.trial_tokens, dtype)[None]
     y = _BatchedLinear.apply(context.fold(x), weight, bias, dtype)  # (T, n, out)
     return context.unfold(y, x)
+
+
+def rounded_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x (..., in) -> (..., out) without a bias; x is rounded to the type of the weight (out, in)."""
+    return F.linear(x.to(weight.dtype), weight).to(x.dtype)
+
+
+class RoundedLinear(nn.Linear):
+    """A frozen linear layer with a weight of lower precision than its input, which is rounded to it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)"""
+        y = rounded_linear(x, self.weight)
+        return y if self.bias is None else y + self.bias
 
 
 class StackedLinear(StackedModule):
@@ -177,7 +193,7 @@ class StackedLinear(StackedModule):
     def forward(self, x: Tensor) -> Tensor:
         """(T*B, ..., in) -> (T*B, ..., out), or (T, M, in) or (1, N, in) with the same leading axes if packed."""
         if "weight" in self.shared_names:
-            y = F.linear(x.to(self.weight.dtype), self.weight).to(x.dtype)
+            y = rounded_linear(x, self.weight)
             return y if self.bias is None else self.context.add_per_trial(y, self.bias)
         return batched_linear(x, self.weight, self.bias, self.context)
 
@@ -195,7 +211,7 @@ class StackedLayerNorm(StackedModule):
         """(T*B, ..., H), or (T, M, H) or (1, N, H) if packed -> the same shape."""
         if self.context.ragged:  # (1, N, H)
             trial_tokens = self.context.packing.trial_tokens
-            return _PackedLayerNorm.apply(x[0], self.weight, self.bias, self.eps, trial_tokens)[None]
+            return RaggedLayerNorm.apply(x[0], self.weight, self.bias, self.eps, trial_tokens)[None]
         if self.context.trials == 1:
             bias = None if self.bias is None else self.bias[0]
             return F.layer_norm(x, self.normalized_shape, self.weight[0], bias, self.eps)
@@ -306,104 +322,3 @@ class StackedEmbedding(StackedModule):
 def _lookup(rows: Tensor, table: Tensor) -> Tensor:
     """F.embedding, excluded from torch.compile, whose backward sums gradients in a nondeterministic order."""
     return F.embedding(rows, table)
-
-
-# --- packed tokens on the CPU: (N, H), where trial t has trial_tokens[t] consecutive tokens ---
-# They loop over the trials, which costs little on a CPU compared with the matrix products.
-
-
-class _PackedLinear(torch.autograd.Function):
-    """x (N, in), weight (T, out, in), bias (T, out) or None -> (N, out); operands are rounded to `dtype`."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        trial_tokens: list[int],
-        dtype: torch.dtype,
-    ) -> Tensor:
-        rounded, weight = x.to(dtype), weight.to(dtype)
-        ctx.save_for_backward(rounded, weight)
-        ctx.trial_tokens = trial_tokens
-        y = rounded.new_empty(x.shape[0], weight.shape[1])
-        fused = bias is not None and bias.dtype == dtype
-        biases = bias.unbind() if bias is not None and fused else [None] * len(trial_tokens)
-        parts = zip(rounded.split(trial_tokens), weight.mT.unbind(), y.split(trial_tokens), strict=True)
-        for (part, w, out), b in zip(parts, biases, strict=True):
-            if b is None:
-                torch.mm(part, w, out=out)
-            else:
-                torch.addmm(b, part, w, out=out)
-        y = y.to(x.dtype)
-        if bias is not None and not fused:
-            for out, b in zip(y.split(trial_tokens), bias.unbind(), strict=True):
-                out += b
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, weight = ctx.saved_tensors
-        trial_tokens = ctx.trial_tokens
-        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        grad_x = grad_weight = grad_bias = None
-        parts = grad.to(x.dtype).split(trial_tokens)
-        if needs_x:
-            grad_x = torch.empty_like(x)
-            for g, w, out in zip(parts, weight.unbind(), grad_x.split(trial_tokens), strict=True):
-                torch.mm(g, w, out=out)
-            grad_x = grad_x.to(grad.dtype)
-        if needs_weight:
-            grad_weight = torch.empty_like(weight)
-            for g, part, out in zip(parts, x.split(trial_tokens), grad_weight.unbind(), strict=True):
-                torch.mm(g.t(), part, out=out)
-            grad_weight = grad_weight.to(grad.dtype)
-        if needs_bias:
-            grad_bias = torch.stack([g.sum(0) for g in grad.split(trial_tokens)])
-        return grad_x, grad_weight, grad_bias, None, None
-
-
-class _PackedLayerNorm(torch.autograd.Function):
-    """x (N, H), weight (T, H), bias (T, H) or None -> (N, H)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, trial_tokens: list[int]
-    ) -> Tensor:
-        shape, biases = (x.shape[1],), _bias_per_trial(bias, len(trial_tokens))
-        outputs = [
-            torch.native_layer_norm(part, shape, w, b, eps)
-            for part, w, b in zip(x.split(trial_tokens), weight.unbind(), biases, strict=True)
-        ]
-        ctx.save_for_backward(x, weight, bias)
-        ctx.trial_tokens, ctx.statistics = trial_tokens, [o[1:] for o in outputs]
-        return torch.cat([o[0] for o in outputs])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, weight, bias = ctx.saved_tensors
-        trial_tokens, shape = ctx.trial_tokens, (x.shape[1],)
-        needs = [bool(n) for n in ctx.needs_input_grad[:3]]
-        biases = _bias_per_trial(bias, len(trial_tokens))
-        parts = zip(
-            grad.split(trial_tokens),
-            x.split(trial_tokens),
-            ctx.statistics,
-            weight.unbind(),
-            biases,
-            strict=True,
-        )
-        outputs = [
-            torch.ops.aten.native_layer_norm_backward(g, part, shape, *statistics, w, b, needs)
-            for g, part, statistics, w, b in parts
-        ]
-        grad_x = torch.cat([o[0] for o in outputs]) if needs[0] else None
-        grad_weight = torch.stack([o[1] for o in outputs]) if needs[1] else None
-        grad_bias = torch.stack([o[2] for o in outputs]) if needs[2] else None
-        return grad_x, grad_weight, grad_bias, None, None
-
-
-def _bias_per_trial(bias: Tensor | None, trials: int) -> tuple[Tensor, ...] | list[None]:
-    """The bias of each trial, or None for each."""
-    return [None] * trials if bias is None else bias.unbind()

@@ -187,9 +187,9 @@ def _interpolate(replay_seconds: dict[int, float], lengths: np.ndarray) -> np.nd
 
 
 def _tokens_per_step(trainer: StackTrainer) -> np.ndarray:
-    """(steps,) number of tokens that each step computes, summed over trials: with padding unless it is skipped."""
+    """(steps,) number of tokens that each step computes, summed over trials; with padding unless it is packed."""
     loader = trainer.train_loader
-    if not trainer.skips_padding:
+    if not trainer.packed:
         return loader.step_lengths.astype(float) * loader.batch_size * len(trainer.trials)
     rows = loader.batch_rows  # (T, steps, B), -1 where a batch is not full
     lengths = loader.row_lengths[rows.clamp(min=0).long()] * (rows >= 0)
@@ -240,8 +240,8 @@ def take_rows(chunk: EvalChunk, every: int) -> EvalChunk:
 
 
 def _computed_tokens(trainer: StackTrainer, chunk: EvalChunk) -> int:
-    """Number of tokens of a chunk that a trial computes: with padding unless it is skipped."""
-    return chunk.tokens if trainer.skips_padding else chunk.inputs["input_ids"].numel()
+    """Number of tokens of a chunk that a trial computes: with padding unless the stack is packed."""
+    return chunk.tokens if trainer.packed else chunk.inputs["input_ids"].numel()
 
 
 def _time_weight_changes(trainer: StackTrainer, timer: Timer) -> float:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from tiny import ENCODERS, random_batch, tiny_encoder
 
+from whichlayers.engine.packing import PACKABLE_FAMILIES, FixedSizePacking, pack_layers
+from whichlayers.engine.packing_cpu import RaggedPacking
 from whichlayers.engine.stacking import stack_models
-from whichlayers.engine.varlen import PACKABLE_FAMILIES, TokenPacking, pack_layers
-from whichlayers.engine.varlen_cpu import RaggedPacking
 from whichlayers.models.families import FAMILIES
 from whichlayers.models.head import build_classifier
 
@@ -70,7 +70,7 @@ def test_a_window_changes_the_output():
 
 def test_tokens_are_packed_in_order_and_unpacked():
     mask = random_batch(12, 9)["attention_mask"]
-    packing = TokenPacking(mask, 3, 40)
+    packing = FixedSizePacking(mask, 3, 40)
     x = torch.randn(12, 9, 4) * mask[..., None]
     packed = packing.pack(x)
     for t in range(3):

@@ -5,9 +5,9 @@ positions can be padding. The first layer therefore receives packed tokens, and 
 to (T*B, L, H). In between, linear layers, layer norms and activations see one token at a time; dropout uses the row and
 position of each token, and attention the start and the length of each sequence. There are two forms of packing:
 
-- `TokenPacking`, on a GPU: the sequences of each trial one after another, (T, M, H), where M is the same for all trials
-  and steps of a shape; the remaining tokens of a trial belong to no sequence and are zero.
-- `varlen_cpu.RaggedPacking`, on the CPU: (1, N, H), where each trial has as many tokens as it needs.
+- `FixedSizePacking`, on a GPU: the sequences of each trial one after another, (T, M, H), where M is the same for all
+  trials and steps of a shape; the remaining tokens of a trial belong to no sequence and are zero.
+- `packing_cpu.RaggedPacking`, on the CPU: (1, N, H), where each trial has as many tokens as it needs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from whichlayers.engine.attention import (
     sequence_attention,
     stacked_attention,
 )
+from whichlayers.engine.packing_cpu import RaggedPacking
 from whichlayers.engine.stacked_modules import StackContext
 from whichlayers.engine.stacking import ATTENTION, StackedModel
-from whichlayers.engine.varlen_cpu import RaggedPacking
 from whichlayers.models.families import FAMILIES, Anatomy
 
 PACKED_ATTENTION = "whichlayers_packed"
@@ -57,7 +57,7 @@ class _Rearrange(torch.autograd.Function):
         return grad.index_select(0, inverse) * inverse_kept[:, None].to(grad.dtype), None, None, None, None
 
 
-class TokenPacking:
+class FixedSizePacking:
     """The sequences of each trial one after another, (T, M, H). Computed on the device, without synchronization.
 
     Args:
@@ -159,7 +159,7 @@ def packed_attention(
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of a packed batch, see `TokenPacking.attention`; of other batches, `stacked_attention`."""
+    """Attention of a packed batch, see `FixedSizePacking.attention`; of other batches, `stacked_attention`."""
     dropout: Any = module.stacked_dropout
     packing = dropout.context.packing
     if packing is None:
@@ -228,7 +228,7 @@ def _prepare_hook(context: StackContext) -> Any:
         mask = inputs.get("attention_mask")
         context.packing = context.next_packing = None
         if mask is not None and context.packed_tokens is not None:
-            context.next_packing = TokenPacking(mask, context.trials, context.packed_tokens)
+            context.next_packing = FixedSizePacking(mask, context.trials, context.packed_tokens)
         elif mask is not None and not mask.is_cuda:
             context.next_packing = RaggedPacking.from_mask(mask, context.trials)
 
