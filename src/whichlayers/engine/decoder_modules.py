@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.stacked_modules import StackContext, StackedEmbedding, StackedModule, batched_linear
@@ -42,6 +43,19 @@ class StackedRMSNorm(StackedModule):
         return (split * weight[:, None]).to(x.dtype).reshape(x.shape)
 
 
+def rounded_conv1d(x: Tensor, weight: Tensor) -> Tensor:
+    """x (..., in) -> (..., out) without a bias; x is rounded to the type of the weight (in, out)."""
+    return (x.to(weight.dtype) @ weight).to(x.dtype)
+
+
+class RoundedConv1D(Conv1D):
+    """GPT-2's linear layer, frozen, with a weight of lower precision than its input, which is rounded to it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)"""
+        return rounded_conv1d(x, self.weight) + self.bias
+
+
 class StackedConv1D(StackedModule):
     """GPT-2's linear layer: weight (T, in, out), or (in, out) if it is shared, and bias (T, out).
 
@@ -55,8 +69,7 @@ class StackedConv1D(StackedModule):
         """(T*B, ..., in) -> (T*B, ..., out), or (T, M, in) or (1, N, in) with the same leading axes if packed."""
         assert self.bias is not None
         if "weight" in self.shared_names:
-            y = (x.to(self.weight.dtype) @ self.weight).to(x.dtype)
-            return self.context.add_per_trial(y, self.bias)
+            return self.context.add_per_trial(rounded_conv1d(x, self.weight), self.bias)
         if self.context.ragged or self.context.linear_dtype is not None:
             return batched_linear(x, self.weight.mT, self.bias, self.context)
         y = torch.baddbmm(self.bias[:, None], self.context.fold(x), self.weight)  # (T, n, out)

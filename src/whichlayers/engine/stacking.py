@@ -12,14 +12,18 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 from transformers.pytorch_utils import Conv1D
 
 from whichlayers.engine.attention import stacked_attention
-from whichlayers.engine.decoder_modules import StackedConv1D, StackedOPTPositions, StackedRMSNorm
+from whichlayers.engine.decoder_modules import (
+    RoundedConv1D,
+    StackedConv1D,
+    StackedOPTPositions,
+    StackedRMSNorm,
+)
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.family_patches import (
     SEQUENCE_FIRST_FAMILIES,
@@ -28,6 +32,7 @@ from whichlayers.engine.family_patches import (
     patch_family,
 )
 from whichlayers.engine.stacked_modules import (
+    RoundedLinear,
     StackContext,
     StackedEmbedding,
     StackedLayerNorm,
@@ -57,24 +62,7 @@ AttentionInterface.register(ATTENTION, stacked_attention)
 AttentionMaskInterface.register(ATTENTION, _additive_mask)
 
 
-class _RoundedLinear(nn.Linear):
-    """A frozen linear layer with a weight of lower precision than its input, which is rounded to it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out)"""
-        y = F.linear(x.to(self.weight.dtype), self.weight).to(x.dtype)
-        return y if self.bias is None else y + self.bias
-
-
-class _RoundedConv1D(Conv1D):
-    """GPT-2's linear layer, frozen, like `_RoundedLinear`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out)"""
-        return (x.to(self.weight.dtype) @ self.weight).to(x.dtype) + self.bias
-
-
-ROUNDED_CLASSES: dict[type, type] = {nn.Linear: _RoundedLinear, Conv1D: _RoundedConv1D}
+ROUNDED_CLASSES: dict[type, type] = {nn.Linear: RoundedLinear, Conv1D: RoundedConv1D}  # of frozen modules
 
 
 class StackedModel(nn.Module):
