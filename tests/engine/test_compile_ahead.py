@@ -14,7 +14,7 @@ import torch
 import transformers as tf
 from tiny import tiny_encoder, tiny_task
 
-from whichlayers.engine import cuda_graphs
+from whichlayers.engine import step_sizes
 from whichlayers.engine.compile_ahead import CompileProcess, plan_job, run_job
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
@@ -30,7 +30,7 @@ with_compiler = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def nothing_compiled(monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "_compiled_sizes", {})
+    monkeypatch.setattr(step_sizes, "_compiled_sizes", {})
 
 
 def make_trials(count: int = 3, training: Training = TRAINING, **other) -> list[Trial]:
@@ -47,7 +47,7 @@ def compiled(**other) -> EngineSettings:
 
 @pytest.mark.parametrize("slots", [None, 5])
 def test_the_job_has_the_sizes_that_the_stack_compiles(monkeypatch, slots):
-    monkeypatch.setattr(cuda_graphs, "FLOP_PER_SECOND", 1e3)  # every length pays
+    monkeypatch.setattr(step_sizes, "FLOP_PER_SECOND", 1e3)  # every length pays
     data, trials, settings = tiny_task(), make_trials(), compiled(slots=slots)
     job = plan_job(trials, tiny_encoder("bert"), data, "cpu", settings)
     assert len(job.trials) == (slots or 3)

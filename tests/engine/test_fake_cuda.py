@@ -13,10 +13,10 @@ from fake_cuda import DEVICE, NotCapturable, fake_cuda
 from tiny import DECODERS, FAMILIES, tiny_encoder, tiny_task
 
 from whichlayers.engine import memory, optimizer
-from whichlayers.engine.cuda_graphs import plan_sizes
 from whichlayers.engine.export_weights import encoder_weights
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
+from whichlayers.engine.step_sizes import plan_sizes
 from whichlayers.engine.weight_change import weight_changes
 from whichlayers.models.families import Anatomy
 from whichlayers.trial import Adapter, Surgery, Training, Trial

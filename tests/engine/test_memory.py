@@ -9,9 +9,11 @@ import pytest
 import torch
 from tiny import tiny_encoder, tiny_task
 
+from whichlayers.engine import free_memory as free_memory_module
 from whichlayers.engine import memory
 from whichlayers.engine.cost import MemoryCost
-from whichlayers.engine.memory import free_memory, measure_memory
+from whichlayers.engine.free_memory import free_memory
+from whichlayers.engine.memory import measure_memory
 from whichlayers.engine.out_of_memory import out_of_memory_error, release_memory
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
@@ -138,7 +140,7 @@ def test_two_trials_that_run_out_of_memory_mean_one_at_a_time(encoder_and_data, 
 
 def test_a_control_group_with_less_than_the_machine_sets_the_limit(tmp_path, monkeypatch):
     assert free_memory() > 1 << 20
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(free_memory_module, "CGROUPS", tmp_path)
     for name, text in {
         "memory.max": "2000000",
         "memory.current": "1500000",

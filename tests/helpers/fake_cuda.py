@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from whichlayers.engine import attention, memory, optimizer
+from whichlayers.engine import attention, optimizer, prefix_cache
 
 DEVICE = torch.device("cuda:0")
 READS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "aten.equal.default")
@@ -170,7 +170,7 @@ def fake_cuda(monkeypatch: Any) -> Iterator[FakeCuda]:
     monkeypatch.setattr(attention, "kernels", import_kernels("attention_kernels"))
     kernels = SimpleNamespace(adam=check_adam, sum_of_squares=check_sum_of_squares)
     monkeypatch.setattr(optimizer, "kernels", kernels)
-    monkeypatch.setattr(memory, "free_memory", lambda device: 1 << 30)
+    monkeypatch.setattr(prefix_cache, "free_memory", lambda device: 1 << 30)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     properties = SimpleNamespace(shared_memory_per_block_optin=232448)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)

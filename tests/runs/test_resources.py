@@ -9,7 +9,7 @@ import pytest
 from fakes import FakeAssets, make_study, make_trial, stack_key
 from running import assert_complete, computed_trials, run_fake_study
 
-from whichlayers.engine import memory
+from whichlayers.engine import free_memory
 from whichlayers.engine.cost import MemoryCost
 from whichlayers.engine.out_of_memory import is_out_of_memory
 from whichlayers.errors import WhichlayersError
@@ -134,7 +134,7 @@ def test_on_cpu_the_number_of_workers_is_limited_by_memory():
 
 
 def test_a_study_that_does_not_fit_fails_before_any_work(folder, monkeypatch):
-    monkeypatch.setattr(memory, "free_memory", lambda device: GB)
+    monkeypatch.setattr(free_memory, "free_memory", lambda device: GB)
     handlers = fakes.handlers_of(fakes.FakeHandler(MemoryCost(5 * GB, GB)))
     with pytest.raises(WhichlayersError, match=r"does not fit into memory: one trial needs 5.0 GB"):
         run_fake_study(folder, handlers=handlers)
@@ -150,7 +150,7 @@ def test_stacks_are_as_large_as_was_measured(folder, monkeypatch):
             seen.append(trial.train_size)
             return MemoryCost(2 * GB, GB)
 
-    monkeypatch.setattr(memory, "free_memory", lambda device: 6 * GB)
+    monkeypatch.setattr(free_memory, "free_memory", lambda device: 6 * GB)
     monkeypatch.setenv("FAKE_MAX_STACK", "4")
     events = []
     study, handlers = make_study(sizes=(16, 32)), fakes.handlers_of(Measured())
@@ -168,8 +168,8 @@ def test_memory_on_a_gpu_is_measured_in_other_processes(tmp_path, monkeypatch):
         "    def measure_memory(self, trial, worker, max_stack):\n"
         "        if max_stack == 13: os._exit(7)\n"
         "        if max_stack == 14: raise WhichlayersError('does not fit')\n"
-        "        from whichlayers.engine import memory\n"  # imports torch, which takes seconds
-        "        memory.free_memory = lambda device: 99\n"
+        "        from whichlayers.engine import free_memory\n"  # imports torch, which takes seconds
+        "        free_memory.free_memory = lambda device: 99\n"
         "        return MemoryCost(1, 2)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

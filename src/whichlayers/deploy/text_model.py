@@ -74,7 +74,7 @@ class TextModel:
 
     def to(self, device: str) -> TextModel:
         """Move the model to a device; returns itself."""
-        from whichlayers.engine.finetune import resolve_device
+        from whichlayers.engine.devices import resolve_device
 
         self.module.to(resolve_device(device))
         return self

@@ -22,8 +22,8 @@ import torch
 from transformers import AutoModel, PreTrainedModel
 
 from whichlayers.data.tokenize import TokenizedTask
+from whichlayers.engine.compilation import should_compile
 from whichlayers.engine.cost import BYTES_PER_PARAMETER
-from whichlayers.engine.cuda_graphs import plan_sizes, should_compile
 from whichlayers.engine.dataloader import TrainDataLoader, used_token_ids
 from whichlayers.engine.init_weights import InitialWeights
 from whichlayers.engine.optimizer import FlatAdamW, ParameterBucket
@@ -31,6 +31,7 @@ from whichlayers.engine.packing import is_packable
 from whichlayers.engine.recompute import is_large
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import ROW_MULTIPLE, StackTrainer
+from whichlayers.engine.step_sizes import plan_sizes
 from whichlayers.models.families import layers_differ
 from whichlayers.models.load import max_input_length
 from whichlayers.trial import Surgery, Trial

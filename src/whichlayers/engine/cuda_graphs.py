@@ -1,34 +1,23 @@
 """Run training steps eagerly, with compiled layers, or as replays of captured CUDA graphs.
 
 `GraphedStep` captures and replays any step. `StepRunner` runs the steps of a stack with it: each size of a step is
-captured once. `BatchSteps` runs those of small probes. One encoder layer is compiled, and its code serves all layers.
+captured once. `BatchSteps` runs those of small probes.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
-import os
-import stat
-import threading
-from collections import Counter
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import nn
-from transformers import PreTrainedModel
 
-from whichlayers.engine.dataloader import LENGTH_STEP
+from whichlayers.engine.compilation import compile_layers
 from whichlayers.engine.out_of_memory import is_out_of_memory
-from whichlayers.engine.settings import EngineSettings
-from whichlayers.models.families import Anatomy
+from whichlayers.engine.step_sizes import plan_sizes
 
 if TYPE_CHECKING:
-    from whichlayers.engine.dataloader import TrainDataLoader
     from whichlayers.engine.stack_trainer import StackTrainer
 
 log = logging.getLogger(__name__)
@@ -36,12 +25,6 @@ log = logging.getLogger(__name__)
 WARMUP_STEPS = 2  # eager steps of a size before it is captured
 BATCH_WARMUP_STEPS = 3  # eager steps of BatchSteps before they are captured
 MIN_STEPS_TO_CAPTURE = 256  # of BatchSteps
-COMPILE_SECONDS, CAPTURE_SECONDS = 18.0, 0.5  # for a size that is new in this process, for any size
-FLOP_PER_WEIGHT = 6  # per token: forward, and the two matrix products of backward
-FLOP_PER_SECOND = 250e12  # of a large GPU in a training step
-# Time that element-wise operations of a step take longer without torch.compile, per token, hidden unit and layer. An
-# upper bound for an H200, where the compiled ones take 7e-11 s: a stack for which compiling might pay is compiled.
-EAGER_SECONDS = 2.4e-10
 
 
 class GraphedStep:
@@ -184,171 +167,3 @@ class StepRunner:
     def release(self) -> None:
         """Free the captured graphs and their memory. Further steps would run eagerly."""
         self.graphs = self.pool = None
-
-
-def plan_sizes(
-    loader: TrainDataLoader,
-    trials: int,
-    layer_weights: int,
-    size_in_tokens: bool,
-    compiled: bool,
-    similar_stacks: int,
-) -> tuple[np.ndarray, set[int]]:
-    """The sizes that the steps of a stack are padded to, and the sizes that this process has compiled already.
-
-    Args:
-        loader: The training batches of the stack.
-        trials: Number of trials.
-        layer_weights: Number of trained weights in the layers of all trials.
-        size_in_tokens: Whether sizes are tokens of a trial, see `StackTrainer`.
-        compiled: Whether its layers are compiled.
-        similar_stacks: Number of stacks of the same shape.
-
-    Returns:
-        (steps,) sizes, and the known sizes of this shape, a set that the caller may add to.
-    """
-    key = (layer_weights, trials, loader.batch_size, size_in_tokens)
-    known = _compiled_sizes.setdefault(key, set())
-    tokens = 1 if size_in_tokens else loader.batch_size  # of a trial, for each unit of size
-    seconds = FLOP_PER_WEIGHT * layer_weights * tokens / FLOP_PER_SECOND
-    compile_seconds = COMPILE_SECONDS / similar_stacks if compiled else 0.0
-    chosen = choose_sizes(loader.step_sizes(size_in_tokens), seconds, known, compile_seconds)
-    return chosen if size_in_tokens else chosen.clip(max=loader.width), known
-
-
-# sizes of steps for which compiled code exists, by (weights in layers, trials, batch size, size_in_tokens)
-_compiled_sizes: dict[tuple[int, int, int, bool], set[int]] = {}
-
-
-def choose_sizes(
-    sizes: np.ndarray,
-    seconds_per_unit: float,
-    known: Collection[int] = (),
-    compile_seconds: float = COMPILE_SECONDS,
-) -> np.ndarray:
-    """Choose the sizes to pad to such that padding, compilation and capture take the least time in total.
-
-    Args:
-        sizes: (steps,) size of each step: tokens of a trial, or the longest sequence.
-        seconds_per_unit: Time that a step takes longer if its size grows by 1.
-        known: Sizes that are compiled already.
-        compile_seconds: Time to compile a size that is not known; 0 if nothing is compiled.
-
-    Returns:
-        (steps,) size to pad each step to, a multiple of LENGTH_STEP.
-    """
-    rounded = -(-sizes // LENGTH_STEP) * LENGTH_STEP
-    counts = Counter(rounded.tolist())
-    candidates = sorted(counts)
-    # dynamic program; cost[j]: all steps up to the j-th size, if that is the largest of the chosen sizes
-    cost, previous = [0.0], [0]
-    for j, largest in enumerate(candidates, 1):
-        fixed = CAPTURE_SECONDS + (0 if largest in known else compile_seconds)
-        options = [
-            cost[i] + fixed + seconds_per_unit * sum(counts[n] * (largest - n) for n in candidates[i:j])
-            for i in range(j)
-        ]
-        cost.append(min(options))
-        previous.append(options.index(min(options)))
-    chosen, j = list[int](), len(candidates)
-    while j:
-        chosen.append(candidates[j - 1])
-        j = previous[j]
-    return np.array(chosen[::-1])[np.searchsorted(chosen[::-1], rounded)]
-
-
-def is_worth_compiling(tokens: int, hidden_size: int, depth: int, similar_stacks: int = 1) -> bool:
-    """Whether compiled layers save more time than it takes to compile them.
-
-    Steps are captured either way, so that the time to launch kernels does not matter. Short training of a small model
-    is over before its code would be compiled.
-
-    Args:
-        tokens: Number of tokens of all steps and trials of the stack.
-        hidden_size, depth: Of the model.
-        similar_stacks: Number of stacks of the same shape, which share the compiled code.
-    """
-    return similar_stacks * tokens * hidden_size * depth * EAGER_SECONDS > COMPILE_SECONDS
-
-
-def should_compile(
-    settings: EngineSettings, loader: TrainDataLoader, trials: int, encoder: PreTrainedModel, on_cuda: bool
-) -> bool:
-    """Whether the layers of a stack are compiled: as the settings say, else on a GPU if it saves time.
-
-    Args:
-        settings: How the stack is run.
-        loader: Its training batches.
-        trials: Number of trials.
-        encoder: The pretrained encoder.
-        on_cuda: Whether the stack trains on a GPU.
-    """
-    if settings.compiled is not None:
-        return settings.compiled
-    tokens, depth = int(loader.step_tokens.sum()) * trials, Anatomy(encoder).depth
-    return on_cuda and is_worth_compiling(tokens, encoder.config.hidden_size, depth, settings.similar_stacks)
-
-
-def keep_compiled_code() -> Path | None:
-    """Let torch keep compiled code between runs in the user's own cache folder.
-
-    The files are read with pickle, so only a private folder is used, never one inside a study. A folder that is set in
-    TORCHINDUCTOR_CACHE_DIR is left as it is.
-
-    Returns:
-        The folder; None if torch's default is used.
-    """
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    # torch itself sets the variable to a folder in /tmp
-    if os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir()) != default_cache_dir():
-        return None
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whichlayers" / "compiled"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-            raise PermissionError(f"{folder} does not belong to this user")
-        folder.chmod(stat.S_IRWXU)
-    except OSError as error:
-        log.warning("compiled code is not kept between runs: %s", error)
-        return None
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-    return folder
-
-
-def select_device(device: torch.device) -> None:
-    """Make a CUDA device the current one of this thread: Triton launches there, and new events belong to it."""
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)
-
-
-@functools.cache  # once per process
-def warm_up_compiler() -> None:
-    """Import torch's compiler and start its worker processes in a background thread; both take seconds."""
-    keep_compiled_code()
-
-    def load() -> None:
-        importlib.import_module("torch._inductor.compile_fx")
-        importlib.import_module("torch._inductor.async_compile").AsyncCompile.warm_pool()
-
-    threading.Thread(target=load, daemon=True).start()
-
-
-def compile_layers(encoder: nn.Module) -> None:
-    """Compile the forward of the embeddings and layers for training; evaluation, whose shapes vary, stays eager."""
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    modules = [*Anatomy(encoder).layers, encoder.get_submodule(Anatomy(encoder).family.embeddings[0])]  # type: ignore[arg-type]
-    for module in modules:
-        if getattr(module, "uses_prefix_cache", False):
-            continue  # it is skipped in training
-        compiled = torch.compile(module.forward, dynamic=False)
-        module.forward = _compiled_in_training(module, compiled, module.forward)
-
-
-def _compiled_in_training(module: nn.Module, compiled: Any, eager: Any) -> Any:
-    """A forward that calls `compiled` in training mode and `eager` in evaluation mode."""
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return compiled(*args, **kwargs) if module.training else eager(*args, **kwargs)
-
-    return forward

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.checkpoint import Checkpoint
+from whichlayers.engine.devices import resolve_device
 from whichlayers.engine.export_weights import encoder_weights
 from whichlayers.engine.memory import TrainingMemory
 from whichlayers.engine.results import EpochRecord, OnEpoch, OnLoss, OnStep, OnTrained, TrialResult
@@ -26,10 +27,8 @@ from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.weight_change import weight_changes
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import FAMILIES, Anatomy, layers_differ
-from whichlayers.text import counted
 from whichlayers.trial import Trial
 
-DEVICES = "cpu, cuda or cuda:N"
 LOSS_VALUES = 64  # most calls of `on_loss`, unless there are more epochs
 
 
@@ -239,19 +238,3 @@ def check_stackable(
                 "train_size, number of layers, epochs, batch_size, max_length, dropout, optimizer settings and in what "
                 "is frozen; lr, weight decay, seed, recipe and surgery may differ"
             )
-
-
-def resolve_device(device: str | torch.device) -> torch.device:
-    """A torch device from its name; WhichlayersError if it is not supported or not available."""
-    try:
-        resolved = torch.device(device)
-    except RuntimeError:
-        raise WhichlayersError(f"device {device}: no such device; use {DEVICES}") from None
-    if resolved.type not in ("cpu", "cuda"):
-        raise WhichlayersError(f"device {device}: not supported; use {DEVICES}")
-    if resolved.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (resolved.index or 0) >= count:
-            use = f"use cuda:0 to cuda:{count - 1}" if count > 1 else "use cuda:0" if count else "use cpu"
-            raise WhichlayersError(f"device {device}: torch sees {counted(count, 'CUDA device')} here; {use}")
-    return resolved

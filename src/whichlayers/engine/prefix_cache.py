@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from whichlayers.engine.dataloader import TrainDataLoader
+from whichlayers.engine.free_memory import free_memory
 from whichlayers.engine.stacking import StackedModel
 from whichlayers.models.families import Anatomy
 
@@ -38,8 +39,6 @@ class PrefixCache:
         Returns:
             The cache; None if it would take too much memory, which leaves the model as it was.
         """
-        from whichlayers.engine.memory import free_memory  # imports this module
-
         encoder = next(m for m in model.modules() if isinstance(m, PreTrainedModel))
         rows, width = loader.input_ids.shape
         dtype = next(p.dtype for p in encoder.parameters() if p.is_floating_point())

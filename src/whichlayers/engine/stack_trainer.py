@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from whichlayers.data.metrics import score
 from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.adapters import attach_adapters
-from whichlayers.engine.cuda_graphs import StepRunner, select_device, should_compile, warm_up_compiler
+from whichlayers.engine.compilation import should_compile, warm_up_compiler
+from whichlayers.engine.cuda_graphs import StepRunner
 from whichlayers.engine.dataloader import (
     EvalChunk,
     EvalDataLoader,
@@ -21,6 +22,7 @@ from whichlayers.engine.dataloader import (
     round_up,
     used_token_ids,
 )
+from whichlayers.engine.devices import select_device
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.freezing import ADAPTER, frozen_layers, lr_factor, shared_parameters
 from whichlayers.engine.init_weights import InitialWeights, build_template

@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from whichlayers.data.conll import TaggedCorpus
-from whichlayers.engine.cuda_graphs import select_device
+from whichlayers.engine.devices import resolve_device, select_device
 from whichlayers.engine.out_of_memory import release_memory
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes.activation_files import StoredPrecision
@@ -60,8 +60,6 @@ class ActivationStore:
 
     @cached_property
     def torch_device(self) -> torch.device:
-        from whichlayers.engine.finetune import resolve_device
-
         device = resolve_device(self.device)
         select_device(device)
         return device

@@ -25,7 +25,7 @@ from whichlayers.data.batches import select_rows, subset
 from whichlayers.data.metrics import score
 from whichlayers.data.tasks import Kind
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
-from whichlayers.engine.cuda_graphs import select_device
+from whichlayers.engine.devices import resolve_device, select_device
 from whichlayers.engine.results import EpochRecord, OnEpoch, OnStep, TrialResult
 from whichlayers.errors import WhichlayersError
 from whichlayers.models.families import Anatomy
@@ -78,8 +78,6 @@ def run_probes(
     Returns:
         One result per trial, in the same order.
     """
-    from whichlayers.engine.finetune import resolve_device
-
     started = time.perf_counter()
     _check_trials(trials, encoder)
     torch_device, first = resolve_device(device), trials[0]

@@ -52,7 +52,7 @@ def choose_devices(requested: str | None) -> list[str]:
     if requested is None:
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         return [f"cuda:{n}" for n in range(gpus)] if gpus > 1 else ["cuda" if gpus else "cpu"]
-    from whichlayers.engine.finetune import resolve_device
+    from whichlayers.engine.devices import resolve_device
 
     devices = [name.strip() for name in requested.split(",")]
     for name in devices:

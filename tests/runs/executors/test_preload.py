@@ -24,7 +24,7 @@ from small_study import small_study, write_model
 
 import whichlayers
 from whichlayers.data.load_task import load_task
-from whichlayers.engine import compile_ahead, memory
+from whichlayers.engine import compile_ahead, free_memory
 from whichlayers.errors import WhichlayersError
 from whichlayers.models import load
 from whichlayers.results.db import ResultsDB
@@ -210,7 +210,7 @@ def test_a_stack_is_not_loaded_where_memory_is_short(study, tmp_path, monkeypatc
     runner, stacks = make_runner(study, tmp_path)
     trial = stacks[1].trials[0]
     needed = runner.context.assets.bytes_to_load(trial)
-    monkeypatch.setattr(memory, "free_memory", lambda device: 4 * needed - 1)
+    monkeypatch.setattr(free_memory, "free_memory", lambda device: 4 * needed - 1)
     runner.preloader.start(stacks[1])
     runner.preloader.wait()
     assert runner.context.assets.bytes_to_load(trial) == needed
@@ -263,7 +263,7 @@ def test_code_is_compiled_ahead_where_the_device_has_memory_to_spare(monkeypatch
             killed.set()
 
     monkeypatch.setattr(compile_ahead, "CompileProcess", Process)
-    monkeypatch.setattr(memory, "free_memory", lambda device: free if device == "cuda" else 1e12)
+    monkeypatch.setattr(free_memory, "free_memory", lambda device: free if device == "cuda" else 1e12)
     monkeypatch.setattr(fakes.FakeAssets, "bytes_to_load", lambda self, trial: 0, raising=False)
     config = WorkerConfig(fakes.handlers_of(Compiling()), "cuda", 1)
     runner = TrialRunner(config, fakes.FakeAssets())

@@ -41,7 +41,7 @@ class Preloader:
 
     def start(self, stack: Stack) -> None:
         """Begin to prepare a stack; called between two training steps, after `wait`."""
-        from whichlayers.engine.memory import free_memory
+        from whichlayers.engine.free_memory import free_memory
 
         free = (free_memory("cpu"), free_memory(self.context.device))
         self.thread = threading.Thread(target=self._run, args=(stack, *free), name="preload", daemon=True)

@@ -136,7 +136,7 @@ class TrialRunner:
         ]
         if not any(costs):
             return MemoryReport(costs, None)
-        from whichlayers.engine.memory import free_memory
+        from whichlayers.engine.free_memory import free_memory
 
         free = [free_memory(device) for device in request.devices or (self.config.device,)]
         return MemoryReport(costs, min((number for number in free if number is not None), default=None))

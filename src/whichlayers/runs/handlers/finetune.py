@@ -83,7 +83,7 @@ class FinetuneHandler(TrialHandler):
     def run(
         self, trials: Sequence[Trial], worker: WorkerContext, settings: EngineSettings, report: Reporter
     ) -> None:
-        from whichlayers.engine.cuda_graphs import warm_up_compiler
+        from whichlayers.engine.compilation import warm_up_compiler
         from whichlayers.engine.finetune import finetune
 
         if worker.on_cuda:
@@ -103,7 +103,8 @@ class FinetuneHandler(TrialHandler):
 
     def measure_memory(self, trial: Trial, worker: WorkerContext, max_stack: int) -> MemoryCost | None:
         """Memory from one step of a stack of one trial and of two trials."""
-        from whichlayers.engine.memory import free_memory, measure_memory
+        from whichlayers.engine.free_memory import free_memory
+        from whichlayers.engine.memory import measure_memory
 
         encoder, data = worker.assets.encoder(trial), worker.assets.data(trial)
         encoder.to(worker.device)  # type: ignore[arg-type]
