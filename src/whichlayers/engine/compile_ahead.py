@@ -65,11 +65,13 @@ def plan_job(
 
     Uses host memory only. Supported are stacks that train all parameters of a model whose layers are all alike.
     """
-    trials, first = settings.pad_trials(trials), trials[0]
+    trials, first, on_cuda = settings.pad_trials(trials), trials[0], device.startswith("cuda")
+    if not settings.may_compile(on_cuda):
+        return None
     if not first.trains_all_parameters or layers_differ(encoder.config) or is_large(encoder):
         return None
     initial = InitialWeights(encoder, trials)
-    depth, on_cuda = initial.depth_of(first), device.startswith("cuda")
+    depth = initial.depth_of(first)
     limit = max_input_length(initial.anatomy.family, encoder.config)
     loader = TrainDataLoader(trials, data, torch.device("cpu"), with_token_types=False, max_length=limit)
     if not should_compile(settings, loader, len(trials), encoder, on_cuda):

@@ -94,7 +94,7 @@ def _peak_memory(
     settings: EngineSettings,
 ) -> int:
     """Peak bytes of a stack of these trials while it trains and evaluates."""
-    graphs = device.type == "cuda" if settings.graphs is None else settings.graphs
+    graphs = settings.uses_graphs(device.type == "cuda")
     eager = replace(settings, compiled=False, graphs=False, slots=None, checkpoint_folder=None)
     with _track_memory(device) as memory:
         trainer = StackTrainer(trials, encoder, data, device, eager)

@@ -33,6 +33,14 @@ class EngineSettings:
     checkpoint_seconds: float = 60 * CHECKPOINT_MINUTES
     keep_checkpoint: bool = False  # keep it when the stack is finished; the caller deletes it
 
+    def may_compile(self, on_cuda: bool) -> bool:
+        """Whether layers are compiled if the stack trains long enough."""
+        return on_cuda if self.compiled is None else self.compiled
+
+    def uses_graphs(self, on_cuda: bool) -> bool:
+        """Whether training steps are captured as CUDA graphs."""
+        return on_cuda if self.graphs is None else self.graphs
+
     def pad_trials(self, trials: Sequence[Trial]) -> list[Trial]:
         """The trials, followed by copies of the last one for the unused slots."""
         return [*trials, *[trials[-1]] * max(0, (self.slots or 0) - len(trials))]

@@ -113,8 +113,7 @@ class StackTrainer:
         self.loss_sum = torch.zeros(len(self.trials), device=device)  # (T,) since the start of the epoch
         keys = [key_of(t.seed_of("dropout"), "dropout")[0] for t in self.trials]
         self.trial_keys = torch.tensor(keys, dtype=torch.int32, device=device)
-        graphs = on_cuda if settings.graphs is None else settings.graphs
-        self.step_runner = StepRunner(self, compiled, graphs, settings.similar_stacks)
+        self.step_runner = StepRunner(self, compiled, settings.uses_graphs(on_cuda), settings.similar_stacks)
         if is_large(encoder) if settings.recompute is None else settings.recompute:
             recompute_layers(self.model)
         max_tokens = EVAL_TOKENS["cuda" if on_cuda else "cpu"]
