@@ -86,6 +86,30 @@ def score(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -
     return {name: SCORERS[name](predictions, labels) for name in metrics}
 
 
+def score_outputs(
+    metrics: Sequence[str], kind: Kind, outputs: np.ndarray, labels: np.ndarray
+) -> dict[str, float]:
+    """Compute metrics from the outputs of a model; all are NaN if an output is not finite (a diverged run).
+
+    Args:
+        metrics: Names of the metrics.
+        kind: Type of the task.
+        outputs: (n, C) logits, or (n, 1) predictions of a regression.
+        labels: (n,) class indices or targets.
+    """
+    if not np.isfinite(outputs).all():
+        return {name: float("nan") for name in metrics}
+    return score(metrics, outputs[:, 0] if kind == "regression" else outputs.argmax(-1), labels)
+
+
+def name_by_split(scores: Mapping[str, float], split: str) -> dict[str, float]:
+    """Scores on one of `Task.evals` by their names in results: those of an additional split carry its name.
+
+    For example, accuracy is accuracy_mismatched on the split "mismatched" of MNLI.
+    """
+    return {f"{metric}_{split}" if split else metric: value for metric, value in scores.items()}
+
+
 def guess_scores(
     metrics: Sequence[str], train_labels: np.ndarray, eval_labels: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
@@ -100,7 +124,7 @@ def guess_scores(
         eval_labels: (m,) labels of each evaluation split by its name (see `Task.evals`).
 
     Returns:
-        The scores by metric; those of an additional split carry its name, such as accuracy_mismatched.
+        The scores of all splits, see `name_by_split`.
     """
     if train_labels.dtype.kind == "f":
         guess = train_labels.mean(dtype=np.float64)
@@ -109,8 +133,7 @@ def guess_scores(
         guess = classes[counts.argmax()]
     scores: dict[str, float] = {}
     for name, labels in eval_labels.items():
-        found = score(metrics, np.full(len(labels), guess), labels)
-        scores |= {f"{metric}_{name}" if name else metric: value for metric, value in found.items()}
+        scores |= name_by_split(score(metrics, np.full(len(labels), guess), labels), name)
     return scores
 
 

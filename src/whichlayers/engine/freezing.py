@@ -1,4 +1,4 @@
-"""Which parameters a trial trains, and which frozen parameters all trials of a stack share.
+"""Which parameters a trial trains, which frozen parameters all trials of a stack share, and dropout in frozen layers.
 
 A parameter that is frozen in every trial and has the same value in all of them is kept once, without a trial axis: its
 module stays the plain Hugging Face one, which computes one matrix product over the rows of all trials. It has no
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.init_weights import InitialWeights
+from whichlayers.engine.stacking import StackedModel
 from whichlayers.models.families import is_bias
 from whichlayers.trial import Trial
 
@@ -65,3 +67,16 @@ def frozen_layers(initial: InitialWeights, trials: Sequence[Trial]) -> set[int]:
         if layer not in trained and any(lr_factor(initial, t, f"encoder.{inner}") > 0 for t in trials):
             trained.add(layer)
     return layers - trained
+
+
+def set_dropout(model: StackedModel, initial: InitialWeights, trials: Sequence[Trial]) -> None:
+    """Set the dropout probability of the trials, and 0 in frozen layers if `frozen_dropout` is off, in place."""
+    training = trials[0].training
+    frozen = set() if training.frozen_dropout else frozen_layers(initial, trials)
+    for name, module in model.module.named_modules():
+        if not isinstance(module, StackedDropout) or f".{ADAPTER}." in name:  # adapters have their own
+            continue
+        if training.dropout is not None:
+            module.p = training.dropout
+        if initial.layer_of(name) in frozen:
+            module.p = 0.0

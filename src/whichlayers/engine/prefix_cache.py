@@ -7,6 +7,7 @@ computed once for all training examples of a stack and looked up by the training
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,11 +16,37 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from whichlayers.engine.dataloader import TrainDataLoader
+from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.free_memory import free_memory
+from whichlayers.engine.freezing import lr_factor
+from whichlayers.engine.init_weights import InitialWeights
 from whichlayers.engine.stacking import StackedModel
 from whichlayers.models.families import Anatomy
+from whichlayers.trial import Trial
 
 MAX_FRACTION = 0.25  # of the free memory that a cache may take
+
+
+def constant_prefix(model: StackedModel, initial: InitialWeights, trials: Sequence[Trial]) -> int:
+    """Number of lowest layers whose output is the same in all trials and at every step.
+
+    They and the embeddings are frozen, without dropout, and start from the same weights in all trials.
+    """
+    depth = initial.depth_of(trials[0])
+    changing: set[int | None] = {0} if model.context.batch_dim else set()  # XLNet is not cached
+    for name, _ in model.module.named_parameters():
+        inner, layer = name.removeprefix("encoder."), initial.layer_of(name)
+        shared_by_layers = initial.anatomy.is_shared(inner)
+        if layer is None and not shared_by_layers:
+            continue
+        trained = any(lr_factor(initial, trial, name) > 0 for trial in trials)
+        if trained or initial.common_source(name) is None:
+            changing.add(0 if shared_by_layers else layer)
+    for name, module in model.module.named_modules():
+        if isinstance(module, StackedDropout) and module.p > 0:
+            changing.add(initial.layer_of(name))
+    lowest = min((n for n in changing if n is not None), default=depth + 1)
+    return max(0, lowest - 1)
 
 
 class PrefixCache:

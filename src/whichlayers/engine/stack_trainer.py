@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from whichlayers.data.metrics import score
+from whichlayers.data.metrics import name_by_split, score_outputs
 from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.adapters import attach_adapters
 from whichlayers.engine.compilation import should_compile, warm_up_compiler
@@ -23,17 +23,17 @@ from whichlayers.engine.dataloader import (
     used_token_ids,
 )
 from whichlayers.engine.devices import select_device
-from whichlayers.engine.dropout import StackedDropout
-from whichlayers.engine.freezing import ADAPTER, frozen_layers, lr_factor, shared_parameters
+from whichlayers.engine.freezing import lr_factor, set_dropout, shared_parameters
 from whichlayers.engine.init_weights import InitialWeights, build_template
 from whichlayers.engine.optimizer import FlatAdamW, FusedAdamW, Schedule, StackParameter
 from whichlayers.engine.packing import pack_layers
-from whichlayers.engine.prefix_cache import PrefixCache
+from whichlayers.engine.prefix_cache import PrefixCache, constant_prefix
 from whichlayers.engine.recompute import is_large, recompute_layers
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stacked_modules import StackedEmbedding
 from whichlayers.engine.stacking import StackedModel
 from whichlayers.models.families import Anatomy
+from whichlayers.models.head import Classifier
 from whichlayers.models.load import max_input_length
 from whichlayers.rng import key_of
 from whichlayers.trial import Training, Trial
@@ -65,48 +65,27 @@ class StackTrainer:
         self.trials, self.data, self.device = settings.pad_trials(trials), data, device
         select_device(device)
         encoder = encoder.to(device)  # type: ignore[arg-type]
-        on_cuda, training = device.type == "cuda", self.trials[0].training
-        dtype, linear_dtype = choose_dtypes(training, settings, on_cuda)
+        on_cuda = device.type == "cuda"
+        dtype, linear_dtype = choose_dtypes(self.trials[0].training, settings, on_cuda)
         template = build_template(encoder, self.trials, data.n_outputs).to(device=device, dtype=dtype)
         embedding_name = "encoder." + _word_embedding_name(template.encoder)
         rows = [torch.from_numpy(r).to(device) for r in used_token_ids(self.trials, data)]
         self.initial_weights = InitialWeights(encoder, self.trials)
-        names = [name for name, _ in template.named_parameters()]
-        self.shared = shared_parameters(self.initial_weights, self.trials, names)
-        # the number of rows depends on the seeds; stacks with the same shape use the same compiled code
-        row_multiple = ROW_MULTIPLE if on_cuda or settings.compiled else 1
-        self.model = StackedModel(
-            template, len(self.trials), {embedding_name: rows}, self.shared, row_multiple
-        ).to(device)
-        if linear_dtype is not None:
-            self.model.round_linear_layers(linear_dtype)
-        attach_adapters(self.model, template.encoder, self.trials)
-        self.packed = False  # whether layers compute on packed tokens, nothing for padding
-        if settings.packed and (on_cuda or (not settings.compiled and dtype == torch.float32)):
-            self.packed = pack_layers(self.model)
-        # Whether the size of a step is its number of tokens per trial, else the length that sequences are padded to. On
-        # the CPU, the mask of each batch determines the tokens.
-        self.size_in_tokens = self.packed and on_cuda
-        self._set_dropout()
+        self._build_model(template, {embedding_name: rows}, dtype, linear_dtype, settings)
         embedding = self.model.module.get_submodule(embedding_name)
         # None: frozen and shared by all trials
         self.word_embeddings = embedding if isinstance(embedding, StackedEmbedding) else None
-
-        limit = max_input_length(Anatomy(encoder).family, encoder.config)
-        self.train_loader = TrainDataLoader(self.trials, data, device, template.takes_token_types, limit)
+        family = self.initial_weights.anatomy.family
+        self._build_data_loaders(template.takes_token_types, max_input_length(family, encoder.config))
         compiled = should_compile(settings, self.train_loader, len(self.trials), encoder, on_cuda)
         if compiled and on_cuda:
             warm_up_compiler()
-        self.parameters = self._stack_parameters()
-        schedule = Schedule(training, self.train_loader.steps)
-        self.optimizer: FlatAdamW | FusedAdamW
-        if on_cuda or dtype == torch.bfloat16:
-            self.optimizer = FlatAdamW(self.parameters, training, schedule, compiled)
-        else:
-            self.optimizer = FusedAdamW(self.parameters, training, schedule)
+        self._build_optimizer(dtype, compiled)
         self._initialize(embedding_name, rows)
         self.prefix_cache = None
-        if settings.cache_prefix and (prefix := self._constant_prefix()):
+        if settings.cache_prefix and (
+            prefix := constant_prefix(self.model, self.initial_weights, self.trials)
+        ):
             self.prefix_cache = PrefixCache.build(self.model, self.train_loader, prefix)
 
         self.step_on_device = torch.zeros((), dtype=torch.int32, device=device)
@@ -116,47 +95,54 @@ class StackTrainer:
         self.step_runner = StepRunner(self, compiled, settings.uses_graphs(on_cuda), settings.similar_stacks)
         if is_large(encoder) if settings.recompute is None else settings.recompute:
             recompute_layers(self.model)
-        max_tokens = EVAL_TOKENS["cuda" if on_cuda else "cpu"]
-        self.eval_loaders = {
-            name: EvalDataLoader(
-                split, data.pad_id, len(self.trials), device, template.takes_token_types, max_tokens
-            )
-            for name, split in data.evals.items()
-        }
         self.model.train()
 
-    def _set_dropout(self) -> None:
-        """Set the dropout probability of the trials, and 0 in frozen layers if `frozen_dropout` is off."""
-        training, initial = self.trials[0].training, self.initial_weights
-        frozen = set() if training.frozen_dropout else frozen_layers(initial, self.trials)
-        for name, module in self.model.module.named_modules():
-            if not isinstance(module, StackedDropout) or f".{ADAPTER}." in name:  # adapters have their own
-                continue
-            if training.dropout is not None:
-                module.p = training.dropout
-            if initial.layer_of(name) in frozen:
-                module.p = 0.0
+    def _build_model(
+        self,
+        template: Classifier,
+        rows: dict[str, list[Tensor]],
+        dtype: torch.dtype,
+        linear_dtype: torch.dtype | None,
+        settings: EngineSettings,
+    ) -> None:
+        """Stack the template, with adapters and dropout; `rows` as in `StackedModel`, types as in `choose_dtypes`."""
+        on_cuda = self.device.type == "cuda"
+        names = [name for name, _ in template.named_parameters()]
+        self.shared = shared_parameters(self.initial_weights, self.trials, names)
+        # the number of rows depends on the seeds; stacks with the same shape use the same compiled code
+        row_multiple = ROW_MULTIPLE if on_cuda or settings.compiled else 1
+        self.model = StackedModel(template, len(self.trials), rows, self.shared, row_multiple).to(self.device)
+        if linear_dtype is not None:
+            self.model.round_linear_layers(linear_dtype)
+        attach_adapters(self.model, template.encoder, self.trials)
+        self.packed = False  # whether layers compute on packed tokens, nothing for padding
+        if settings.packed and (on_cuda or (not settings.compiled and dtype == torch.float32)):
+            self.packed = pack_layers(self.model)
+        # Whether the size of a step is its number of tokens per trial, else the length that sequences are padded to. On
+        # the CPU, the mask of each batch determines the tokens.
+        self.size_in_tokens = self.packed and on_cuda
+        set_dropout(self.model, self.initial_weights, self.trials)
 
-    def _constant_prefix(self) -> int:
-        """Number of lowest layers whose output is the same in all trials and at every step.
+    def _build_data_loaders(self, with_token_types: bool, max_length: int | None) -> None:
+        """Put the training examples and the dev sets on the device; arguments as in `TrainDataLoader`."""
+        data, device = self.data, self.device
+        self.train_loader = TrainDataLoader(self.trials, data, device, with_token_types, max_length)
+        max_tokens = EVAL_TOKENS[device.type]
+        self.eval_loaders = {
+            name: EvalDataLoader(split, data.pad_id, len(self.trials), device, with_token_types, max_tokens)
+            for name, split in data.evals.items()
+        }
 
-        They and the embeddings are frozen, without dropout, and start from the same weights in all trials.
-        """
-        initial, depth = self.initial_weights, self.initial_weights.depth_of(self.trials[0])
-        changing: set[int | None] = {0} if self.model.context.batch_dim else set()  # XLNet is not cached
-        for name, _ in self.model.module.named_parameters():
-            inner, layer = name.removeprefix("encoder."), initial.layer_of(name)
-            shared_by_layers = initial.anatomy.is_shared(inner)
-            if layer is None and not shared_by_layers:
-                continue
-            trained = any(lr_factor(initial, trial, name) > 0 for trial in self.trials)
-            if trained or initial.common_source(name) is None:
-                changing.add(0 if shared_by_layers else layer)
-        for name, module in self.model.module.named_modules():
-            if isinstance(module, StackedDropout) and module.p > 0:
-                changing.add(initial.layer_of(name))
-        lowest = min((n for n in changing if n is not None), default=depth + 1)
-        return max(0, lowest - 1)
+    def _build_optimizer(self, dtype: torch.dtype, compiled: bool) -> None:
+        """Create the optimizer for all parameters with a trial axis."""
+        training = self.trials[0].training
+        self.parameters = self._stack_parameters()
+        schedule = Schedule(training, self.train_loader.steps)
+        self.optimizer: FlatAdamW | FusedAdamW
+        if self.device.type == "cuda" or dtype == torch.bfloat16:
+            self.optimizer = FlatAdamW(self.parameters, training, schedule, compiled)
+        else:
+            self.optimizer = FusedAdamW(self.parameters, training, schedule)
 
     def _stack_parameters(self) -> list[StackParameter]:
         """All parameters with a trial axis, with each trial's learning rate and weight decay."""
@@ -253,13 +239,9 @@ class StackTrainer:
             labels = torch.from_numpy(loader.split.labels).expand(len(self.trials), -1)
             if not name:
                 losses = self.example_losses(torch.from_numpy(logits), labels).mean(1).tolist()
-            predictions = logits[..., 0] if self.data.kind == "regression" else logits.argmax(-1)
             for t in range(len(self.trials)):
-                if self.data.kind != "regression" and not np.isfinite(logits[t]).all():
-                    scores = {m: float("nan") for m in self.data.metrics}
-                else:
-                    scores = score(self.data.metrics, predictions[t], loader.split.labels)
-                metrics[t] |= {f"{m}_{name}" if name else m: value for m, value in scores.items()}
+                scores = score_outputs(self.data.metrics, self.data.kind, logits[t], loader.split.labels)
+                metrics[t] |= name_by_split(scores, name)
         self.model.train()
         return losses, metrics
 
@@ -275,13 +257,14 @@ class StackTrainer:
 
     def trained_parameters(self, trial: int) -> int:
         """Number of parameters that a trial trains, with all word embeddings if it trains those of its examples."""
-        total = 0
+        total, embeddings = 0, self.word_embeddings
         for p in self.parameters:
-            if p.lr[trial] > 0:
-                embeddings = self.word_embeddings
-                is_table = embeddings is not None and p.param is embeddings.weight
-                rows = embeddings.num_embeddings if is_table and embeddings is not None else 1
-                total += p.param.shape[-1] * rows if is_table else p.param[trial].numel()
+            if p.lr[trial] == 0:
+                continue
+            if embeddings is not None and p.param is embeddings.weight:
+                total += embeddings.num_embeddings * embeddings.embedding_dim
+            else:
+                total += p.param[trial].numel()
         return total
 
     def state(self) -> dict[str, Tensor]:

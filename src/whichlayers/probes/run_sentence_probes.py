@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from whichlayers.data.batches import select_rows, subset
-from whichlayers.data.metrics import score
+from whichlayers.data.metrics import name_by_split, score_outputs
 from whichlayers.data.tasks import Kind
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.devices import resolve_device, select_device
@@ -202,9 +202,8 @@ def _trial_result(
         labels = torch.from_numpy(split.labels)
         if not name:
             dev_loss = _mean_loss(logits, labels, data.kind)
-        predictions = logits[:, 0] if data.kind == "regression" else logits.argmax(-1)
-        scores = score(data.metrics, predictions.numpy(), split.labels)
-        metrics |= {f"{m}_{name}" if name else m: value for m, value in scores.items()}
+        scores = score_outputs(data.metrics, data.kind, logits.numpy(), split.labels)
+        metrics |= name_by_split(scores, name)
     record = EpochRecord(probe.epoch, probe.train_loss, dev_loss, metrics, seconds)
     if on_epoch is not None:
         on_epoch(trial.id, record)
