@@ -63,20 +63,7 @@ class TrainDataLoader:
     ):
         first, self.max_length = trials[0], max_length
         self.batch_size, self.steps = first.training.batch_size, first.steps
-        rows = np.full(
-            (len(trials), first.training.epochs, first.steps_per_epoch * self.batch_size), -1, np.int64
-        )
-        first_of_seeds: dict[tuple[int, int], int] = {}  # trials with the same seeds see the same rows
-        for t, trial in enumerate(trials):
-            subset_seed, order_seed = trial.seed_of("subset"), trial.seed_of("order")
-            if (other := first_of_seeds.setdefault((subset_seed, order_seed), t)) != t:
-                rows[t] = rows[other]
-                continue
-            chosen = subset(len(data.train), trial.train_size, subset_seed)
-            for epoch in range(trial.training.epochs):
-                rows[t, epoch, : len(chosen)] = chosen[epoch_order(len(chosen), order_seed, epoch)]
-        rows = rows.reshape(len(trials), self.steps, self.batch_size)
-
+        rows = _rows_of_steps(trials, len(data.train))  # (T, steps, B)
         used, index = np.unique(rows, return_inverse=True)
         shift = int(used[0] == -1)  # -1 sorts first and is not a row of the tables
         used = used[shift:]
@@ -128,6 +115,23 @@ class TrainDataLoader:
         if self.token_type_ids is not None:
             inputs["token_type_ids"] = self.token_type_ids[rows, :length].long()
         return inputs
+
+
+def _rows_of_steps(trials: Sequence[Trial], n_rows: int) -> np.ndarray:
+    """(T, steps, B) row of the training set of every example of every step; -1 pads the last batch of an epoch."""
+    first = trials[0]
+    size = first.steps_per_epoch * first.training.batch_size
+    rows = np.full((len(trials), first.training.epochs, size), -1, np.int64)
+    first_of_seeds: dict[tuple[int, int], int] = {}  # trials with the same seeds see the same rows
+    for t, trial in enumerate(trials):
+        subset_seed, order_seed = trial.seed_of("subset"), trial.seed_of("order")
+        if (other := first_of_seeds.setdefault((subset_seed, order_seed), t)) != t:
+            rows[t] = rows[other]
+            continue
+        chosen = subset(n_rows, trial.train_size, subset_seed)
+        for epoch in range(trial.training.epochs):
+            rows[t, epoch, : len(chosen)] = chosen[epoch_order(len(chosen), order_seed, epoch)]
+    return rows.reshape(len(trials), first.steps, first.training.batch_size)
 
 
 def used_token_ids(trials: Sequence[Trial], data: TokenizedTask) -> list[np.ndarray]:

@@ -104,14 +104,7 @@ def finetune(
         trainer = StackTrainer(trials, encoder, data, device, settings)
     results = [TrialResult(t.id) for t in trials]  # results of the padding are dropped
     checkpoint = Checkpoint(settings, trials)
-    step = checkpoint.restore(trainer, results)
-    restored = step > 0
-    if step and on_restored is not None:
-        on_restored(step * len(trials))
-    if on_epoch is not None:
-        for result in results:
-            for record in result.epochs:
-                on_epoch(result.trial_id, record)
+    step = restored = _restore(checkpoint, trainer, results, on_restored, on_epoch)
 
     per_epoch, epochs = trials[0].steps_per_epoch, trials[0].training.epochs
     window = LossWindow(trainer, per_epoch, epochs, step)
@@ -145,6 +138,28 @@ def finetune(
     if not settings.keep_checkpoint:
         checkpoint.delete()
     return results
+
+
+def _restore(
+    checkpoint: Checkpoint,
+    trainer: StackTrainer,
+    results: list[TrialResult],
+    on_restored: OnStep | None,
+    on_epoch: OnEpoch | None,
+) -> int:
+    """Load the checkpoint into the trainer and the results, and report what it holds.
+
+    Returns:
+        The number of completed steps of a trial; 0 if there is no checkpoint.
+    """
+    step = checkpoint.restore(trainer, results)
+    if step and on_restored is not None:
+        on_restored(step * len(results))
+    if on_epoch is not None:
+        for result in results:
+            for record in result.epochs:
+                on_epoch(result.trial_id, record)
+    return step
 
 
 def _finish_epoch(

@@ -108,20 +108,32 @@ class InitialWeights:
             (T, *shape) float32.
         """
         if name.startswith("classifier."):
-            if name.endswith("bias"):
-                return torch.zeros(len(self.trials), *shape, device=device)
-            seeds = [trial.seed_of("head") for trial in self.trials]
-            return torch.stack([rng.normal(seed, name, shape, CLASSIFIER_STD, device) for seed in seeds])
+            return self._head_values(name, shape, device)
+        if name.rpartition(".")[2] in ("ia3", "lora_a", "lora_b"):
+            return self._adapter_values(name, shape, device)
+        return self._encoder_values(name.removeprefix("encoder."), shape, device)
+
+    def _head_values(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
+        """Weight or bias of the linear layer of the head."""
+        if name.endswith("bias"):
+            return torch.zeros(len(self.trials), *shape, device=device)
+        seeds = [trial.seed_of("head") for trial in self.trials]
+        return torch.stack([rng.normal(seed, name, shape, CLASSIFIER_STD, device) for seed in seeds])
+
+    def _adapter_values(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
+        """Parameter of an adapter, which does not change the output of its module at the start."""
         kind = name.rpartition(".")[2]
         if kind == "ia3":
             return torch.ones(len(self.trials), *shape, device=device)
         if kind == "lora_b":
             return torch.zeros(len(self.trials), *shape, device=device)
-        if kind == "lora_a":  # uniform, as torch initializes linear layers
-            bound, init_seeds = shape[-1] ** -0.5, [trial.seed_of("init") for trial in self.trials]
-            drawn_a = [rng.uniform(seed, name, shape, device) for seed in init_seeds]
-            return (torch.stack(drawn_a) * 2 - 1) * bound
-        inner = name.removeprefix("encoder.")
+        # lora_a: uniform, as torch initializes linear layers
+        bound, seeds = shape[-1] ** -0.5, [trial.seed_of("init") for trial in self.trials]
+        drawn = [rng.uniform(seed, name, shape, device) for seed in seeds]
+        return (torch.stack(drawn) * 2 - 1) * bound
+
+    def _encoder_values(self, inner: str, shape: Sequence[int], device: torch.device) -> Tensor:
+        """Parameter of the encoder, by its name there: pretrained or re-initialized."""
         layer = self.anatomy.layer_of(inner)
         result = torch.empty(len(self.trials), *shape, device=device)
         drawn: dict[tuple[Any, ...], Tensor | None] = {}  # trials with one seed and recipe share values
@@ -133,7 +145,6 @@ class InitialWeights:
                 key: tuple[Any, ...] = (seed, surgery.recipe, surgery.keep_layer_norm)
                 if surgery.recipe in STATISTICS_RECIPES:
                     key = (*key, source)
-                depth = self.anatomy.depth if surgery.order is None else len(surgery.order)
                 if key not in drawn:
                     drawn[key] = initial_values(
                         inner,
@@ -143,7 +154,7 @@ class InitialWeights:
                         surgery.recipe,
                         seed,
                         surgery.keep_layer_norm,
-                        self.anatomy.own_init(inner, depth),
+                        self.anatomy.own_init(inner, self.depth_of(trial)),
                     )
                 new = drawn[key]
             result[t].copy_(pretrained if new is None else new)
