@@ -30,8 +30,8 @@ def encoder_weights(trainer: StackTrainer, trial: int, with_head: bool = False) 
         if not p.name.startswith(prefixes) or f".{ADAPTER}." in p.name:
             continue
         name, values = p.name.removeprefix("encoder."), trainer.optimizer.values(i)[trial]
-        if trainer.word_embeddings is not None and p.param is trainer.word_embeddings.weight:
-            values = _full_table(trainer, trial, trainer.initial_weights.pretrained[name], values)
+        if (embeddings := trainer.word_embeddings) is not None and p.param is embeddings.weight:
+            values = embeddings.full_table(trial, values, trainer.initial_weights.pretrained[name].detach())
         weights[name] = values.to(device="cpu", dtype=torch.float32, copy=True).contiguous()
     for name, param in trainer.model.module.named_parameters():  # merge the adapters into the weights
         inner = name.removeprefix("encoder.")
@@ -46,18 +46,6 @@ def encoder_weights(trainer: StackTrainer, trial: int, with_head: bool = False) 
             values = trainer.optimizer.values(i)[trial]
             weights[name.removeprefix("encoder.")] = values.to("cpu", torch.float32, copy=True).contiguous()
     return weights
-
-
-def _full_table(trainer: StackTrainer, trial: int, pretrained: Tensor, rows: Tensor) -> Tensor:
-    """(V, H) word embeddings: the trained `rows`, and the pretrained values with weight decay for all others."""
-    embeddings = trainer.word_embeddings
-    if embeddings is None or embeddings.local is None or embeddings.decay is None:
-        return rows
-    local, decay = embeddings.local, embeddings.decay
-    table = pretrained.detach().float() * decay[trial]
-    trained = local[trial] >= 0  # (V,)
-    table[trained] = rows[local[trial][trained].long()].to(table)
-    return table
 
 
 @torch.no_grad()

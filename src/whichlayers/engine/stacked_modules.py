@@ -274,11 +274,18 @@ class StackedEmbedding(StackedModule):
 
     def full_weight(self, trial: int) -> Tensor:
         """(V, H) embedding table of one trial, with its own and the shared rows."""
-        if self.local is None or self.shared is None or self.decay is None:
-            return self.weight.detach()[trial]
-        table = (self.shared.float() * self.decay[trial]).to(self.shared.dtype)
-        trained = self.local[trial] >= 0
-        table[trained] = self.weight.detach()[trial, self.local[trial][trained].long()]
+        return self.full_table(trial, self.weight.detach()[trial], self.shared)
+
+    def full_table(self, trial: int, own: Tensor, shared: Tensor | None) -> Tensor:
+        """(V, H) table of `own` rows (R, H) of a trial and, with weight decay, all other rows of `shared` (V, H).
+
+        Without `rows`, the trial has all rows of its own.
+        """
+        if self.local is None or shared is None or self.decay is None:
+            return own
+        table = (shared.float() * self.decay[trial]).to(shared.dtype)
+        trained = self.local[trial] >= 0  # (V,)
+        table[trained] = own[self.local[trial][trained].long()].to(table)
         return table
 
     def forward(self, ids: Tensor) -> Tensor:
