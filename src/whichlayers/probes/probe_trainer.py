@@ -31,6 +31,7 @@ from whichlayers import rng
 from whichlayers.data.batches import epoch_order
 from whichlayers.engine.cuda_graphs import BatchSteps
 from whichlayers.models.head import CLASSIFIER_STD
+from whichlayers.probes.column_adam import ColumnAdam
 from whichlayers.probes.hidden_states import HiddenStates, gather_neurons, matmul_precision
 from whichlayers.probes.probe_specs import (
     FittedProbe,
@@ -45,7 +46,6 @@ from whichlayers.probes.probe_specs import (
 )
 from whichlayers.probes.steps import OnProgress
 
-BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam
 # of states that are gathered at once: on a CPU they should stay in its cache
 BLOCK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}
 GRAPHED_DEVICES = {"cuda"}  # device types on which kernel launches limit the speed of a step
@@ -170,7 +170,7 @@ class _ProbeTrainer:
                 found[:, u, 0] = torch.stack([scale.mean, scale.std])
         return found[0], found[1]
 
-    def _make_optimizer(self) -> torch.optim.Adam | _ColumnAdam:
+    def _make_optimizer(self) -> torch.optim.Adam | ColumnAdam:
         """torch's fused Adam, which is faster, if all probes share a learning rate and end together."""
         specs = [self.specs[p] for group in self.groups for p in group.indices]
         graphed = self.states.device.type in GRAPHED_DEVICES
@@ -179,7 +179,7 @@ class _ProbeTrainer:
         if own_settings or self.n_held_out:
             lr = self._per_column(self._lr)
             decay = self._per_column(lambda spec: self._lr(spec) * spec.weight_decay)
-            return _ColumnAdam(self.weight, self.bias, lr, decay, graphed)
+            return ColumnAdam(self.weight, self.bias, lr, decay, graphed)
         on_cuda = self.states.device.type == "cuda"
         return torch.optim.Adam([self.weight, self.bias], lr=self.training.lr, fused=True, capturable=on_cuda)
 
@@ -366,7 +366,7 @@ class _ProbeTrainer:
         if not any(stays):
             self.groups = []
             self.steps = None  # breaks a reference cycle, so that memory is freed at once
-        if all(stays) or not any(stays) or not isinstance(self.optimizer, _ColumnAdam):
+        if all(stays) or not any(stays) or not isinstance(self.optimizer, ColumnAdam):
             return
         self.groups = [group for group, stay in zip(self.groups, stays, strict=True) if stay]
         index = torch.tensor(stays, device=self.weight.device)
@@ -381,56 +381,6 @@ class _ProbeTrainer:
         for name in ("best_loss", "best_train", "best_epoch"):
             setattr(self, name, getattr(self, name)[index.cpu()])
         self._allocate()
-
-
-class _ColumnAdam:
-    """AdamW whose learning rate and weight decay may differ between the columns of a batch of weight matrices.
-
-    Args:
-        weight: (U, d, K), with its gradient in `weight.grad`.
-        bias: (U, 1, K), with its gradient in `bias.grad`; it does not decay.
-        lr: (U, 1, K).
-        decay: (U, 1, K), learning rate times weight decay.
-        capturable: Keep the step number on the device, so that a step can be captured as a CUDA graph.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor, lr: Tensor, decay: Tensor, capturable: bool):
-        self.parameters, self.lr, self.decay = (weight, bias), lr, decay
-        self.decays = bool(decay.any())
-        self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters]
-        self.number: float | Tensor = 0.0  # of the last step
-        if capturable:
-            self.number = torch.zeros((), dtype=torch.float64, device=weight.device)
-
-    def step(self) -> None:
-        """One step on all parameters."""
-        self.number += 1  # in place if it is a tensor
-        bias_corrections: tuple[float | Tensor, float | Tensor]
-        if isinstance(self.number, Tensor):
-            bias_corrections = (
-                (1 - BETAS[0] ** self.number).float(),
-                (1 - BETAS[1] ** self.number).sqrt().float(),
-            )
-        else:
-            bias_corrections = 1 - BETAS[0] ** self.number, math.sqrt(1 - BETAS[1] ** self.number)
-        if self.decays:
-            self.parameters[0].mul_(1 - self.decay)
-        step_size = self.lr / bias_corrections[0]
-        for parameter, (exp_avg, exp_avg_sq) in zip(self.parameters, self.moments, strict=True):
-            gradient = parameter.grad
-            assert gradient is not None
-            exp_avg.lerp_(gradient, 1 - BETAS[0])
-            exp_avg_sq.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-            denominator = exp_avg_sq.sqrt().div_(bias_corrections[1]).add_(EPS)
-            parameter.sub_(exp_avg.div(denominator).mul_(step_size))
-
-    def keep(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Remove all matrices but those at `index`, (U,) bool; returns the new weight and bias."""
-        weight, bias = (parameter[index] for parameter in self.parameters)
-        weight.grad, bias.grad = torch.zeros_like(weight), torch.zeros_like(bias)
-        self.parameters, self.lr, self.decay = (weight, bias), self.lr[index], self.decay[index]
-        self.moments = [(exp_avg[index], exp_avg_sq[index]) for exp_avg, exp_avg_sq in self.moments]
-        return weight, bias
 
 
 def _linear_parameters(seed: int, d: int, n_outputs: int) -> Tensor:
