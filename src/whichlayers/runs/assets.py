@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from whichlayers.models.load import ModelFiles, ModelInfo
     from whichlayers.probes.alignment import Alignment
 
+DataKey = tuple[str, str, int]  # task, model with its prompt, maximum length
 MAX_KEPT_BYTES = 2e9  # of loaded models that are kept while another one is loaded
 
 
@@ -60,7 +61,7 @@ class Assets:
         self._fingerprints: dict[DataSource, str] = {}
         self._tasks: dict[str, Task] = {}
         self._guess_scores: dict[str, dict[str, float]] = {}
-        self._data: dict[tuple[str, str, int], TokenizedTask] = {}
+        self._data: dict[DataKey, TokenizedTask] = {}
         self._corpora: dict[str, Corpus] = {}
         # by model fingerprint, then by corpus: words aligned with the subwords of the model's tokenizer
         self.alignments: dict[str, dict[str, Alignment]] = {}
@@ -224,8 +225,7 @@ class Assets:
         """The tokenized task of a trial."""
         from whichlayers.data.tokenize import tokenize
 
-        length = trial.training.max_length
-        key = (trial.task_fingerprint, trial.input_fingerprint, length)
+        length, key = trial.training.max_length, data_key(trial)
         with self._lock:
             if key not in self._data:
                 task, tokenizer = self._task_of(trial), self.tokenizer(trial)
@@ -269,9 +269,7 @@ class Assets:
         """Notes about texts longer than `max_length`, for the tokenized tasks of these trials, by `tokens_key`."""
         notes = {}
         for trial in trials:
-            data = self._data.get(
-                (trial.task_fingerprint, trial.input_fingerprint, trial.training.max_length)
-            )
+            data = self._data.get(data_key(trial))
             if data is None or tokens_key(trial) in notes or not data.truncated[0]:
                 continue
             count, total = data.truncated
@@ -307,10 +305,9 @@ class Assets:
 
         Errors are raised before training starts, and workers find the tokenized tasks in the cache.
         """
-        seen: set[tuple[str, str, int]] = set()
+        seen: set[DataKey] = set()
         for trial in trials:
-            key = (trial.input_fingerprint, trial.task_fingerprint, trial.training.max_length)
-            if key not in seen:
+            if (key := data_key(trial)) not in seen:
                 seen.add(key)
                 self._check_length(trial)
                 self.load(trial)
@@ -349,8 +346,8 @@ class Assets:
                 f" {longest} tokens: set it to {longest} or less"
             )
 
-    def tokenized_tasks(self) -> dict[tuple[str, str, int], TokenizedTask]:
-        """The tasks that `check` tokenized, by task fingerprint, input fingerprint and sequence length."""
+    def tokenized_tasks(self) -> dict[DataKey, TokenizedTask]:
+        """The tasks that `check` tokenized, by `data_key`."""
         return dict(self._data)
 
     def loaded_corpora(self) -> dict[str, Corpus]:
@@ -373,9 +370,14 @@ class Assets:
         return max(map(float32_bytes, self.index.models.values()), default=0)
 
 
+def data_key(trial: Trial) -> DataKey:
+    """Identifies the tokenized task of a trial."""
+    return trial.task_fingerprint, trial.input_fingerprint, trial.training.max_length
+
+
 def tokens_key(trial: Trial) -> str:
-    """Identifies the tokenized task of a trial: task, model with its prompt, and maximum length."""
-    return f"{trial.task_fingerprint} {trial.input_fingerprint} {trial.training.max_length}"
+    """`data_key` as text."""
+    return " ".join(map(str, data_key(trial)))
 
 
 def prompt_key(trial: Trial) -> str:

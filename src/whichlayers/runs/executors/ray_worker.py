@@ -25,7 +25,7 @@ from whichlayers.engine.settings import EngineSettings, checkpoint_file
 from whichlayers.errors import WhichlayersError
 from whichlayers.runs import machine
 from whichlayers.runs.asset_index import AssetIndex
-from whichlayers.runs.assets import Assets
+from whichlayers.runs.assets import Assets, DataKey, data_key
 from whichlayers.runs.events import StackDone, WorkerEvent, error_text
 from whichlayers.runs.executors.worker import MeasureMemory, MemoryReport, TrialRunner, WorkerConfig
 from whichlayers.runs.handlers.finetuned_models import model_path
@@ -149,8 +149,7 @@ class AssetBundle:
     files: dict[str, ModelFiles] = field(default_factory=dict)  # by model fingerprint
     # to the contents of a model's files by name, by model fingerprint
     models: dict[str, Reference] = field(default_factory=dict)
-    # to tokenized tasks, by task fingerprint, model fingerprint and sequence length
-    data: dict[tuple[str, str, int], Reference] = field(default_factory=dict)
+    data: dict[DataKey, Reference] = field(default_factory=dict)  # to tokenized tasks, by `data_key`
     corpora: dict[str, Reference] = field(default_factory=dict)  # by corpus fingerprint
 
 
@@ -205,7 +204,7 @@ class RemoteAssets(Assets):
         return local
 
     def data(self, trial: Trial) -> TokenizedTask:
-        key = (trial.task_fingerprint, trial.input_fingerprint, trial.training.max_length)
+        key = data_key(trial)
         with self._lock:
             if key not in self._data:
                 self._data[key] = self.get(self.bundle.data[key])
