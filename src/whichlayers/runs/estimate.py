@@ -57,6 +57,16 @@ class TimeRange:
 
 
 @dataclass(frozen=True)
+class StudyTimes:
+    """Estimated times of the remaining trials of a study; None where nothing is left, or nothing was measured."""
+
+    here: TimeRange | None = None  # on this machine
+    alone: float | None = None  # seconds on this machine if no other programs were running
+    on_gpus: TimeRange | None = None  # on the given GPUs
+    untimed: int = 0  # number of trials that could not be timed and are not included in the times
+
+
+@dataclass(frozen=True)
 class Estimate:
     """The result of `estimate_study`."""
 
@@ -101,34 +111,25 @@ def estimate_study(
         make_assets: Creates `Assets` with a cache folder.
         handlers: Run the trials of each kind; for tests.
     """
-    from whichlayers.study.checks import notes_on_models
-    from whichlayers.study.expand import expand
-
     with scratch_folder("whichlayers-plan-") as scratch:
         cache, logs = cache_folder(folder), scratch / "logs"
         if not cache.is_dir():
             cache = scratch / "cache"
         assets = make_assets(cache)
-        points = expand(study, assets)
-        trials, ended = unique_trials(points), StudyFolder(folder).ended_trials()
-        left = [trial for trial in trials if trial.id not in ended]
-        statuses = Counter(ended[trial.id] for trial in trials if trial.id in ended)
-        other_done = sum(status == "done" for status in ended.values()) - statuses["done"]
-        tasks = [assets.task_info(task) for task in study.tasks]
-        corpora = [assets.corpus_info(corpus) for corpus in study.corpora]
-        notes = notes_on_models(study, [assets.model_info(model) for model in study.models])
+        state = _read_study(study, assets, StudyFolder(folder))
+        trials, left = state.trials, state.left
         if not measure:
             with show_activity("reading models and data"):
                 assets.check_models(left)
         measure = measure and bool(left)
-        before = 0.0
+        preparation = 0.0  # seconds
         if measure:
             began = time.monotonic()
             with show_activity("reading models and data"):
                 assets.check(left)
             with show_activity("measuring how many trials fit into memory"):
                 resources = fit_memory(resources, left, handlers, assets, logs, fewer_workers)
-            before = time.monotonic() - began
+            preparation = time.monotonic() - began
         workers = len(speeds) or max(1, resources.workers)
 
         def to_stacks(some: list[Trial], workers: int) -> list[Stack]:
@@ -142,43 +143,99 @@ def estimate_study(
             kinds = len({stack.time_key for stack in stacks})
             with show_activity(f"timing a few steps of {counted(kinds, 'kind')} of stack"):
                 timing = time_stacks(stacks, resources, handlers, assets, logs)
-        here = on_gpus = alone = None
-        untimed: list[Stack] = []
+        times = StudyTimes()
         if timing.known:
             own_stacks = to_stacks(left, max(1, resources.workers)) if speeds else stacks
-            timed, untimed = split_by_timed(own_stacks, timing.timings)
-            here = estimate_time(timed, timing.timings, timing.start, before)
-            alone = before + makespan(timed, without_slowdown(timing.timings), timing.start)
-            if speeds:
-                gpu_timings = [scale_speed(timing.timings[0], speed) for speed in speeds]
-                timed, _ = split_by_timed(stacks, gpu_timings)
-                on_gpus = estimate_time(timed, gpu_timings, timing.start, before)
+            times = estimate_times(own_stacks, stacks, timing, speeds, preparation)
         cached = sum(disk_use(cache).values()) if cache.is_dir() else 0
         if measure:
             for kind, handler in handlers.items():
                 cached += handler.cache_bytes([trial for trial in left if trial.kind == kind], assets)
-        disk = estimate_disk(stacks, len(points), workers, assets, cached, resources.on_cuda)
+        disk = estimate_disk(stacks, state.points, workers, assets, cached, resources.on_cuda)
         all_stacks = stacks if len(left) == len(trials) else to_stacks(trials, workers)
     texts = assets.prompts(trials) | assets.truncated(trials)
     return Estimate(
         trials=trials,
-        done=statuses["done"],
-        failed=statuses["failed"],
+        done=state.done,
+        failed=state.failed,
         stacks=all_stacks,
         resources=resources,
-        here=here,
-        on_gpus=on_gpus,
-        untimed=sum(len(stack.trials) for stack in untimed),
+        here=times.here,
+        on_gpus=times.on_gpus,
+        untimed=times.untimed,
         disk=disk,
-        tasks=tasks,
-        corpora=corpora,
-        notes=[*notes, *assets.notes(), *texts.values()],
-        other_done=other_done,
-        alone=alone,
+        tasks=state.tasks,
+        corpora=state.corpora,
+        notes=[*state.notes, *assets.notes(), *texts.values()],
+        other_done=state.other_done,
+        alone=times.alone,
+    )
+
+
+@dataclass(frozen=True)
+class _StudyState:
+    """The trials of a study, and what earlier runs have done."""
+
+    points: int
+    trials: list[Trial]
+    left: list[Trial]  # those that are neither done nor failed
+    done: int
+    failed: int
+    other_done: int  # finished trials in the folder that are not in the study
+    tasks: list[TaskInfo]
+    corpora: list[CorpusInfo]
+    notes: list[str]  # on models
+
+
+def _read_study(study: Study, assets: Any, folder: StudyFolder) -> _StudyState:
+    """Expand a study into trials, and look up which of them are in the results of its folder."""
+    from whichlayers.study.checks import notes_on_models
+    from whichlayers.study.expand import expand
+
+    points = expand(study, assets)
+    trials, ended = unique_trials(points), folder.ended_trials()
+    statuses = Counter(ended[trial.id] for trial in trials if trial.id in ended)
+    return _StudyState(
+        points=len(points),
+        trials=trials,
+        left=[trial for trial in trials if trial.id not in ended],
+        done=statuses["done"],
+        failed=statuses["failed"],
+        other_done=sum(status == "done" for status in ended.values()) - statuses["done"],
+        tasks=[assets.task_info(task) for task in study.tasks],
+        corpora=[assets.corpus_info(corpus) for corpus in study.corpora],
+        notes=notes_on_models(study, [assets.model_info(model) for model in study.models]),
     )
 
 
 # --- the time of stacks whose kinds were timed ---
+
+
+def estimate_times(
+    own_stacks: Sequence[Stack],
+    gpu_stacks: Sequence[Stack],
+    timing: StudyTiming,
+    speeds: Sequence[float],
+    preparation: float,
+) -> StudyTimes:
+    """Estimated times of stacks on this machine, and on other GPUs.
+
+    Args:
+        own_stacks: The stacks on this machine.
+        gpu_stacks: The same trials in stacks for the GPUs.
+        timing: Of stacks on this machine.
+        speeds: Speeds of the GPUs, relative to the one of this machine; empty: none.
+        preparation: Seconds of the main process before the workers start.
+    """
+    timed, untimed = split_by_timed(own_stacks, timing.timings)
+    here = estimate_time(timed, timing.timings, timing.start, preparation)
+    alone = preparation + makespan(timed, without_slowdown(timing.timings), timing.start)
+    on_gpus = None
+    if speeds:
+        gpu_timings = [scale_speed(timing.timings[0], speed) for speed in speeds]
+        timed, _ = split_by_timed(gpu_stacks, gpu_timings)
+        on_gpus = estimate_time(timed, gpu_timings, timing.start, preparation)
+    return StudyTimes(here, alone, on_gpus, sum(len(stack.trials) for stack in untimed))
 
 
 def split_by_timed(stacks: Iterable[Stack], workers: Sequence[Timings]) -> tuple[list[Stack], list[Stack]]:

@@ -181,21 +181,7 @@ def run(
             resources = ray_executor.resources()
         if resources.workers:
             assets.release()
-        # only after all checks: a folder with results.db always has the study.toml that belongs to it
-        db = exit_stack.enter_context(ResultsDB.open(study_folder.database, study.name))
-        if db.old_copy is not None:
-            on_event(
-                Note(
-                    f"{db.path.name} was migrated to this version; the old file is kept as {db.old_copy.name}"
-                )
-            )
-        for note in _notes_on_dropped_trials(db, points, study_folder):
-            on_event(Note(note))
-        study_folder.write_study(study.to_toml(study_folder.path))
-        db.set_folder(study_folder.path)
-        _store_study(db, checked)
-        if retry_failed:
-            db.retry_failed()
+        db = exit_stack.enter_context(_open_results(settings, study, checked, retry_failed))
         ran = _train(settings, resources, ray_executor, db)
         counts = db.counts()
     return RunSummary(
@@ -228,6 +214,32 @@ def _check_study(
     for note in texts.values():
         settings.on_event(Note(note))
     return CheckedStudy(points, trials, tasks, models, statistics, notes, texts)
+
+
+@contextlib.contextmanager
+def _open_results(
+    settings: RunSettings, study: Study, checked: CheckedStudy, retry_failed: bool
+) -> Iterator[ResultsDB]:
+    """results.db, open for writing, with the points of a study and what is known of its models and data.
+
+    Called after all checks: a folder with results.db always has the study.toml that belongs to it.
+    """
+    folder = settings.folder
+    with ResultsDB.open(folder.database, study.name) as db:
+        if db.old_copy is not None:
+            settings.on_event(
+                Note(
+                    f"{db.path.name} was migrated to this version; the old file is kept as {db.old_copy.name}"
+                )
+            )
+        for note in _notes_on_dropped_trials(db, checked.points, folder):
+            settings.on_event(Note(note))
+        folder.write_study(study.to_toml(folder.path))
+        db.set_folder(folder.path)
+        _store_study(db, checked)
+        if retry_failed:
+            db.retry_failed()
+        yield db
 
 
 def _store_study(db: ResultsDB, checked: CheckedStudy) -> None:
