@@ -21,19 +21,17 @@ from whichlayers.runs.assets import Assets
 from whichlayers.runs.disk import estimate_disk
 from whichlayers.runs.estimate import (
     TimeRange,
-    _mean,
-    _share_slowdown,
     estimate_time,
     makespan,
     scale_speed,
     split_by_timed,
     stack_seconds,
-    time_stacks,
 )
 from whichlayers.runs.handlers import HANDLERS
 from whichlayers.runs.plan import Stack, make_stacks, stack_key_fn
 from whichlayers.runs.resources import choose_resources, fit_memory
 from whichlayers.runs.scheduler import StackQueue
+from whichlayers.runs.time_stacks import _mean, _share_slowdown, time_stacks
 from whichlayers.study.expand import expand
 from whichlayers.trial import Adapter, Probe
 
