@@ -29,8 +29,9 @@ import transformers as tf
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
-from whichlayers.models.families import FAMILIES, Anatomy
+from whichlayers.models.families import FAMILIES
 from whichlayers.models.head import build_classifier
+from whichlayers.models.structure import ModelStructure
 from whichlayers.trial import Adapter, Training, Trial
 
 GEOMETRIES = {  # hidden size, feed-forward size, layers, heads, key-value heads
@@ -70,8 +71,8 @@ def make_task(rows: int) -> TokenizedTask:
 
 def run_stack(encoder: Any, data: TokenizedTask, trials: int, steps: int, device: str) -> tuple[float, float]:
     """Trial-steps per second and bytes of a stack of LoRA trials."""
-    anatomy = Anatomy(encoder)
-    adapter = Adapter("lora", tuple(range(1, anatomy.depth + 1)), tuple(anatomy.linear_modules()), RANK)
+    structure = ModelStructure(encoder)
+    adapter = Adapter("lora", tuple(range(1, structure.depth + 1)), tuple(structure.linear_modules()), RANK)
     rows = BATCH * (steps + 8)
     training = Training(epochs=1, batch_size=BATCH, lr=1e-4, dropout=0.0)
     stack = [
@@ -98,10 +99,10 @@ def run_peft(encoder: Any, data: TokenizedTask, steps: int, device: str) -> floa
     """Steps per second of one trial with peft."""
     import peft
 
-    anatomy = Anatomy(encoder)
+    structure = ModelStructure(encoder)
     model = build_classifier(encoder, "mean", 2, seed=0)
-    targets = [f"encoder.{anatomy.layer_prefix(n)}{m}" for n in range(1, anatomy.depth + 1)
-               for m in anatomy.linear_modules()]  # fmt: skip
+    targets = [f"encoder.{structure.layer_prefix(n)}{m}" for n in range(1, structure.depth + 1)
+               for m in structure.linear_modules()]  # fmt: skip
     model.encoder.config._attn_implementation = "sdpa"
     wrapped: Any = peft.get_peft_model(
         model,  # type: ignore[arg-type]

@@ -28,8 +28,8 @@ from whichlayers.data.batches import epoch_order, pad, select_rows, subset
 from whichlayers.data.load_task import load_task
 from whichlayers.data.metrics import score
 from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask, tokenize
-from whichlayers.models.families import Anatomy
 from whichlayers.models.head import build_classifier
+from whichlayers.models.structure import ModelStructure
 from whichlayers.models.surgery import reorder
 from whichlayers.probes.evaluation import predict
 from whichlayers.probes.extract import extract_sentences
@@ -50,7 +50,7 @@ def main() -> None:
         train=select_rows(data.train, subset(len(data.train), min(options.size, len(data.train)), 0)),
         evals={"": select_rows(data.evals[""], np.arange(len(data.evals[""]))[: options.dev])},
     )
-    depth, size = Anatomy(encoder).depth, len(data.train)
+    depth, size = ModelStructure(encoder).depth, len(data.train)
     probe = Probe(1, max_epochs=40, patience=options.patience, lr=options.lr)
     rows = [subset(size, size, seed) for seed in range(options.trials)]  # all examples, as in the paper
     jobs = [

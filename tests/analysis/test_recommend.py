@@ -13,7 +13,7 @@ from whichlayers.analysis.recommend import GOALS, QUESTIONS, recommend
 from whichlayers.analysis.recommend.base import Candidate, describe_layers
 from whichlayers.analysis.recommend.smallest import nested_series
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import Anatomy, is_bias
+from whichlayers.models.structure import ModelStructure, is_bias
 from whichlayers.results.frames import finished, load_points
 from whichlayers.study.expand import expand
 from whichlayers.study.follow_up import follow_up_study
@@ -189,7 +189,9 @@ def test_a_study_asks_for_biases_where_there_are_some(family):
     asked = QUESTIONS["few_parameters"].ask(6, 2e-5)
     (experiment,) = follow_up_study(a_study(), [asked], ["bert", family]).experiments
     has_biases = any(
-        is_bias(name) for layer in Anatomy(small_model(family)).layers for name, _ in layer.named_parameters()
+        is_bias(name)
+        for layer in ModelStructure(small_model(family)).layers
+        for name, _ in layer.named_parameters()
     )
     assert experiment.train == (("norms", "biases", "head") if has_biases else ("norms", "head"))
     assert list(expand(a_study(experiments=[experiment]), FakeFacts(has_biases=has_biases)))

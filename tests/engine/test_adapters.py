@@ -16,8 +16,8 @@ from whichlayers.engine.finetune import finetune, stack_key
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import Anatomy
 from whichlayers.models.head import build_classifier
+from whichlayers.models.structure import ModelStructure
 from whichlayers.models.surgery import apply_surgery
 from whichlayers.trial import Adapter, Surgery, Trial
 
@@ -25,7 +25,7 @@ TARGETS = {"bert": ("attention.self.query", "attention.self.value")}  # of other
 
 
 def targets_of(family: str) -> tuple[str, ...]:
-    return TARGETS.get(family) or tuple(Anatomy(tiny_encoder(family)).linear_modules())
+    return TARGETS.get(family) or tuple(ModelStructure(tiny_encoder(family)).linear_modules())
 
 
 def adapted(seed: int = 0, family: str = "bert", surgery: Surgery | None = None, **adapter) -> Trial:
@@ -41,7 +41,7 @@ def peft_finetune(one: Trial, encoder, data, steps: int):
     adapter, t = one.adapter, one.training
     plain = apply_surgery(encoder, one.surgery, one.seed_of("init"))
     model = build_classifier(plain, one.head, data.n_outputs, one.seed_of("head"))
-    names = [f"encoder.{name}" for name in adapted_modules(Anatomy(model.encoder), adapter)]
+    names = [f"encoder.{name}" for name in adapted_modules(ModelStructure(model.encoder), adapter)]
     if adapter.method == "lora":
         config = peft.LoraConfig(
             r=adapter.rank, lora_alpha=adapter.alpha, lora_dropout=0.0, target_modules=names,

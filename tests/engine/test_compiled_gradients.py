@@ -12,8 +12,8 @@ from whichlayers.engine.adapters import attach_adapters
 from whichlayers.engine.packing import pack_layers
 from whichlayers.engine.stacked_modules import StackContext, batched_linear
 from whichlayers.engine.stacking import StackedModel, stack_models
-from whichlayers.models.families import Anatomy
 from whichlayers.models.head import build_classifier
+from whichlayers.models.structure import ModelStructure
 from whichlayers.trial import Adapter, Trial
 
 
@@ -62,7 +62,7 @@ def compare_compiled_with_eager(stacked, inputs: dict[str, torch.Tensor], tokens
         )
 
     expected = gradients()
-    for layer in Anatomy(stacked.module.encoder).layers:
+    for layer in ModelStructure(stacked.module.encoder).layers:
         layer.forward = torch.compile(layer.forward, backend="aot_eager", dynamic=False)
     found = gradients()
     for name, grad in found.items():
@@ -93,12 +93,12 @@ def test_compiled_layers_of_packed_tokens_have_the_gradients_of_eager_ones(famil
 
 @pytest.mark.parametrize("family", ["deberta-v2", "llama"])
 def test_compiled_layers_of_packed_tokens_train_adapters(family):
-    targets = tuple(Anatomy(tiny_encoder(family)).linear_modules())[:3]
+    targets = tuple(ModelStructure(tiny_encoder(family)).linear_modules())[:3]
     models = [build_classifier(tiny_encoder(family, 0, 0.2), "mean", 3, seed=i) for i in range(2)]
     for name, parameter in models[0].named_parameters():
         parameter.requires_grad_(not name.startswith("encoder."))
     frozen = [name for name, p in models[0].named_parameters() if not p.requires_grad]
-    shared = [name for name in frozen if not Anatomy(models[0].encoder).is_shared(name[8:])]
+    shared = [name for name in frozen if not ModelStructure(models[0].encoder).is_shared(name[8:])]
     stacked = StackedModel(models[0], 2, shared=shared)
     adapter = Adapter("lora", (1, 3), targets, rank=4, dropout=0.2)
     attach_adapters(stacked, models[0].encoder, [Trial("", "", "", "", 1, 0, adapter=adapter)] * 2)

@@ -18,7 +18,7 @@ from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.step_sizes import plan_sizes
 from whichlayers.engine.weight_change import weight_changes
-from whichlayers.models.families import Anatomy
+from whichlayers.models.structure import ModelStructure
 from whichlayers.trial import Adapter, Surgery, Training, Trial
 
 TRAINING = Training(epochs=2, batch_size=8, dropout=0.1)
@@ -67,7 +67,7 @@ def test_a_step_of_every_family_can_be_captured(family, packed, monkeypatch):
 
 def targets(family: str) -> tuple[str, ...]:
     """Three linear modules of a layer."""
-    return tuple(Anatomy(tiny_encoder(family)).linear_modules())[:3]
+    return tuple(ModelStructure(tiny_encoder(family)).linear_modules())[:3]
 
 
 SETTINGS = {

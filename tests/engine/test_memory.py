@@ -17,7 +17,7 @@ from whichlayers.engine.memory import measure_memory
 from whichlayers.engine.out_of_memory import out_of_memory_error, release_memory
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
-from whichlayers.models.families import Anatomy
+from whichlayers.models.structure import ModelStructure
 from whichlayers.text import format_bytes
 from whichlayers.trial import Training, Trial
 
@@ -172,7 +172,7 @@ def test_a_trial_that_cannot_fit_is_not_tried(family, monkeypatch):
         monkeypatch.setattr(memory, "_peak_memory", lambda *args: pytest.fail("it was tried"))
         assert measure_memory([one], encoder, data, "cpu", free=bound - 1).max_trials(bound - 1, 4) == 0
         monkeypatch.undo()
-    layers = sum(p.numel() for layer in Anatomy(encoder).layers for p in layer.parameters())
+    layers = sum(p.numel() for layer in ModelStructure(encoder).layers for p in layer.parameters())
     assert memory._lower_bound(trial, encoder, CPU) == 24 * layers
     assert memory._lower_bound(frozen, encoder, CPU) == 24 * layers // 3
 

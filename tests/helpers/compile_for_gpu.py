@@ -31,7 +31,7 @@ from tiny import CONFIGS, DECODERS, tiny_encoder, tiny_task  # noqa: E402
 from whichlayers.engine import attention_kernels  # noqa: E402
 from whichlayers.engine.settings import EngineSettings  # noqa: E402
 from whichlayers.engine.stack_trainer import StackTrainer  # noqa: E402
-from whichlayers.models.families import Anatomy  # noqa: E402
+from whichlayers.models.structure import ModelStructure  # noqa: E402
 from whichlayers.trial import Adapter, Training, Trial  # noqa: E402
 
 TRAINING = Training(epochs=2, batch_size=8, dropout=0.1)
@@ -43,7 +43,7 @@ SIZES = {True: 112, False: 16}  # of a step, if packed
 
 def settings_of(name: str, family: str) -> dict[str, Any]:
     """Fields of a trial."""
-    targets = tuple(Anatomy(tiny_encoder(family)).linear_modules())[:3]
+    targets = tuple(ModelStructure(tiny_encoder(family)).linear_modules())[:3]
     return {
         "frozen": {"training": FROZEN},
         "prefix": {"training": dataclasses.replace(FROZEN, frozen_dropout=False)},

@@ -13,8 +13,8 @@ from transformers import AutoModelForSequenceClassification
 
 from whichlayers import rng
 from whichlayers.data.batches import epoch_order, pad, subset
-from whichlayers.models.families import Anatomy
 from whichlayers.models.head import CLASSIFIER_STD, build_classifier
+from whichlayers.models.structure import ModelStructure
 from whichlayers.models.surgery import apply_surgery
 from whichlayers.trial import Trial
 
@@ -70,18 +70,18 @@ def plain_finetune(
         operated, data.n_outputs, trial.seed_of("head")
     )
     model.train()
-    anatomy = Anatomy(model.encoder)
-    norms = {f"encoder.{n}" for n in anatomy.layer_norm_names()}
+    structure = ModelStructure(model.encoder)
+    norms = {f"encoder.{n}" for n in structure.layer_norm_names()}
     groups = []
     for name, p in model.named_parameters():
-        layer = anatomy.layer_of(name.removeprefix("encoder.")) if name.startswith("encoder.") else None
+        layer = structure.layer_of(name.removeprefix("encoder.")) if name.startswith("encoder.") else None
         factors = dict(t.lr_factors)
         lr = t.lr * factors.get(layer, 1.0)
         if name.startswith("encoder.") and layer is None and "pooler" not in name:
             # relative positions, with the embeddings
             if "rel" in name or "encoder.encoder.LayerNorm" in name:
                 lr = t.lr * factors.get(0, 1.0)
-            elif factors.get(anatomy.depth) == 0:  # a final norm
+            elif factors.get(structure.depth) == 0:  # a final norm
                 lr = 0.0
         if name.startswith("encoder.") and "pooler" not in name:
             is_kind = {"all": True, "norms": name in norms, "biases": name.endswith("bias")}

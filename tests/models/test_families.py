@@ -9,14 +9,8 @@ from transformers import AutoConfig, AutoModel, BertForMaskedLM
 
 from whichlayers.catalog import CAUSAL_FAMILIES
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import (
-    FAMILIES,
-    Anatomy,
-    UnsupportedModel,
-    family_of,
-    is_bias,
-    unsupported_reason,
-)
+from whichlayers.models.families import FAMILIES, UnsupportedModel, family_of, unsupported_reason
+from whichlayers.models.structure import ModelStructure, is_bias
 
 BERT_LAYER = {
     *(f"attention.self.{m}.{p}" for m in ("query", "key", "value") for p in ("weight", "bias")),
@@ -48,32 +42,32 @@ OUTSIDE_LAYERS = {  # neither in a layer nor in the embeddings: poolers and para
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_every_parameter_belongs_to_at_most_one_layer(family):
     model = small_model(family)
-    anatomy = Anatomy(model)
-    assert anatomy.family is FAMILIES[family]
-    assert anatomy.depth == len(anatomy.layers) == 4
+    structure = ModelStructure(model)
+    assert structure.family is FAMILIES[family]
+    assert structure.depth == len(structure.layers) == 4
 
     layer_by_name: dict[str, int] = {}
-    for number in range(anatomy.depth + 1):
-        for name, parameter in anatomy.layer_parameters(number).items():
+    for number in range(structure.depth + 1):
+        for name, parameter in structure.layer_parameters(number).items():
             assert name not in layer_by_name
             assert parameter is model.get_parameter(name)
             layer_by_name[name] = number
     for name, _ in model.named_parameters():
-        assert anatomy.layer_of(name) == layer_by_name.get(name)
+        assert structure.layer_of(name) == layer_by_name.get(name)
     assert {name for name, _ in model.named_parameters()} - layer_by_name.keys() == OUTSIDE_LAYERS[family]
-    assert anatomy.embedding_names() == [name for name, number in layer_by_name.items() if number == 0]
+    assert structure.embedding_names() == [name for name, number in layer_by_name.items() if number == 0]
 
 
 @pytest.mark.parametrize(("family", "expected"), [("bert", BERT_LAYER), ("xlnet", XLNET_LAYER)])
 def test_a_layer_has_all_parameters_inside_its_module(family, expected):
-    anatomy = Anatomy(small_model(family))
+    structure = ModelStructure(small_model(family))
     prefix = {"bert": "encoder.layer.1.", "xlnet": "layer.1."}[family]
-    assert set(anatomy.layer_parameters(2)) == {prefix + name for name in expected}
+    assert set(structure.layer_parameters(2)) == {prefix + name for name in expected}
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_layer_norms_are_found_by_type(family):
-    names = Anatomy(small_model(family)).layer_norm_names()
+    names = ModelStructure(small_model(family)).layer_norm_names()
     model = small_model(family)
     by_name = {
         n
@@ -85,15 +79,15 @@ def test_layer_norms_are_found_by_type(family):
 
 
 def test_modernbert_first_layer_has_no_attention_norm():
-    anatomy = Anatomy(small_model("modernbert"))
-    assert "layers.0.attn_norm.weight" not in anatomy.layer_parameters(1)
-    assert "layers.1.attn_norm.weight" in anatomy.layer_parameters(2)
+    structure = ModelStructure(small_model("modernbert"))
+    assert "layers.0.attn_norm.weight" not in structure.layer_parameters(1)
+    assert "layers.1.attn_norm.weight" in structure.layer_parameters(2)
 
 
 def test_embeddings_by_name():
-    electra = Anatomy(small_model("electra"))
+    electra = ModelStructure(small_model("electra"))
     assert "embeddings_project.weight" in electra.embedding_names()
-    assert Anatomy(small_model("xlnet")).embedding_names() == ["mask_emb", "word_embedding.weight"]
+    assert ModelStructure(small_model("xlnet")).embedding_names() == ["mask_emb", "word_embedding.weight"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +110,7 @@ def test_albert_is_rejected_with_the_reason():
         "albert", hidden_size=16, num_attention_heads=2, intermediate_size=16, vocab_size=9
     )
     with pytest.raises(UnsupportedModel, match="share one set of weights"):
-        Anatomy(AutoModel.from_config(config))
+        ModelStructure(AutoModel.from_config(config))
 
 
 def test_the_error_for_an_unknown_family_lists_the_supported_ones():
@@ -130,21 +124,21 @@ def test_the_error_for_an_unknown_family_lists_the_supported_ones():
 
 def test_a_model_with_a_head_is_rejected():
     with pytest.raises(UnsupportedModel, match="base_model"):
-        Anatomy(BertForMaskedLM(small_config("bert", depth=1)))
+        ModelStructure(BertForMaskedLM(small_config("bert", depth=1)))
 
 
 @pytest.mark.parametrize("number", [-1, 5])
 def test_a_layer_that_does_not_exist(number):
     with pytest.raises(WhichlayersError, match="1 to 4"):
-        Anatomy(small_model("bert")).layer_parameters(number)
+        ModelStructure(small_model("bert")).layer_parameters(number)
 
 
-def test_anatomy_does_not_modify_the_model():
+def test_the_model_is_not_modified():
     model = small_model("bert")
     before = {name: p.clone() for name, p in model.named_parameters()}
-    anatomy = Anatomy(model)
-    anatomy.layer_parameters(1)
-    anatomy.layer_norm_names()
+    structure = ModelStructure(model)
+    structure.layer_parameters(1)
+    structure.layer_norm_names()
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 

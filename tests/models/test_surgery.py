@@ -17,9 +17,9 @@ from transformers import AutoModel
 
 from whichlayers.errors import WhichlayersError
 from whichlayers.models import surgery
-from whichlayers.models.families import Anatomy, is_bias
 from whichlayers.models.find import resolve
 from whichlayers.models.load import load_encoder
+from whichlayers.models.structure import ModelStructure, is_bias
 from whichlayers.trial import Surgery
 
 RECIPES = ["as_described", "as_described_v1", "as_released", "weights_only", "bert_init"]
@@ -150,8 +150,8 @@ def test_an_unknown_recipe_is_rejected():
 def test_only_the_given_layers_change_and_follow_the_recipe(family, recipe, keep_layer_norm):
     model = small_model(family)
     result = reinitialize(model, [2, 4], recipe, 11, keep_layer_norm)
-    anatomy = Anatomy(model)
-    norms = anatomy.layer_norm_names()
+    structure = ModelStructure(model)
+    norms = structure.layer_norm_names()
     weight, bias, norm_weight, norm_bias = TABLE[recipe]
     if norm_weight == 1.0 and family.startswith("gemma"):  # its norms multiply by 1 + weight
         norm_weight = 0.0
@@ -161,7 +161,7 @@ def test_only_the_given_layers_change_and_follow_the_recipe(family, recipe, keep
             expected = "kept" if keep_layer_norm else (norm_bias if is_bias(name) else norm_weight)
         else:
             expected = bias if is_bias(name) else weight
-        if anatomy.layer_of(name) not in (2, 4) or expected == "kept":
+        if structure.layer_of(name) not in (2, 4) or expected == "kept":
             assert torch.equal(before, after), name
         elif isinstance(expected, float):
             assert (after == expected).all(), name
@@ -184,10 +184,10 @@ def test_model_init_draws_what_the_family_initializes(family):
         torch.manual_seed(0)
         new = AutoModel.from_config(config)
     result = reinitialize(small_model(family), [2, 4], "model_init", seed=1)
-    other = Anatomy(result)
+    other = ModelStructure(result)
     other.model.config = config
     for number in (2, 4):
-        for name, expected in Anatomy(new).layer_parameters(number).items():
+        for name, expected in ModelStructure(new).layer_parameters(number).items():
             kind = other.own_init(name, other.depth)
             norm = name in other.layer_norm_names()
             drawn = surgery.initial_values(
@@ -218,8 +218,10 @@ def test_a_layer_of_realistic_size_follows_the_distribution():
         BertConfig(vocab_size=10, hidden_size=256, num_hidden_layers=1, num_attention_heads=4)
     )
     result = reinitialize(model, [1], "as_described", 0)
-    norms = Anatomy(model).layer_norm_names()
-    values = [p.detach().flatten() for n, p in Anatomy(result).layer_parameters(1).items() if n not in norms]
+    norms = ModelStructure(model).layer_norm_names()
+    values = [
+        p.detach().flatten() for n, p in ModelStructure(result).layer_parameters(1).items() if n not in norms
+    ]
     check_values(torch.cat(values), "described", torch.cat(values).shape)
 
 
@@ -227,7 +229,7 @@ def test_initial_values_depend_only_on_seed_and_name():
     model = small_model("bert")
     all_layers = reinitialize(model, [1, 2, 3, 4], seed=1)
     one_layer = reinitialize(reinitialize(model, [2], seed=9), [3], seed=1)
-    for name, parameter in Anatomy(one_layer).layer_parameters(3).items():
+    for name, parameter in ModelStructure(one_layer).layer_parameters(3).items():
         assert torch.equal(parameter, all_layers.get_parameter(name))
     name = "encoder.layer.2.output.dense.weight"
     other_seed = reinitialize(model, [3], seed=2).get_parameter(name)
@@ -250,7 +252,7 @@ def layers_run_by_hand(model, order, batch) -> torch.Tensor:
     """Record the arguments of each layer, then call the layers one after another in the new order."""
     calls = {}
     hooks = []
-    layers = Anatomy(model).layers
+    layers = ModelStructure(model).layers
     for number, layer in enumerate(layers, start=1):
 
         def record(_module, args, kwargs, number=number):
@@ -300,7 +302,7 @@ def test_a_reordered_model_can_be_saved_and_loaded(family, tmp_path):
     result = surgery.reorder(model, (1, 4, 3))
     result.save_pretrained(tmp_path)
     loaded = load_encoder(resolve(str(tmp_path)))
-    assert loaded.config.num_hidden_layers == Anatomy(loaded).depth == 3
+    assert loaded.config.num_hidden_layers == ModelStructure(loaded).depth == 3
     torch.testing.assert_close(loaded(**batch).last_hidden_state, result(**batch).last_hidden_state)
 
 
@@ -311,7 +313,7 @@ def test_config_and_layer_indices_match_the_new_order(family):
     for module in result.modules():
         for key in ("n_layer", "n_layers"):
             assert vars(module).get(key, 2) == 2
-    for index, layer in enumerate(Anatomy(result).layers):
+    for index, layer in enumerate(ModelStructure(result).layers):
         assert {m.layer_idx for m in layer.modules() if hasattr(m, "layer_idx")} <= {index}
 
 
@@ -322,7 +324,7 @@ def test_config_keys_under_their_own_names():
 
 def test_modernbert_layers_keep_their_attention_type():
     model = small_model("modernbert", depth=5)
-    kinds = [layer.attention_type for layer in Anatomy(model).layers]
+    kinds = [layer.attention_type for layer in ModelStructure(model).layers]
     assert kinds == [
         "full_attention",
         "sliding_attention",
@@ -332,7 +334,7 @@ def test_modernbert_layers_keep_their_attention_type():
     ]
     result = surgery.reorder(model, (1, 4, 2, 5, 3))
     expected = [kinds[n - 1] for n in (1, 4, 2, 5, 3)]
-    assert [layer.attention_type for layer in Anatomy(result).layers] == expected
+    assert [layer.attention_type for layer in ModelStructure(result).layers] == expected
     assert result.config.layer_types == expected
 
 

@@ -18,7 +18,7 @@ from whichlayers.engine.freezing import ADAPTER
 from whichlayers.engine.stacked_modules import StackContext, batched_linear
 from whichlayers.engine.stacking import StackedModel
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import Anatomy, linear_size
+from whichlayers.models.structure import ModelStructure, linear_size
 from whichlayers.trial import Adapter, Trial
 
 FIRST_DROPOUT_ID = 1 << 20  # above the numbers of the model's own dropout modules
@@ -80,7 +80,7 @@ def attach_adapters(model: StackedModel, encoder: nn.Module, trials: Sequence[Tr
     if adapter is None:
         return
     device, dtype = next((p.device, p.dtype) for p in encoder.parameters())
-    names = adapted_modules(Anatomy(encoder), adapter)  # type: ignore[arg-type]
+    names = adapted_modules(ModelStructure(encoder), adapter)  # type: ignore[arg-type]
     for number, name in enumerate(names):
         size = linear_size(encoder.get_submodule(name))
         assert size is not None
@@ -109,13 +109,13 @@ def _adapted_class(base: type[nn.Module]) -> type[nn.Module]:
     return Adapted
 
 
-def adapted_modules(anatomy: Anatomy, adapter: Adapter) -> list[str]:
+def adapted_modules(structure: ModelStructure, adapter: Adapter) -> list[str]:
     """Names of the modules of an encoder that an adapter changes, in order.
 
     Raises:
         WhichlayersError: A layer or a target does not exist, or the rank exceeds the width of a target.
     """
-    known, found = anatomy.linear_modules(), list[str]()
+    known, found = structure.linear_modules(), list[str]()
     for target in adapter.targets:
         if target not in known:
             raise WhichlayersError(
@@ -126,8 +126,8 @@ def adapted_modules(anatomy: Anatomy, adapter: Adapter) -> list[str]:
                 f"rank {adapter.rank} exceeds the width of {target}, {min(known[target])}: use at most that"
             )
     for layer in adapter.layers:
-        prefix = anatomy.layer_prefix(layer)
-        modules = {name for name, _ in anatomy.layers[layer - 1].named_modules()}
+        prefix = structure.layer_prefix(layer)
+        modules = {name for name, _ in structure.layers[layer - 1].named_modules()}
         found += [prefix + target for target in adapter.targets if target in modules]
     return found
 

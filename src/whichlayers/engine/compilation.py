@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from whichlayers.engine.dataloader import TrainDataLoader
 from whichlayers.engine.settings import EngineSettings
-from whichlayers.models.families import Anatomy
+from whichlayers.models.structure import ModelStructure
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def should_compile(
         return settings.compiled
     if not on_cuda:
         return False
-    tokens, depth = int(loader.step_tokens.sum()) * trials, Anatomy(encoder).depth
+    tokens, depth = int(loader.step_tokens.sum()) * trials, ModelStructure(encoder).depth
     return is_worth_compiling(tokens, encoder.config.hidden_size, depth, settings.similar_stacks)
 
 
@@ -106,7 +106,8 @@ def warm_up_compiler() -> None:
 def compile_layers(encoder: nn.Module) -> None:
     """Compile the forward of the embeddings and layers for training; evaluation, whose shapes vary, stays eager."""
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    modules = [*Anatomy(encoder).layers, encoder.get_submodule(Anatomy(encoder).family.embeddings[0])]  # type: ignore[arg-type]
+    structure = ModelStructure(encoder)  # type: ignore[arg-type]
+    modules = [*structure.layers, encoder.get_submodule(structure.family.embeddings[0])]
     for module in modules:
         if getattr(module, "uses_prefix_cache", False):
             continue  # it is skipped in training

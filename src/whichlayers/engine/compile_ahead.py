@@ -72,11 +72,11 @@ def plan_job(
         return None
     initial = InitialWeights(encoder, trials)
     depth = initial.depth_of(first)
-    limit = max_input_length(initial.anatomy.family, encoder.config)
+    limit = max_input_length(initial.structure.family, encoder.config)
     loader = TrainDataLoader(trials, data, torch.device("cpu"), with_token_types=False, max_length=limit)
     if not should_compile(settings, loader, len(trials), encoder, on_cuda):
         return None
-    in_layer = sum(p.numel() for p in initial.anatomy.layer_parameters(1).values())
+    in_layer = sum(p.numel() for p in initial.structure.layer_parameters(1).values())
     in_tokens = settings.packed and on_cuda and is_packable(encoder.config)
     layer_weights = len(trials) * depth * in_layer
     sizes, known = plan_sizes(loader, len(trials), layer_weights, in_tokens, True, settings.similar_stacks)
@@ -85,7 +85,7 @@ def plan_job(
         return None
     rows = ROW_MULTIPLE + max(map(len, used_token_ids(trials, data)))
     parameters = len(trials) * (in_layer + rows * encoder.config.hidden_size)
-    pooler = initial.anatomy.family.pooler
+    pooler = initial.structure.family.pooler
     return CompileJob(
         config=encoder.config,
         has_pooler=pooler is not None and getattr(encoder, pooler, None) is not None,

@@ -26,7 +26,8 @@ from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.engine.weight_change import weight_changes
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import FAMILIES, Anatomy, layers_differ
+from whichlayers.models.families import FAMILIES, layers_differ
+from whichlayers.models.structure import ModelStructure
 from whichlayers.trial import Trial
 
 LOSS_VALUES = 64  # most calls of `on_loss`, unless there are more epochs
@@ -97,7 +98,9 @@ def finetune(
         One result per trial, in the order of `trials`.
     """
     settings, device = settings or EngineSettings(), resolve_device(device)
-    check_stackable(trials, encoder.config.model_type, Anatomy(encoder).depth, layers_differ(encoder.config))
+    check_stackable(
+        trials, encoder.config.model_type, ModelStructure(encoder).depth, layers_differ(encoder.config)
+    )
     started = time.perf_counter()
     memory = TrainingMemory(device)
     with memory:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.init_weights import InitialWeights
 from whichlayers.engine.stacking import StackedModel
-from whichlayers.models.families import is_bias
+from whichlayers.models.structure import is_bias
 from whichlayers.trial import Trial
 
 ADAPTER = "adapter"  # attribute of a module that holds its adapter
@@ -26,7 +26,7 @@ def lr_factor(initial: InitialWeights, trial: Trial, name: str) -> float:
     layers, such as a final norm, are frozen with the last layer.
     """
     inner = name.removeprefix("encoder.")
-    if not name.startswith("encoder.") or initial.anatomy.is_pooler(inner):
+    if not name.startswith("encoder.") or initial.structure.is_pooler(inner):
         return 1.0
     if trial.adapter is not None:
         return float(f".{ADAPTER}." in inner)
@@ -35,10 +35,10 @@ def lr_factor(initial: InitialWeights, trial: Trial, name: str) -> float:
     if trial.training.parameters == "norms" and inner not in initial.layer_norms:
         return 0.0
     factors = dict(trial.training.lr_factors)
-    layer = initial.anatomy.layer_of(inner)
+    layer = initial.structure.layer_of(inner)
     if layer is not None:
         return factors.get(layer, 1.0)
-    if initial.anatomy.is_shared(inner):
+    if initial.structure.is_shared(inner):
         return factors.get(0, 1.0)
     return 0.0 if factors.get(initial.depth_of(trial), 1.0) == 0 else 1.0
 
@@ -50,7 +50,7 @@ def shared_parameters(initial: InitialWeights, trials: Sequence[Trial], names: I
         for name in names
         if name.startswith("encoder.")
         # relative positions are looked up by patched code, which needs a trial axis; they are small
-        and not initial.anatomy.is_shared(name.removeprefix("encoder."))
+        and not initial.structure.is_shared(name.removeprefix("encoder."))
         and all(lr_factor(initial, trial, name) == 0 for trial in trials)
         and initial.common_source(name) is not None
     }
@@ -60,7 +60,7 @@ def frozen_layers(initial: InitialWeights, trials: Sequence[Trial]) -> set[int]:
     """The layers without a parameter that any trial trains; 0 is the embeddings."""
     trained, layers = {n for t in trials for n in (t.adapter.layers if t.adapter else ())}, set[int]()
     for inner in initial.pretrained:
-        layer = initial.anatomy.layer_of(inner)
+        layer = initial.structure.layer_of(inner)
         if layer is None or layer > initial.depth_of(trials[0]):
             continue
         layers.add(layer)

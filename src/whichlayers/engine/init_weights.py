@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from whichlayers import rng
-from whichlayers.models.families import Anatomy, is_bias, layers_differ
+from whichlayers.models.families import layers_differ
 from whichlayers.models.head import CLASSIFIER_STD, Classifier, build_classifier, mean_states
+from whichlayers.models.structure import ModelStructure, is_bias
 from whichlayers.models.surgery import (
     STATISTICS_RECIPES,
     check_layers,
@@ -29,12 +30,12 @@ from whichlayers.trial import Trial
 
 def build_template(encoder: PreTrainedModel, trials: Sequence[Trial], n_outputs: int) -> Classifier:
     """A plain classifier with the architecture that all trials of a stack share; its weights are not used."""
-    anatomy, order = Anatomy(encoder), trials[0].surgery.order
+    structure, order = ModelStructure(encoder), trials[0].surgery.order
     for trial in trials:
         if trial.surgery.order is not None:
-            check_order(anatomy, trial.surgery.order)
+            check_order(structure, trial.surgery.order)
     base = encoder
-    if order is not None and (len(order) < anatomy.depth or layers_differ(encoder.config)):
+    if order is not None and (len(order) < structure.depth or layers_differ(encoder.config)):
         base = reorder(encoder, order)
     heads = {t.head for t in trials}
     if heads == {"last"}:
@@ -78,19 +79,19 @@ class InitialWeights:
 
     def __init__(self, encoder: PreTrainedModel, trials: Sequence[Trial]):
         self.trials = list(trials)
-        self.anatomy = Anatomy(encoder)
+        self.structure = ModelStructure(encoder)
         self.pretrained = dict(encoder.named_parameters())
-        self.layer_norms = self.anatomy.layer_norm_names()
+        self.layer_norms = self.structure.layer_norm_names()
         for trial in self.trials:
             check_layers(trial.surgery.reinit, self.depth_of(trial))
 
     def depth_of(self, trial: Trial) -> int:
         """Number of layers of a trial's model."""
-        return self.anatomy.depth if trial.surgery.order is None else len(trial.surgery.order)
+        return self.structure.depth if trial.surgery.order is None else len(trial.surgery.order)
 
     def layer_of(self, name: str) -> int | None:
         """Layer of a classifier's parameter; None for the head, the pooler and parameters that layers share."""
-        return self.anatomy.layer_of(name.removeprefix("encoder.")) if name.startswith("encoder.") else None
+        return self.structure.layer_of(name.removeprefix("encoder.")) if name.startswith("encoder.") else None
 
     def is_norm_or_bias(self, name: str) -> bool:
         """Whether a classifier's parameter is a bias or belongs to a layer norm."""
@@ -134,7 +135,7 @@ class InitialWeights:
 
     def _encoder_values(self, inner: str, shape: Sequence[int], device: torch.device) -> Tensor:
         """Parameter of the encoder, by its name there: pretrained or re-initialized."""
-        layer = self.anatomy.layer_of(inner)
+        layer = self.structure.layer_of(inner)
         result = torch.empty(len(self.trials), *shape, device=device)
         drawn: dict[tuple[Any, ...], Tensor | None] = {}  # trials with one seed and recipe share values
         for t, trial in enumerate(self.trials):
@@ -154,7 +155,7 @@ class InitialWeights:
                         surgery.recipe,
                         seed,
                         surgery.keep_layer_norm,
-                        self.anatomy.own_init(inner, self.depth_of(trial)),
+                        self.structure.own_init(inner, self.depth_of(trial)),
                     )
                 new = drawn[key]
             result[t].copy_(pretrained if new is None else new)
@@ -163,7 +164,7 @@ class InitialWeights:
     def common_source(self, name: str) -> Tensor | None:
         """The pretrained parameter that all trials start from; None if they do not start from the same values."""
         inner = name.removeprefix("encoder.")
-        layer = self.anatomy.layer_of(inner)
+        layer = self.structure.layer_of(inner)
         if any(self._is_new(inner, layer, trial) for trial in self.trials):
             return None
         sources = {self._source_name(inner, layer, trial.surgery.order) for trial in self.trials}
@@ -172,12 +173,12 @@ class InitialWeights:
     def _is_new(self, inner: str, layer: int | None, trial: Trial) -> bool:
         """Whether a trial re-initializes a parameter of the encoder; some recipes keep parts of a layer even so."""
         if layer is None:
-            return trial.surgery.reinit_pooler and self.anatomy.is_pooler(inner)
+            return trial.surgery.reinit_pooler and self.structure.is_pooler(inner)
         return layer > 0 and layer in trial.surgery.reinit
 
     def _source_name(self, inner: str, layer: int | None, order: tuple[int, ...] | None) -> str:
         """Name of the pretrained parameter that a trial's layer order puts in this place."""
         if not layer or order is None:
             return inner
-        prefix = re.escape(self.anatomy.family.layers)
-        return re.sub(rf"^{prefix}\.\d+\.", f"{self.anatomy.family.layers}.{order[layer - 1] - 1}.", inner)
+        prefix = re.escape(self.structure.family.layers)
+        return re.sub(rf"^{prefix}\.\d+\.", f"{self.structure.family.layers}.{order[layer - 1] - 1}.", inner)

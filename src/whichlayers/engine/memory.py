@@ -75,13 +75,13 @@ def _lower_bound(trial: Trial, encoder: PreTrainedModel, device: torch.device) -
     could fill the memory of the machine, and the system would end the process without an error.
     """
     initial = InitialWeights(encoder, [trial])
-    anatomy = initial.anatomy
+    structure = initial.structure
     on_cuda = device.type == "cuda"
     per_weight = CUDA_BYTES_PER_WEIGHT if on_cuda else int(BYTES_PER_PARAMETER * CPU_OVERHEAD)
     return per_weight * sum(
         p.numel()
         for position in range(1, initial.depth_of(trial) + 1)
-        for name, p in anatomy.layer_parameters(position).items()
+        for name, p in structure.layer_parameters(position).items()
         if lr_factor(initial, trial, f"encoder.{name}") > 0
     )
 

@@ -29,7 +29,8 @@ from whichlayers.engine.attention import (
 from whichlayers.engine.packing_cpu import RaggedPacking
 from whichlayers.engine.stacked_modules import StackContext
 from whichlayers.engine.stacking import ATTENTION, StackedModel
-from whichlayers.models.families import FAMILIES, Anatomy
+from whichlayers.models.families import FAMILIES
+from whichlayers.models.structure import ModelStructure
 
 PACKED_ATTENTION = "whichlayers_packed"
 # families whose layers compute each token on its own, except in attention, which is patched or replaced
@@ -208,7 +209,7 @@ def pack_layers(model: StackedModel) -> bool:
     encoder = next(m for m in model.modules() if isinstance(m, PreTrainedModel))
     if not is_packable(encoder.config):
         return False
-    context, layers = model.context, Anatomy(encoder).layers
+    context, layers = model.context, ModelStructure(encoder).layers
     for module in model.modules():
         config: Any = getattr(module, "config", None)
         if getattr(config, "_attn_implementation", None) == ATTENTION:

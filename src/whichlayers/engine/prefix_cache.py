@@ -21,7 +21,7 @@ from whichlayers.engine.free_memory import free_memory
 from whichlayers.engine.freezing import lr_factor
 from whichlayers.engine.init_weights import InitialWeights
 from whichlayers.engine.stacking import StackedModel
-from whichlayers.models.families import Anatomy
+from whichlayers.models.structure import ModelStructure
 from whichlayers.trial import Trial
 
 MAX_FRACTION = 0.25  # of the free memory that a cache may take
@@ -36,7 +36,7 @@ def constant_prefix(model: StackedModel, initial: InitialWeights, trials: Sequen
     changing: set[int | None] = {0} if model.context.batch_dim else set()  # XLNet is not cached
     for name, _ in model.module.named_parameters():
         inner, layer = name.removeprefix("encoder."), initial.layer_of(name)
-        shared_by_layers = initial.anatomy.is_shared(inner)
+        shared_by_layers = initial.structure.is_shared(inner)
         if layer is None and not shared_by_layers:
             continue
         trained = any(lr_factor(initial, trial, name) > 0 for trial in trials)
@@ -73,8 +73,8 @@ class PrefixCache:
         free = free_memory(loader.input_ids.device)
         if free is not None and size > MAX_FRACTION * free:
             return None
-        hidden, extra = _hidden_states(model, loader, Anatomy(encoder).layers[layers - 1])
-        for number, layer in enumerate(Anatomy(encoder).layers[:layers], 1):
+        hidden, extra = _hidden_states(model, loader, ModelStructure(encoder).layers[layers - 1])
+        for number, layer in enumerate(ModelStructure(encoder).layers[:layers], 1):
             _skip_if_cached(layer, model, extra, is_last=number == layers)
         return PrefixCache(hidden)
 

@@ -14,20 +14,23 @@ from transformers import PreTrainedModel
 
 from whichlayers.engine.stacked_modules import StackContext
 from whichlayers.engine.stacking import StackedModel
-from whichlayers.models.families import Anatomy
+from whichlayers.models.structure import ModelStructure
 
 MIN_PARAMETERS = 400_000_000  # of the layers of one trial: smaller models are trained without
 
 
 def is_large(encoder: PreTrainedModel) -> bool:
     """Whether the layers of a model have so many parameters that it is trained with activation checkpointing."""
-    return sum(p.numel() for layer in Anatomy(encoder).layers for p in layer.parameters()) > MIN_PARAMETERS
+    return (
+        sum(p.numel() for layer in ModelStructure(encoder).layers for p in layer.parameters())
+        > MIN_PARAMETERS
+    )
 
 
 def recompute_layers(model: StackedModel) -> None:
     """Keep only the inputs of layers for the backward pass, in place; after the layers were compiled, if they are."""
     encoder = next(m for m in model.modules() if isinstance(m, PreTrainedModel))
-    for layer in Anatomy(encoder).layers:
+    for layer in ModelStructure(encoder).layers:
         layer.forward = _recomputed(layer, layer.forward, model.context)  # type: ignore[method-assign]
 
 

@@ -32,9 +32,9 @@ from whichlayers.engine.recompute import is_large, recompute_layers
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stacked_modules import StackedEmbedding
 from whichlayers.engine.stacking import StackedModel
-from whichlayers.models.families import Anatomy
 from whichlayers.models.head import Classifier
 from whichlayers.models.load import max_input_length
+from whichlayers.models.structure import ModelStructure
 from whichlayers.rng import key_of
 from whichlayers.trial import Training, Trial
 
@@ -75,7 +75,7 @@ class StackTrainer:
         embedding = self.model.module.get_submodule(embedding_name)
         # None: frozen and shared by all trials
         self.word_embeddings = embedding if isinstance(embedding, StackedEmbedding) else None
-        family = self.initial_weights.anatomy.family
+        family = self.initial_weights.structure.family
         self._build_data_loaders(template.takes_token_types, max_input_length(family, encoder.config))
         compiled = should_compile(settings, self.train_loader, len(self.trials), encoder, on_cuda)
         if compiled and on_cuda:
@@ -305,5 +305,5 @@ def _word_embedding_name(encoder: PreTrainedModel) -> str:
     """Module name of the encoder's word embeddings."""
     table = encoder.get_input_embeddings()
     name = next(n for n, m in encoder.named_modules() if m is table)
-    assert name in {n.rpartition(".")[0] for n in Anatomy(encoder).embedding_names()}
+    assert name in {n.rpartition(".")[0] for n in ModelStructure(encoder).embedding_names()}
     return name

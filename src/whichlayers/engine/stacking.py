@@ -39,7 +39,8 @@ from whichlayers.engine.stacked_modules import (
     StackedLinear,
 )
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import family_of, is_norm
+from whichlayers.models.families import family_of
+from whichlayers.models.structure import is_norm
 from whichlayers.rng import scramble
 from whichlayers.text import counted
 

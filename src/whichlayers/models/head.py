@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import FAMILIES, Anatomy
+from whichlayers.models.families import FAMILIES
+from whichlayers.models.structure import ModelStructure
 from whichlayers.trial import Head
 
 CLASSIFIER_STD = 0.02
@@ -34,7 +35,7 @@ class Classifier(nn.Module):
                 f'head = "pooler" needs a pretrained pooler, but this {encoder.config.model_type} model was saved '
                 'without one. Use head = "mean", or a model that was saved with its pooler.'
             )
-        family = Anatomy(encoder).family
+        family = ModelStructure(encoder).family
         if head == "last" and not family.causal:
             raise WhichlayersError(
                 f'head = "last" is for decoders, whose last token has seen all others; this is a '
@@ -75,7 +76,7 @@ def build_classifier(encoder: PreTrainedModel, head: Head, n_outputs: int, seed:
     Unless head = "pooler", the copy has no pooler, which would be computed at every step without being used.
     """
     classifier = Classifier(copy.deepcopy(encoder), head, n_outputs)
-    family = Anatomy(encoder).family
+    family = ModelStructure(encoder).family
     if head != "pooler" and family.pooler is not None:
         setattr(classifier.encoder, family.pooler, None)
     linear = classifier.classifier
@@ -115,7 +116,7 @@ def dropout_of(config: Any) -> float:
 
 def has_pooler(encoder: PreTrainedModel) -> bool:
     """Whether the encoder has a pooler; `load_encoder` keeps it only if its weights are pretrained."""
-    pooler = Anatomy(encoder).family.pooler
+    pooler = ModelStructure(encoder).family.pooler
     return pooler is not None and getattr(encoder, pooler, None) is not None
 
 
@@ -125,7 +126,7 @@ def takes_token_types(encoder: PreTrainedModel) -> bool:
     GPT-2 would add them to its word embeddings, but was not pretrained with any.
     """
     if (
-        Anatomy(encoder).family.causal
+        ModelStructure(encoder).family.causal
         or "token_type_ids" not in inspect.signature(encoder.forward).parameters
     ):
         return False

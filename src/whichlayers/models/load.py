@@ -34,11 +34,9 @@ from whichlayers.models.check_config import check_finite, one_line, read_config
 from whichlayers.models.families import (
     FAMILIES,
     UNSUPPORTED_FAMILIES,
-    Anatomy,
     Family,
     UnsupportedModel,
     family_of,
-    is_bias,
     layers_differ,
     unsupported_reason,
 )
@@ -53,6 +51,7 @@ from whichlayers.models.find import (
 )
 from whichlayers.models.head import dropout_of
 from whichlayers.models.quiet import quiet_transformers
+from whichlayers.models.structure import ModelStructure, is_bias
 from whichlayers.text import counted
 
 __all__ = [
@@ -96,7 +95,7 @@ def describe(files: ModelFiles) -> ModelInfo:
     """Properties of a model, read from config.json and the names of its weights."""
     family, config = _read_config(files)
     with torch.device("meta"), quiet_transformers(), _building(files):
-        anatomy = Anatomy(AutoModel.from_config(config))  # without memory for the weights
+        structure = ModelStructure(AutoModel.from_config(config))  # without memory for the weights
     return ModelInfo(
         name=files.name,
         family=config.model_type,
@@ -108,10 +107,10 @@ def describe(files: ModelFiles) -> ModelInfo:
         dropout=dropout_of(config),
         has_pooler=_file_has_pooler(files, family),
         fingerprint=files.fingerprint,
-        linear_modules=anatomy.linear_modules(),
+        linear_modules=structure.linear_modules(),
         has_biases=any(
-            is_bias(name) and anatomy.layer_of(name) is not None
-            for name, _ in anatomy.model.named_parameters()
+            is_bias(name) and structure.layer_of(name) is not None
+            for name, _ in structure.model.named_parameters()
         ),
         causal=family.causal,
         layers_differ=layers_differ(config),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from whichlayers.models.families import Anatomy
+from whichlayers.models.structure import ModelStructure
 
 # The modules of a sequence classification model that hold the pooler's dense layer and the linear layer.
 HEAD_PATHS: dict[str, tuple[str | None, str]] = {
@@ -37,7 +37,7 @@ def to_sequence_classifier(encoder: PreTrainedModel, weight: Tensor, bias: Tenso
         bias: (C,) of the linear layer; None if it has none.
     """
     model = AutoModelForSequenceClassification.from_config(encoder.config, dtype=torch.float32)
-    family = Anatomy(encoder).family
+    family = ModelStructure(encoder).family
     dense_path, linear_path = HEAD_PATHS.get(encoder.config.model_type, (None, "score"))
     own = dict(model.base_model.named_parameters())
     for name, value in encoder.named_parameters():

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from whichlayers import rng
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import INIT_STD, Anatomy, OwnInit, is_bias
+from whichlayers.models.structure import INIT_STD, ModelStructure, OwnInit, is_bias
 from whichlayers.trial import Recipe, Surgery
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -50,8 +50,8 @@ def initial_values(
         recipe: Recipe of re-initialization.
         seed: Seed of the trial.
         keep_layer_norm: Keep the pretrained layer norms.
-        own_init: How the model's own code initializes this parameter, see `Anatomy.own_init`: for `model_init`, and
-            the value that layer norms are reset to. Default: as in BERT.
+        own_init: How the model's own code initializes this parameter, see `ModelStructure.own_init`: for
+            `model_init`, and the value that layer norms are reset to. Default: as in BERT.
 
     Returns:
         A float32 tensor, or None if the recipe keeps the pretrained values.
@@ -101,20 +101,20 @@ def reorder(model: Model, order: Sequence[int]) -> Model:
     return result
 
 
-def check_order(anatomy: Anatomy, order: Sequence[int]) -> None:
+def check_order(structure: ModelStructure, order: Sequence[int]) -> None:
     """Raise if an order is empty, repeats a layer, has an unknown layer, or moves a first layer that must not move."""
     if not order:
         raise WhichlayersError("order is empty: it must list at least one layer.")
-    check_layers(order, anatomy.depth)
+    check_layers(order, structure.depth)
     repeated = sorted({n for n in order if list(order).count(n) > 1})
     if repeated:
         raise WhichlayersError(
             f"order {tuple(order)} lists layer {repeated[0]} more than once; list each layer at most once."
         )
-    reason = anatomy.family.first_layer_fixed
+    reason = structure.family.first_layer_fixed
     if reason and order[0] != 1:
         raise WhichlayersError(
-            f"order {tuple(order)} moves or drops layer 1 of a {anatomy.model.config.model_type} model: "
+            f"order {tuple(order)} moves or drops layer 1 of a {structure.model.config.model_type} model: "
             f"{reason}. Use an order that starts with 1."
         )
 
@@ -131,16 +131,16 @@ def check_layers(layers: Collection[int], depth: int) -> None:
 
 @torch.no_grad()
 def _reinitialize_in_place(model: PreTrainedModel, surgery: Surgery, seed: int) -> None:
-    anatomy = Anatomy(model)
-    check_layers(surgery.reinit, anatomy.depth)
-    layer_norms = anatomy.layer_norm_names()
+    structure = ModelStructure(model)
+    check_layers(surgery.reinit, structure.depth)
+    layer_norms = structure.layer_norm_names()
     chosen = {
         name: parameter
         for number in sorted(set(surgery.reinit))
-        for name, parameter in anatomy.layer_parameters(number).items()
+        for name, parameter in structure.layer_parameters(number).items()
     }
     if surgery.reinit_pooler:
-        chosen |= {name: p for name, p in model.named_parameters() if anatomy.is_pooler(name)}
+        chosen |= {name: p for name, p in model.named_parameters() if structure.is_pooler(name)}
     for name, parameter in chosen.items():
         values = initial_values(
             name,
@@ -150,17 +150,17 @@ def _reinitialize_in_place(model: PreTrainedModel, surgery: Surgery, seed: int) 
             surgery.recipe,
             seed,
             surgery.keep_layer_norm,
-            anatomy.own_init(name, anatomy.depth),
+            structure.own_init(name, structure.depth),
         )
         if values is not None:
             parameter.copy_(values)
 
 
 def _reorder_in_place(model: PreTrainedModel, order: Sequence[int]) -> None:
-    anatomy = Anatomy(model)
-    check_order(anatomy, order)
-    layers = nn.ModuleList(anatomy.layers[n - 1] for n in order)
-    parent_path, _, attribute = anatomy.family.layers.rpartition(".")
+    structure = ModelStructure(model)
+    check_order(structure, order)
+    layers = nn.ModuleList(structure.layers[n - 1] for n in order)
+    parent_path, _, attribute = structure.family.layers.rpartition(".")
     parent = model.get_submodule(parent_path)
     setattr(parent, attribute, layers)
 

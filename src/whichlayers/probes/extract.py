@@ -34,9 +34,9 @@ from whichlayers.data.batches import pad
 from whichlayers.data.conll import TaggedCorpus
 from whichlayers.data.tokenize import TokenizedSplit
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import Anatomy
 from whichlayers.models.head import cls_states, has_pooler, mean_states, takes_token_types
 from whichlayers.models.load import max_input_length
+from whichlayers.models.structure import ModelStructure
 from whichlayers.probes.activation_files import StoredPrecision, cached_array, hash_key
 from whichlayers.probes.alignment import Alignment, AlignmentReport, align
 from whichlayers.trial import Pooling
@@ -91,7 +91,7 @@ def extract_sentences(
     They are read from the file `key` in the folder `cache`, or computed and written there. Without a cache they are
     stored in a temporary file, which is deleted together with the array.
     """
-    family = Anatomy(encoder).family
+    family = ModelStructure(encoder).family
     if pooling == "pooler" and not has_pooler(encoder):
         raise WhichlayersError(
             f'pooling = "pooler" needs a pretrained pooler, but this {encoder.config.model_type} model was saved '
@@ -228,8 +228,8 @@ def states_shape(encoder: PreTrainedModel, aligned: Alignment) -> tuple[int, int
 
 def max_segment_length(encoder: PreTrainedModel, max_length: int | None = None) -> int | None:
     """Maximum length of a segment in tokens: `max_length`, or by default the model's limit; None for no limit."""
-    anatomy = Anatomy(encoder)
-    limit = max_input_length(anatomy.family, anatomy.model.config)
+    structure = ModelStructure(encoder)
+    limit = max_input_length(structure.family, structure.model.config)
     if max_length is not None and limit is not None and max_length > limit:
         raise WhichlayersError(f"max_length = {max_length} is more than the model's limit of {limit} tokens")
     return limit if max_length is None else max_length
@@ -325,7 +325,7 @@ def _batches(
 
 
 def _shape(encoder: PreTrainedModel, n: int) -> tuple[int, int, int]:
-    return n, Anatomy(encoder).depth + 1, encoder.config.hidden_size
+    return n, ModelStructure(encoder).depth + 1, encoder.config.hidden_size
 
 
 def _for_device(tokens: dict[str, int], device: torch.device) -> int:

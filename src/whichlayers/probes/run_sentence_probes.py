@@ -28,7 +28,7 @@ from whichlayers.data.tokenize import TokenizedSplit, TokenizedTask
 from whichlayers.engine.devices import resolve_device, select_device
 from whichlayers.engine.results import EpochRecord, OnEpoch, OnStep, TrialResult
 from whichlayers.errors import WhichlayersError
-from whichlayers.models.families import Anatomy
+from whichlayers.models.structure import ModelStructure
 from whichlayers.probes.activation_files import StoredPrecision
 from whichlayers.probes.evaluation import predict
 from whichlayers.probes.extract import cache_key, extract_sentences
@@ -247,7 +247,7 @@ def _encoder_progress(on_step: OnStep | None, trials: int, total: int) -> Callab
 def _check_trials(trials: Sequence[Trial], encoder: PreTrainedModel) -> None:
     if not trials:
         raise WhichlayersError("a stack needs at least one trial, got none")
-    depth = Anatomy(encoder).depth
+    depth = ModelStructure(encoder).depth
     for trial in trials:
         if stack_key(trial) != stack_key(trials[0]):
             raise WhichlayersError(
