@@ -20,8 +20,8 @@ from whichlayers.probes.neuron_ranking import rank_by_weight
 from whichlayers.probes.probe_specs import ProbeSpec
 from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.probing_dataset import ProbingDataset, probe_training
+from whichlayers.probes.progress import WORD_PROBE_STEPS
 from whichlayers.probes.run_word_probes import ENCODER_FRACTION, run_word_probes
-from whichlayers.probes.steps import WORD_PROBE_STEPS
 from whichlayers.trial import Trial, WordProbe
 
 WORDS = ("the", "cat", "sat", "on", "the", "mat", "and", "dogs", "were", "running", "home", ".")

@@ -12,8 +12,8 @@ from whichlayers.engine.results import TrialResult
 from whichlayers.errors import WhichlayersError
 from whichlayers.probes import extract
 from whichlayers.probes.extract import extract_sentences
+from whichlayers.probes.progress import probe_steps
 from whichlayers.probes.run_sentence_probes import run_probes, stack_key
-from whichlayers.probes.steps import probe_steps
 from whichlayers.trial import COMPONENTS, Probe, Surgery, Training, Trial
 
 TRIAL = Trial("tiny", "model", "tiny", "tiny", 50, 0, probe=Probe(1, max_epochs=6, lr=0.05))

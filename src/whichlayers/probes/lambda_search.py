@@ -30,7 +30,7 @@ from whichlayers.probes.neuron_ranking import NeuronRanking, neuron_count, rank_
 from whichlayers.probes.probe_specs import FittedProbe, ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.probing_dataset import ProbingDataset, probe_training
-from whichlayers.probes.steps import OnProgress
+from whichlayers.probes.progress import OnProgress
 from whichlayers.trial import Trial, get_word_probe
 
 OnFraction = Callable[[float], None]  # called with the completed fraction of a search, 0 to 1

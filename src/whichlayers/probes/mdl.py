@@ -22,7 +22,7 @@ from whichlayers.probes.evaluation import code_lengths
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.steps import OnProgress
+from whichlayers.probes.progress import OnProgress
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 MIN_STEPS = 100  # minimum number of training steps; `epochs` is increased for small portions

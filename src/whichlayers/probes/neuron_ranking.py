@@ -34,7 +34,7 @@ from whichlayers.probes.evaluation import accuracies
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.steps import OnProgress
+from whichlayers.probes.progress import OnProgress
 from whichlayers.text import counted
 
 STEPS = 100  # of the mass p, from 0 to 1

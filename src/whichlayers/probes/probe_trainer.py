@@ -44,7 +44,7 @@ from whichlayers.probes.probe_specs import (
     rows_by_seed,
     split_held_out,
 )
-from whichlayers.probes.steps import OnProgress
+from whichlayers.probes.progress import OnProgress
 
 # of states that are gathered at once: on a CPU they should stay in its cache
 BLOCK_BYTES = {"cpu": 1 << 24, "cuda": 1 << 30}

@@ -38,7 +38,7 @@ from whichlayers.probes.neuron_ranking import (
 )
 from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.steps import OnProgress
+from whichlayers.probes.progress import OnProgress
 from whichlayers.trial import Trial, WordProbe, get_word_probe
 
 HELD_OUT_FRACTION = 0.1  # of the training sentences, if a corpus has no dev sentences

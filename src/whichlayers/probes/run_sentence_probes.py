@@ -35,7 +35,7 @@ from whichlayers.probes.extract import cache_key, extract_sentences
 from whichlayers.probes.hidden_states import HiddenStates
 from whichlayers.probes.probe_specs import FittedProbe, ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
-from whichlayers.probes.steps import ENCODER_STEPS, OnProgress
+from whichlayers.probes.progress import ENCODER_STEPS, OnProgress
 from whichlayers.trial import Probe, Surgery, Trial, get_probe
 
 
@@ -73,7 +73,7 @@ def run_probes(
         cache: Folder in which the hidden states are cached for later stacks of the same model and task.
         precision: dtype of the stored hidden states.
         on_epoch: Called with the trial id and the record of each trial.
-        on_step: Progress callback, in the unit of `steps.probe_steps`.
+        on_step: Progress callback, in the unit of `progress.probe_steps`.
 
     Returns:
         One result per trial, in the same order.

@@ -27,7 +27,7 @@ from whichlayers.probes.probing_dataset import (
     RankedNeurons,
     probe_training,
 )
-from whichlayers.probes.steps import WORD_PROBE_STEPS, OnProgress
+from whichlayers.probes.progress import WORD_PROBE_STEPS, OnProgress
 from whichlayers.trial import Measure, Trial, get_word_probe
 
 ENCODER_FRACTION = 0.4  # of the progress, for the forward pass

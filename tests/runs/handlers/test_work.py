@@ -7,7 +7,7 @@ import pytest
 from tiny import tiny_encoder, tiny_task
 
 from whichlayers.data.corpora import load_corpus
-from whichlayers.probes.steps import ENCODER_STEPS
+from whichlayers.probes.progress import ENCODER_STEPS
 from whichlayers.runs.handlers import HANDLERS
 from whichlayers.runs.plan import Stack
 from whichlayers.runs.time_left import TimeLeft

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from whichlayers.engine.cost import MemoryCost, StackTiming, TrialWork
 from whichlayers.engine.settings import EngineSettings
-from whichlayers.probes.steps import ENCODER_STEPS, probe_steps
+from whichlayers.probes.progress import ENCODER_STEPS, probe_steps
 from whichlayers.runs.assets import Assets
 from whichlayers.runs.events import Reporter
 from whichlayers.runs.handlers.base import (

@@ -20,7 +20,7 @@ from whichlayers.engine.out_of_memory import is_out_of_memory
 from whichlayers.engine.results import EpochRecord, TrialResult
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.errors import WhichlayersError
-from whichlayers.probes.steps import WORD_PROBE_STEPS
+from whichlayers.probes.progress import WORD_PROBE_STEPS
 from whichlayers.results.db import ResultsDB
 from whichlayers.runs.assets import Assets, penalties_folder
 from whichlayers.runs.events import Reporter, error_text
