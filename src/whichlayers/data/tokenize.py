@@ -153,27 +153,13 @@ def _encode(split: Split, tokenizer: Any, max_length: int, pair_template: str = 
     truncated = 0
     for start in range(0, len(split), CHUNK):
         rows = slice(start, start + CHUNK)
-        if pair_template and split.pairs is not None:
-            pairs = zip(split.texts[rows], split.pairs[rows], strict=True)
-            prompts, too_long = encode_prompts(pair_template, pairs, tokenizer, max_length)
-            lengths.append(np.fromiter(map(len, prompts), dtype=np.int64))
-            ids.append(_flat(prompts, np.int32))
-            truncated += too_long
-            continue
-        batch = tokenizer(
-            split.texts[rows],
-            split.pairs[rows] if split.pairs is not None else None,
-            truncation="longest_first",
-            max_length=max_length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=with_types,
+        row_ids, row_types, too_long = _encode_rows(
+            split, rows, tokenizer, max_length, with_types, pair_template
         )
-        lengths.append(np.fromiter(map(len, batch["input_ids"]), dtype=np.int64))
-        truncated += _count_truncated(split, rows, lengths[-1], tokenizer, max_length)
-        ids.append(_flat(batch["input_ids"], np.int32))
-        if with_types:
-            types.append(_flat(batch["token_type_ids"], np.uint8))
+        ids.append(_flat(row_ids, np.int32))
+        types.append(_flat(row_types, np.uint8))
+        lengths.append(np.fromiter(map(len, row_ids), dtype=np.int64))
+        truncated += too_long
     offsets = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
     if (np.diff(offsets) == 0).any():
         row = int(np.argmin(np.diff(offsets)))
@@ -187,6 +173,28 @@ def _encode(split: Split, tokenizer: Any, max_length: int, pair_template: str = 
         labels=split.labels,
         truncated=truncated,
     )
+
+
+def _encode_rows(
+    split: Split, rows: slice, tokenizer: Any, max_length: int, with_types: bool, pair_template: str
+) -> tuple[list[list[int]], list[list[int]], int]:
+    """Token ids and token type ids (empty unless `with_types`) of rows, and how many of the rows were truncated."""
+    if pair_template and split.pairs is not None:
+        pairs = zip(split.texts[rows], split.pairs[rows], strict=True)
+        prompts, truncated = encode_prompts(pair_template, pairs, tokenizer, max_length)
+        return prompts, [], truncated
+    batch = tokenizer(
+        split.texts[rows],
+        split.pairs[rows] if split.pairs is not None else None,
+        truncation="longest_first",
+        max_length=max_length,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=with_types,
+    )
+    lengths = np.fromiter(map(len, batch["input_ids"]), dtype=np.int64)
+    truncated = _count_truncated(split, rows, lengths, tokenizer, max_length)
+    return batch["input_ids"], batch["token_type_ids"] if with_types else [], truncated
 
 
 def _count_truncated(split: Split, rows: slice, lengths: np.ndarray, tokenizer: Any, max_length: int) -> int:
