@@ -7,7 +7,6 @@ forward computes the same as the Hugging Face original, with the weights of each
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from whichlayers.engine.attention import PositionBias
+from whichlayers.engine.deberta_attention import patch_attention
 from whichlayers.engine.decoder_modules import add_opt_dropout, opt_layer_forward
 from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.stacked_modules import StackContext, StackedModule
@@ -230,73 +230,11 @@ def _patch_xlnet(encoder: Any, context: StackContext, counter: DropoutCounter) -
 
 
 def _patch_deberta_v2(encoder: Any, context: StackContext, counter: DropoutCounter) -> None:
-    """Relative embeddings have no row axis: project them once per trial and expand them to the trial's rows.
-
-    Where the batch is packed, attention unpacks queries, keys and values; everything else computes on packed tokens.
-    """
+    """Use an attention that knows of trials and of packed batches, and cache the relative positions."""
     if getattr(encoder.encoder, "conv", None) is not None:
         raise WhichlayersError(
             "cannot stack this DeBERTa-v2: convolution layers (conv_kernel_size > 0) are not supported"
         )
-
-    def disentangled_attention_bias(
-        self: Any, query: Tensor, key: Tensor, relative_pos: Tensor, rel_embeddings: Tensor, scale_factor: int
-    ) -> Tensor:
-        # query, key (T*B*heads, L, d); rel_embeddings (T, distances, H); relative_pos (1, L, L)
-        span, length = self.pos_ebd_size, query.shape[1]
-        distances = rel_embeddings[:, : span * 2]
-        heads = self.num_attention_heads
-        batch = query.shape[0] // (context.trials * heads)
-
-        def project(linear: Any) -> Tensor:
-            """(T*B*heads, distances, d), the same for every row of a trial."""
-            with context.one_row_per_trial():  # an adapter may have dropout
-                y = linear(distances)
-            y = y.view(context.trials, 1, span * 2, heads, -1).transpose(2, 3)
-            return y.expand(-1, batch, -1, -1, -1).reshape(query.shape[0], span * 2, -1)
-
-        position_key = self.key_proj if self.share_att_key else getattr(self, "pos_key_proj", None)
-        position_query = self.query_proj if self.share_att_key else getattr(self, "pos_query_proj", None)
-        scale = math.sqrt(query.shape[-1] * scale_factor)
-        relative = relative_pos.to(query.device).long().view(1, length, length).expand(query.shape[0], -1, -1)
-        score = torch.zeros((), device=query.device, dtype=query.dtype)
-        if "c2p" in self.pos_att_type:
-            by_distance = torch.bmm(query, project(position_key).mT)  # (T*B*heads, L, distances)
-            score = score + by_distance.gather(-1, (relative + span).clamp(0, span * 2 - 1)) / scale
-        if "p2c" in self.pos_att_type:
-            by_distance = torch.bmm(key, project(position_query).mT)
-            score = score + by_distance.gather(-1, (span - relative).clamp(0, span * 2 - 1)).mT / scale
-        return score
-
-    def attention(
-        self: Any,
-        hidden_states: Tensor,
-        attention_mask: Tensor,
-        output_attentions: bool = False,
-        query_states: Tensor | None = None,
-        relative_pos: Tensor | None = None,
-        rel_embeddings: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
-        # attention_mask (T*B, 1, L, L)
-        heads, packing = self.num_attention_heads, context.packing
-        projected = [linear(hidden_states) for linear in (self.query_proj, self.key_proj, self.value_proj)]
-        if packing is not None:
-            projected = [packing.unpack(x) for x in projected]  # (T*B, L, H)
-        query, key, value = (self.transpose_for_scores(x, heads) for x in projected)  # (T*B*heads, L, d)
-        scale_factor = 1 + sum(kind in self.pos_att_type for kind in ("c2p", "p2c"))
-        scores = torch.bmm(query, key.mT) / math.sqrt(query.shape[-1] * scale_factor)
-        if self.relative_attention:
-            distances = self.pos_dropout(rel_embeddings)
-            scores = scores + self.disentangled_attention_bias(
-                query, key, relative_pos, distances, scale_factor
-            )
-        scores = scores.view(-1, heads, *scores.shape[1:])  # (T*B, heads, L, L)
-        scores = scores.masked_fill(~attention_mask.bool(), torch.finfo(scores.dtype).min)
-        probabilities = self.dropout(F.softmax(scores, dim=-1))
-        mixed = torch.bmm(probabilities.flatten(0, 1), value)
-        mixed = mixed.view(-1, heads, *mixed.shape[1:]).transpose(1, 2).flatten(2)  # (T*B, L, H)
-        return (mixed if packing is None else packing.pack(mixed)), None
-
     relative_positions, cache = encoder.encoder.get_rel_pos, _TensorCache()
 
     def get_rel_pos(hidden: Tensor, query: Any = None, relative_pos: Any = None) -> Tensor:
@@ -305,25 +243,7 @@ def _patch_deberta_v2(encoder: Any, context: StackContext, counter: DropoutCount
 
     encoder.encoder.get_rel_pos = get_rel_pos
     for layer in encoder.encoder.layer:
-        own = layer.attention.self
-        own.forward = MethodType(attention, own)
-        if own.relative_attention:
-            own.disentangled_attention_bias = MethodType(disentangled_attention_bias, own)
-            own.pos_dropout = _RelativeEmbeddingDropout(own.pos_dropout)
-
-
-class _RelativeEmbeddingDropout(nn.Module):
-    """Dropout on (T, distances, H) relative embeddings, whose leading axis is trials and not rows."""
-
-    def __init__(self, dropout: StackedDropout):
-        super().__init__()
-        self.dropout = dropout
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.dropout.p == 0.0:
-            return x
-        with self.dropout.context.one_row_per_trial():
-            return self.dropout(x)
+        patch_attention(layer.attention.self, context)
 
 
 # ------------------------------------------------------------------------------------------------ ModernBERT
