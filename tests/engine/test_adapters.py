@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-from test_finetune import run_steps, trial, without_dropout
+from stack_loop import run_steps, trial, without_dropout
 from tiny import FAMILIES, tiny_encoder, tiny_task
 
 from whichlayers.data.batches import epoch_order, pad, subset

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from plain_loop import plain_finetune
+from stack_loop import run_steps, trial, without_dropout
 from test_adapters import adapted
-from test_finetune import run_steps, trial, without_dropout
 from tiny import FAMILIES, tiny_encoder, tiny_task
 from torch import nn
 from transformers.pytorch_utils import Conv1D

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from plain_loop import HuggingFaceClassifier, plain_finetune
+from stack_loop import run_steps, without_dropout
 from test_attention import DEVICE, needs_kernel
-from test_finetune import run_steps, without_dropout
 from test_packing import compare_packed_with_padded
 from tiny import DECODERS, random_batch, tiny_encoder, tiny_task
 from transformers import AutoModel

@@ -5,28 +5,16 @@ import dataclasses
 import pytest
 import torch
 from plain_loop import plain_finetune
+from stack_loop import assert_equals_plain_loop, run_steps, trial, without_dropout
 from tiny import ENCODERS, tiny_encoder, tiny_task
 
 from whichlayers.engine.finetune import finetune, stack_key
 from whichlayers.engine.settings import EngineSettings
-from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.errors import WhichlayersError
-from whichlayers.trial import COMPONENTS, Surgery, Training, Trial
-
-# Attention is invariant to a shift of all keys: the exact gradient of the key bias is 0, and Adam with its default eps
-# of 1e-8 would amplify the rounding noise to full steps. An eps above the noise makes weights comparable.
-RECIPE = Training(epochs=3, batch_size=8, lr=3e-3, clip_norm=1.0, dropout=0.0, eps=1e-6)
-
+from whichlayers.trial import COMPONENTS, Surgery, Trial
 
 # seeds of other trials in the stack, each for another component
 OWN_SEEDS = (("subset", 4), ("order", 3), ("init", 1), ("head", 2), ("dropout", 0))
-
-
-def trial(seed: int = 0, head: str = "mean", surgery: Surgery | None = None, **training) -> Trial:
-    return Trial(
-        "tiny", "m", "tiny", "t", 52, seed, head=head, surgery=surgery or Surgery(),
-        training=dataclasses.replace(RECIPE, **training),
-    )  # fmt: skip
 
 
 def mixed_trials(family: str) -> list[Trial]:
@@ -47,29 +35,10 @@ def mixed_trials(family: str) -> list[Trial]:
     ]
 
 
-def run_steps(trials, encoder, data, steps, settings=None):
-    trainer = StackTrainer(trials, encoder, data, torch.device("cpu"), settings or EngineSettings())
-    trainer.model.train()
-    losses = []
-    for step in range(steps):
-        before = trainer.loss_sum.clone()
-        trainer.step_runner(step)
-        losses.append((trainer.loss_sum - before).tolist())
-    return trainer, torch.tensor(losses)  # (steps, T)
-
-
 @pytest.mark.parametrize("family", ENCODERS)
 def test_a_stack_equals_the_plain_loop_over_20_steps(family):
     encoder, data, trials = tiny_encoder(family), tiny_task(), mixed_trials(family)
-    trainer, losses = run_steps(trials, encoder, data, 20)
-    for t, one in enumerate(trials):
-        model, expected = plain_finetune(one, without_dropout(encoder), data, max_steps=20)
-        torch.testing.assert_close(losses[:, t], torch.tensor(expected), rtol=0, atol=1e-4)
-        for name, p in model.named_parameters():
-            found = trainer.model.trial_parameter(name, t)
-            torch.testing.assert_close(
-                found, p, rtol=0, atol=1e-4, msg=lambda m, n=name, t=t: f"{t} {n}: {m}"
-            )
+    assert_equals_plain_loop(trials, encoder, data)
 
 
 @pytest.mark.parametrize("epochs", [3, 12])  # fewer and more than LOSS_VALUES
@@ -95,25 +64,6 @@ def test_losses_by_step_average_to_those_of_the_epochs(epochs, monkeypatch):
             )
             assert total / per_epoch == pytest.approx(record.train_loss, rel=1e-5)
         assert all(len(losses) == 2 for _, losses in values)
-
-
-def without_dropout(encoder):
-    """A copy with dropout 0 in the modules and in the config, which some attention code reads."""
-    import copy
-
-    from torch import nn
-
-    plain = copy.deepcopy(encoder)
-    for key in vars(plain.config):
-        if "drop" in key and isinstance(getattr(plain.config, key), float):
-            setattr(plain.config, key, 0.0)
-    for m in plain.modules():
-        if isinstance(m, nn.Dropout):
-            m.p = 0.0
-        for key in ("attention_dropout", "dropout"):
-            if isinstance(getattr(m, key, None), float):
-                setattr(m, key, 0.0)
-    return plain
 
 
 @pytest.mark.parametrize("family", ENCODERS)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from plain_loop import plain_finetune
-from test_finetune import run_steps, trial, without_dropout
+from stack_loop import assert_equals_plain_loop, run_steps, trial, without_dropout
 from tiny import ENCODERS, tiny_encoder, tiny_task
 from torch import nn
 
@@ -50,16 +50,7 @@ def trials_of(setting: str, **training) -> list[Trial]:
 )
 def test_a_stack_with_frozen_parameters_equals_the_plain_loop(family, setting):
     encoder, data, trials = tiny_encoder(family), tiny_task(), trials_of(setting)
-    trainer, losses = run_steps(trials, encoder, data, 20)
-    assert trainer.shared
-    for t, one in enumerate(trials):
-        model, expected = plain_finetune(one, without_dropout(encoder), data, max_steps=20)
-        torch.testing.assert_close(losses[:, t], torch.tensor(expected), rtol=0, atol=1e-4)
-        for name, p in model.named_parameters():
-            found = trainer.model.trial_parameter(name, t)
-            torch.testing.assert_close(
-                found, p, rtol=0, atol=1e-4, msg=lambda m, n=name, t=t: f"{t} {n}: {m}"
-            )
+    assert assert_equals_plain_loop(trials, encoder, data).shared
 
 
 def test_frozen_parameters_have_no_trial_axis_no_gradient_and_no_moments():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from plain_loop import plain_finetune
-from test_finetune import run_steps, trial, without_dropout
+from stack_loop import run_steps, trial, without_dropout
 from tiny import tiny_encoder, tiny_task
 
 from whichlayers.engine import weight_change
