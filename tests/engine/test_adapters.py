@@ -160,7 +160,7 @@ def test_adapters_on_layers_that_differ_between_trials():
     encoder, data = tiny_encoder("bert"), tiny_task()
     trials = [adapted(seed, surgery=Surgery(reinit=(3,))) for seed in range(2)]
     trainer, losses = run_steps(trials, encoder, data, 10)
-    assert {trainer.initial_weights.layer_of(n) for n in trainer.shared} == {0, 1, 2}
+    assert {trainer.initial_weights.layer_of(n) for n in trainer.shared_names} == {0, 1, 2}
     for t, one in enumerate(trials):
         _, expected = peft_finetune(one, without_dropout(encoder), data, 10)
         torch.testing.assert_close(losses[:, t], torch.tensor(expected), rtol=0, atol=1e-4)

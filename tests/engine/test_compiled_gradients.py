@@ -98,7 +98,7 @@ def test_compiled_layers_of_packed_tokens_train_adapters(family):
     for name, parameter in models[0].named_parameters():
         parameter.requires_grad_(not name.startswith("encoder."))
     frozen = [name for name, p in models[0].named_parameters() if not p.requires_grad]
-    shared = [name for name in frozen if not ModelStructure(models[0].encoder).is_shared(name[8:])]
+    shared = [name for name in frozen if not ModelStructure(models[0].encoder).is_for_all_layers(name[8:])]
     stacked = StackedModel(models[0], 2, shared=shared)
     adapter = Adapter("lora", (1, 3), targets, rank=4, dropout=0.2)
     attach_adapters(stacked, models[0].encoder, [Trial("", "", "", "", 1, 0, adapter=adapter)] * 2)

@@ -50,7 +50,7 @@ def trials_of(setting: str, **training) -> list[Trial]:
 )
 def test_a_stack_with_frozen_parameters_equals_the_plain_loop(family, setting):
     encoder, data, trials = tiny_encoder(family), tiny_task(), trials_of(setting)
-    assert assert_equals_plain_loop(trials, encoder, data).shared
+    assert assert_equals_plain_loop(trials, encoder, data).shared_names
 
 
 def test_frozen_parameters_have_no_trial_axis_no_gradient_and_no_moments():
@@ -152,7 +152,7 @@ def test_frozen_layers_that_differ_between_trials_are_not_shared():
     trials = [trial(s, surgery=surgery, lr_factors=frozen(0, 1, 2)) for s, surgery in enumerate(surgeries)]
     encoder, data = tiny_encoder("bert"), tiny_task()
     trainer, losses = run_steps(trials, encoder, data, 10)
-    shared_layers = {trainer.initial_weights.layer_of(name) for name in trainer.shared}
+    shared_layers = {trainer.initial_weights.layer_of(name) for name in trainer.shared_names}
     assert shared_layers == {0}
     for t, one in enumerate(trials):
         _, expected = plain_finetune(one, without_dropout(encoder), data, max_steps=10)
@@ -163,7 +163,7 @@ def test_a_permuted_model_that_all_trials_share():
     trials = [trial(seed, surgery=Surgery(order=(2, 1, 3)), lr_factors=frozen(0, 1, 2)) for seed in range(2)]
     encoder, data = tiny_encoder("bert"), tiny_task()
     trainer, losses = run_steps(trials, encoder, data, 10)
-    assert {trainer.initial_weights.layer_of(name) for name in trainer.shared} == {0, 1, 2}
+    assert {trainer.initial_weights.layer_of(name) for name in trainer.shared_names} == {0, 1, 2}
     _, expected = plain_finetune(trials[1], without_dropout(encoder), data, max_steps=10)
     torch.testing.assert_close(losses[:, 1], torch.tensor(expected), rtol=0, atol=1e-4)
 

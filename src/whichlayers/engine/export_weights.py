@@ -35,7 +35,11 @@ def encoder_weights(trainer: StackTrainer, trial: int, with_head: bool = False) 
         weights[name] = values.to(device="cpu", dtype=torch.float32, copy=True).contiguous()
     for name, param in trainer.model.module.named_parameters():  # merge the adapters into the weights
         inner = name.removeprefix("encoder.")
-        own = trainer.initial_weights.common_source(name) if name in trainer.shared else weights.get(inner)
+        own = (
+            trainer.initial_weights.common_source(name)
+            if name in trainer.shared_names
+            else weights.get(inner)
+        )
         if own is None:
             continue
         if (delta := adapter_deltas(trainer, name, own.to(param.device)[None])) is not None:

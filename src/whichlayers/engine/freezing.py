@@ -38,7 +38,7 @@ def lr_factor(initial: InitialWeights, trial: Trial, name: str) -> float:
     layer = initial.structure.layer_of(inner)
     if layer is not None:
         return factors.get(layer, 1.0)
-    if initial.structure.is_shared(inner):
+    if initial.structure.is_for_all_layers(inner):
         return factors.get(0, 1.0)
     return 0.0 if factors.get(initial.depth_of(trial), 1.0) == 0 else 1.0
 
@@ -50,7 +50,7 @@ def shared_parameters(initial: InitialWeights, trials: Sequence[Trial], names: I
         for name in names
         if name.startswith("encoder.")
         # relative positions are looked up by patched code, which needs a trial axis; they are small
-        and not initial.structure.is_shared(name.removeprefix("encoder."))
+        and not initial.structure.is_for_all_layers(name.removeprefix("encoder."))
         and all(lr_factor(initial, trial, name) == 0 for trial in trials)
         and initial.common_source(name) is not None
     }

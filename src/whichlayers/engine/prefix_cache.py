@@ -36,12 +36,12 @@ def constant_prefix(model: StackedModel, initial: InitialWeights, trials: Sequen
     changing: set[int | None] = {0} if model.context.batch_dim else set()  # XLNet is not cached
     for name, _ in model.module.named_parameters():
         inner, layer = name.removeprefix("encoder."), initial.layer_of(name)
-        shared_by_layers = initial.structure.is_shared(inner)
-        if layer is None and not shared_by_layers:
+        for_all_layers = initial.structure.is_for_all_layers(inner)
+        if layer is None and not for_all_layers:
             continue
         trained = any(lr_factor(initial, trial, name) > 0 for trial in trials)
         if trained or initial.common_source(name) is None:
-            changing.add(0 if shared_by_layers else layer)
+            changing.add(0 if for_all_layers else layer)
     for name, module in model.module.named_modules():
         if isinstance(module, StackedDropout) and module.p > 0:
             changing.add(initial.layer_of(name))

@@ -108,10 +108,12 @@ class StackTrainer:
         """Stack the template, with adapters and dropout; `rows` as in `StackedModel`, types as in `choose_dtypes`."""
         on_cuda = self.device.type == "cuda"
         names = [name for name, _ in template.named_parameters()]
-        self.shared = shared_parameters(self.initial_weights, self.trials, names)
+        self.shared_names = shared_parameters(self.initial_weights, self.trials, names)
         # the number of rows depends on the seeds; stacks with the same shape use the same compiled code
         row_multiple = ROW_MULTIPLE if on_cuda or settings.compiled else 1
-        self.model = StackedModel(template, len(self.trials), rows, self.shared, row_multiple).to(self.device)
+        self.model = StackedModel(template, len(self.trials), rows, self.shared_names, row_multiple).to(
+            self.device
+        )
         if linear_dtype is not None:
             self.model.round_linear_layers(linear_dtype)
         attach_adapters(self.model, template.encoder, self.trials)
@@ -179,7 +181,7 @@ class StackTrainer:
             self.optimizer.set_values(i, values)
         with torch.no_grad():
             for name, param in self.model.module.named_parameters():
-                if name in self.shared and not self.model.has_trial_axis(name):
+                if name in self.shared_names and not self.model.has_trial_axis(name):
                     source = initial.common_source(name)
                     assert source is not None
                     param.copy_(source)

@@ -1,8 +1,8 @@
 """Where each model family keeps its embeddings, layers, layer norms and pooler.
 
 `FAMILIES` has one entry per supported `model_type`: encoders, and decoders, whose attention is causal. All parameters
-inside a layer's module belong to that layer, including raw tensors such as XLNet's q, k, v, o and r. Parameters shared
-by several layers (the relative positions of MPNet and DeBERTa) and final norms belong to no layer.
+inside a layer's module belong to that layer, including raw tensors such as XLNet's q, k, v, o and r. Parameters for
+all layers (the relative positions of MPNet and DeBERTa) and final norms belong to no layer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Family:
     layers: str  # path of the ModuleList that holds the layers
     embeddings: tuple[str, ...]  # modules and parameters that count as layer 0
     pooler: str | None = None  # path of the pooler; None if the family has none
-    shared: tuple[str, ...] = ()  # modules that all layers use: relative positions
+    for_all_layers: tuple[str, ...] = ()  # modules that all layers use: relative positions
     # position of the [CLS] token, or of a decoder's token that has seen all others, among the tokens of a sequence
     cls_position: Literal["first", "last"] = "first"
     # config key of the dropout on hidden states; None: the family has none
@@ -57,12 +57,11 @@ FAMILIES: dict[str, Family] = {
         note="a projection of the embeddings counts as layer 0",
     ),
     "distilbert": Family("transformer.layer", ("embeddings",), dropout="dropout"),
-    # encoder.relative_attention_bias is shared by all layers
     "mpnet": Family(
         "encoder.layer",
         ("embeddings",),
         pooler="pooler",
-        shared=("encoder.relative_attention_bias",),
+        for_all_layers=("encoder.relative_attention_bias",),
         positions_after_padding=True,
         note="all layers share one table of relative positions",
     ),
@@ -73,11 +72,11 @@ FAMILIES: dict[str, Family] = {
         dropout="dropout",
         note="not packed; its classification token is the last one",
     ),
-    # encoder.rel_embeddings and its norm are shared by all layers; encoder.conv follows whichever layer is first
+    # encoder.conv follows whichever layer is first
     "deberta-v2": Family(
         "encoder.layer",
         ("embeddings",),
-        shared=("encoder.rel_embeddings", "encoder.LayerNorm", "encoder.conv"),
+        for_all_layers=("encoder.rel_embeddings", "encoder.LayerNorm", "encoder.conv"),
         note="all layers share the relative positions",
     ),
     "modernbert": Family(

@@ -128,7 +128,7 @@ class ModelStructure:
         return [name for name, _ in self.model.named_parameters() if _under(name, *self.family.embeddings)]
 
     def layer_of(self, name: str) -> int | None:
-        """Layer number of a parameter: 1..depth, 0 for the embeddings, None for others (pooler, shared)."""
+        """Layer number of a parameter: 1..depth, 0 for the embeddings, None for others (pooler, for all layers)."""
         if _under(name, self.family.layers):
             return int(name[len(self.family.layers) + 1 :].partition(".")[0]) + 1
         return 0 if _under(name, *self.family.embeddings) else None
@@ -137,9 +137,9 @@ class ModelStructure:
         """Whether a parameter belongs to the pooler."""
         return self.family.pooler is not None and _under(name, self.family.pooler)
 
-    def is_shared(self, name: str) -> bool:
+    def is_for_all_layers(self, name: str) -> bool:
         """Whether all layers use a parameter that belongs to none of them."""
-        return _under(name, *self.family.shared)
+        return _under(name, *self.family.for_all_layers)
 
 
 def _under(name: str, *paths: str) -> bool:
