@@ -214,6 +214,11 @@ def _baselines(corpus: Corpus) -> Metrics:
     }
 
 
+def group_by_corpus(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Word probe trials in groups with the same corpus."""
+    return [group for _, group in _group_by(trials, lambda trial: get_word_probe(trial).fingerprint)]
+
+
 def _group_by(trials: Sequence[Trial], key: Callable[[Trial], Any]) -> list[tuple[Any, list[Trial]]]:
     """(key, trials) in the order in which the keys first occur."""
     found: dict[Any, list[Trial]] = {}

@@ -29,6 +29,7 @@ from whichlayers.probes.probe_specs import ProbeSpec, ProbeTraining
 from whichlayers.probes.probe_trainer import fit_probes
 from whichlayers.probes.probing_dataset import probe_training
 from whichlayers.probes.run_sentence_probes import ProbeJob, fit_sentence_probes
+from whichlayers.probes.run_word_probes import group_by_corpus
 from whichlayers.trial import Trial, WordProbe, get_probe, get_word_probe
 
 SAMPLE_EXAMPLES = 96
@@ -94,11 +95,8 @@ def estimate_word_probe_seconds(
 
     The grid search for L1 and L2 is counted only for trials of the pretrained model.
     """
-    by_corpus: dict[str, list[Trial]] = {}
-    for trial in trials:
-        by_corpus.setdefault(get_word_probe(trial).fingerprint, []).append(trial)
     seconds, seen = 0.0, set[str]()
-    for corpus_trials in by_corpus.values():
+    for corpus_trials in group_by_corpus(trials):
         corpus = corpus_of(corpus_trials[0])
         training = probe_training(corpus_trials[0])
         # per word

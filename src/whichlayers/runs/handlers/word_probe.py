@@ -108,13 +108,12 @@ class WordProbeHandler(TrialHandler):
     def work(self, trials: Sequence[Trial], assets: Assets) -> TrialWork:
         """Finetuning, forward passes and probes together, spread evenly over the steps of the stack."""
         from whichlayers.probes.labels import training_tags
+        from whichlayers.probes.run_word_probes import group_by_corpus
         from whichlayers.probes.timing import equivalent_epochs
 
         model = assets.model_of(trials[0])
-        weights, neurons = (
-            count_weights(model.depth, model.hidden_size),
-            (model.depth + 1) * model.hidden_size,
-        )
+        weights = count_weights(model.depth, model.hidden_size)
+        neurons = (model.depth + 1) * model.hidden_size
         finetunings = self.kept_models(trials)
         total, steps = 0.0, len(trials) * WORD_PROBE_STEPS
         if finetunings:
@@ -122,11 +121,11 @@ class WordProbeHandler(TrialHandler):
             work = FinetuneHandler().work(finetunings, assets)
             total += len(finetunings) * work.total(finetunings[0].steps)
         for group in self.group_by_model(trials):
-            probes = [get_word_probe(trial) for trial in group]
-            for corpus in {probe.fingerprint: assets.corpus(probe) for probe in probes}.values():
+            for corpus_trials in group_by_corpus(group):
+                probes = [get_word_probe(trial) for trial in corpus_trials]
+                corpus = assets.corpus(probes[0])
                 total += weights * TOKENS_PER_WORD * corpus.n_words
-                own = [probe for probe in probes if probe.fingerprint == corpus.fingerprint]
-                epochs = sum(equivalent_epochs(probe, model.depth + 1) for probe in own)
+                epochs = sum(equivalent_epochs(probe, model.depth + 1) for probe in probes)
                 outputs = len(training_tags(corpus.train))
                 total += TRAINING_COST * epochs * corpus.train.n_words * neurons * outputs
         return TrialWork(step=total / steps)
@@ -300,17 +299,14 @@ def _probe_model(
     model: ProbedModel, trials: Sequence[Trial], worker: WorkerContext, report: Reporter
 ) -> None:
     """Run all word probes of one model, corpus by corpus; an error fails only the probes of its corpus."""
-    from whichlayers.probes.run_word_probes import run_word_probes
+    from whichlayers.probes.run_word_probes import group_by_corpus, run_word_probes
 
     assets = worker.assets
-    by_corpus: dict[str, list[Trial]] = {}
-    for trial in trials:
-        by_corpus.setdefault(get_word_probe(trial).fingerprint, []).append(trial)
     encoder: PreTrainedModel | None = None
     seconds = model.seconds  # of the finetuning: added to the first results
     with _activation_store(model, trials[0], worker) as store:
         lambda_search = _lambda_search(model, store, worker)
-        for corpus_trials in by_corpus.values():
+        for corpus_trials in group_by_corpus(trials):
             unfinished = {trial.id for trial in corpus_trials}
             try:
                 encoder = encoder or _load_encoder(model, trials[0], worker)
