@@ -255,11 +255,10 @@ def _train(
     settings: RunSettings, resources: Resources, ray_executor: RayExecutor | None, db: ResultsDB
 ) -> int:
     """Run all unfinished trials and return how many finished or failed."""
-    folder, assets = settings.folder, settings.assets
     stacks = make_stacks_to_resume(
         db.unfinished_trials(),
         db.interrupted_stacks(),
-        stack_key_fn(settings.handlers, assets),
+        stack_key_fn(settings.handlers, settings.assets),
         resources.stack_size,
         max(1, resources.workers),
         fill=resources.on_cuda,
@@ -270,13 +269,30 @@ def _train(
     workers = min(resources.workers, len(stacks))
     counts, steps = db.counts(), sum(stack.steps for stack in stacks)
     settings.on_event(
-        RunStarted(folder.path, counts.total, counts.done, steps, len(stacks), workers, devices)
+        RunStarted(settings.folder.path, counts.total, counts.done, steps, len(stacks), workers, devices)
     )
     if not stacks:
         return 0
     run_id = db.begin_run(
         machine.describe_run(list(devices), resources.threads, named=ray_executor is not None)
     )
+    return _run_stacks(settings, resources, ray_executor, db, run_id, stacks, workers)
+
+
+def _run_stacks(
+    settings: RunSettings,
+    resources: Resources,
+    ray_executor: RayExecutor | None,
+    db: ResultsDB,
+    run_id: int,
+    stacks: Sequence[Stack],
+    workers: int,
+) -> int:
+    """Run these stacks on a Ray cluster or on `workers` processes here; returns how many trials finished or failed.
+
+    However it ends, workers are stopped and the outcome of the run is stored.
+    """
+    folder, assets = settings.folder, settings.assets
 
     def work_of(stack: Stack) -> TrialWork:
         return settings.handlers[stack.trials[0].kind].work(stack.trials, assets)
