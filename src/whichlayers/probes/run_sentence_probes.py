@@ -83,14 +83,9 @@ def run_probes(
     torch_device, first = resolve_device(device), trials[0]
     select_device(torch_device)
     pooling = get_probe(first).pooling
-    seeds = {trial.seed_of("subset") for trial in trials}
-    rows = {seed: subset(len(data.train), first.train_size, seed) for seed in seeds}
-    used = _used_rows(len(data.train), list(rows.values()))
-    train = data.train if used is None else select_rows(data.train, used)
-    if used is not None:
-        rows = {seed: np.searchsorted(used, seed_rows) for seed, seed_rows in rows.items()}
+    train, rows, suffix = _training_examples(trials, data)
     key = cache_key(first.input_fingerprint, data.fingerprint, first.training.max_length, pooling, precision)
-    splits = {f"{key}.train{_rows_suffix(used)}": train}
+    splits = {f"{key}.train{suffix}": train}
     splits |= {f"{key}.dev{'-' + name if name else ''}": split for name, split in data.evals.items()}
     on_rows = _encoder_progress(on_step, len(trials), sum(map(len, splits.values())))
 
@@ -217,15 +212,28 @@ def _mean_loss(outputs: Tensor, labels: Tensor, kind: Kind) -> float:
     return float(F.cross_entropy(outputs, labels))
 
 
+def _training_examples(
+    trials: Sequence[Trial], data: TokenizedTask
+) -> tuple[TokenizedSplit, dict[int, np.ndarray], str]:
+    """The training examples whose hidden states are extracted.
+
+    Returns:
+        (the examples, the rows of each subset among them by its seed, the suffix of the name of their file)
+    """
+    seeds = {trial.seed_of("subset") for trial in trials}
+    rows = {seed: subset(len(data.train), trials[0].train_size, seed) for seed in seeds}
+    used = _used_rows(len(data.train), list(rows.values()))
+    if used is None:
+        return data.train, rows, ""
+    rows = {seed: np.searchsorted(used, seed_rows) for seed, seed_rows in rows.items()}
+    suffix = "-" + hashlib.blake2b(used.tobytes(), digest_size=6).hexdigest()
+    return select_rows(data.train, used), rows, suffix
+
+
 def _used_rows(n: int, subsets: Sequence[np.ndarray]) -> np.ndarray | None:
     """The rows that any probe trains on, sorted; None for all rows if they are more than half of n."""
     used = np.unique(np.concatenate(subsets))
     return used if len(used) <= n / 2 else None
-
-
-def _rows_suffix(used: np.ndarray | None) -> str:
-    """Suffix of the file name of a subset's hidden states."""
-    return "" if used is None else "-" + hashlib.blake2b(used.tobytes(), digest_size=6).hexdigest()
 
 
 def _encoder_progress(on_step: OnStep | None, trials: int, total: int) -> Callable[[int], None] | None:
