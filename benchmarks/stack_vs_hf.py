@@ -18,8 +18,13 @@ import gc
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from whichlayers.engine.stack_trainer import StackTrainer
 
 STARTED = time.perf_counter()
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
@@ -276,6 +281,32 @@ def hf_trainer(data: TokenizedTask, machine: Machine, steps: int = 60, warm: int
     return rate((clock.end - clock.start) / (steps - warm), machine)
 
 
+def warm_up(trainer: StackTrainer, steps: int, machine: Machine) -> tuple[int, float]:
+    """Run steps until the graphs of all sizes of the first `steps` are captured and three steps were replayed.
+
+    Returns:
+        The number of steps that were run, and when the first replay had ended, by `time.perf_counter`.
+    """
+    graphs = trainer.step_runner.graphs
+    wanted = set(trainer.step_runner.sizes[:steps].tolist())
+    at, replayed, first_replay = 0, 0, 0.0
+
+    def captured() -> set[int]:
+        if graphs is None:  # on a CPU
+            return wanted
+        return {size for size, step in graphs.items() if step.graph is not None}
+
+    while not (wanted <= captured() and replayed >= 3):
+        known = int(trainer.step_runner.sizes[at]) in captured()
+        trainer.step_runner(at)
+        at, replayed = at + 1, replayed + known
+        if known and not first_replay:
+            machine.wait()
+            first_replay = time.perf_counter()
+    machine.wait()
+    return at, first_replay
+
+
 def stacked(
     data: TokenizedTask,
     machine: Machine,
@@ -300,24 +331,8 @@ def stacked(
     stack = trials_of(trials, depth)
     trainer = StackTrainer(stack, encoder, data, torch.device(machine.device), settings)
     trainer.model.train()
-    at, replayed = 0, 0
-    graphs = trainer.step_runner.graphs
-    wanted = set(trainer.step_runner.sizes[: steps + 60].tolist())
-    first_replay = 0.0
-
-    def captured() -> set[int]:
-        if graphs is None:  # on a CPU
-            return wanted
-        return {size for size, step in graphs.items() if step.graph is not None}
-
-    while not (wanted <= captured() and replayed >= 3):
-        known = int(trainer.step_runner.sizes[at]) in captured()
-        trainer.step_runner(at)
-        at, replayed = at + 1, replayed + known
-        if known and not first_replay:
-            machine.wait()
-            first_replay = time.perf_counter() - start
-    machine.wait()
+    at, first_replay = warm_up(trainer, steps + 60, machine)
+    first_replay -= start
     begin = time.perf_counter()
     for i in range(at, at + steps):
         trainer.step_runner(i)
@@ -349,7 +364,8 @@ def stacked(
     return result
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -366,14 +382,21 @@ def main() -> None:
     run.add_argument("--float32", default="", help="workload:trials of stacks to time in float32 as well")
     run.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     run.add_argument("--tiny", action="store_true", help="a model of 2 layers, to try the script")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
     if arguments.command == "tokens":
         write_tokens(arguments.glue, arguments.model, arguments.out)
         return
     if arguments.device == "cuda" and not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
-    machine = Machine(arguments.device, arguments.tiny)
+    print(table(measure_all(arguments, Machine(arguments.device, arguments.tiny))))
 
+
+def measure_all(arguments: argparse.Namespace, machine: Machine) -> dict:
+    """Time all stacks and baselines; the report so far is written to `arguments.out` after each of them."""
     import transformers
 
     imported = time.perf_counter() - STARTED
@@ -395,31 +418,30 @@ def main() -> None:
         if arguments.out:
             arguments.out.write_text(json.dumps(report, indent=1))
 
-    for i, part in enumerate(arguments.stacks.split(",")):
-        workload, count = part.split(":")
-        if i == 0:  # before anything is compiled
-            limits = {"flop_per_s": 1.0, "bytes_per_s": 1.0}
-            data = load_workload(arguments.tokens, WORKLOADS[workload])
-            cold = stacked(data, machine, int(count), limits, steps=10)
-            report["cold_first_replay_s"] = cold["first_replay_s"]
-            report["limits"] = limits = machine.limits()
-            print(
-                json.dumps({"imports": imported, "cold first replay": cold["first_replay_s"], **limits}),
-                flush=True,
-            )
-        data = load_workload(arguments.tokens, WORKLOADS[workload])
-        add(workload, "whichlayers", stacked(data, machine, int(count), limits))
-    for part in filter(None, arguments.float32.split(",")):
-        workload, count = part.split(":")
-        data = load_workload(arguments.tokens, WORKLOADS[workload])
-        add(workload, "whichlayers, float32", stacked(data, machine, int(count), limits, "float32"))
-    for workload in filter(None, arguments.rivals.split(",")):
-        data = load_workload(arguments.tokens, WORKLOADS[workload])
+    def workloads(option: str) -> Iterator[tuple[str, TokenizedTask, int]]:
+        """Name, data and number of trials of each workload of an option."""
+        for part in filter(None, option.split(",")):
+            workload, _, count = part.partition(":")
+            yield workload, load_workload(arguments.tokens, WORKLOADS[workload]), int(count or 1)
+
+    # before anything is compiled
+    _, data, trials = next(workloads(arguments.stacks))
+    cold = stacked(data, machine, trials, {"flop_per_s": 1.0, "bytes_per_s": 1.0}, steps=10)
+    report["cold_first_replay_s"] = cold["first_replay_s"]
+    report["limits"] = limits = machine.limits()
+    print(
+        json.dumps({"imports": imported, "cold first replay": cold["first_replay_s"], **limits}), flush=True
+    )
+    for workload, data, trials in workloads(arguments.stacks):
+        add(workload, "whichlayers", stacked(data, machine, trials, limits))
+    for workload, data, trials in workloads(arguments.float32):
+        add(workload, "whichlayers, float32", stacked(data, machine, trials, limits, "float32"))
+    for workload, data, _ in workloads(arguments.rivals):
         add(workload, "plain loop, float32", plain_loop(data, machine, bf16=False))
         add(workload, "plain loop, bfloat16, fused AdamW", plain_loop(data, machine, bf16=True))
         add(workload, "compiled + CUDA graphs, bfloat16, fused AdamW", compiled_loop(data, machine))
         add(workload, "Trainer, bf16", hf_trainer(data, machine))
-    print(table(report))
+    return report
 
 
 def table(report: dict) -> str:
