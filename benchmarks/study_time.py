@@ -215,7 +215,8 @@ def measure_file(options: argparse.Namespace, work: Path) -> Iterator[tuple[str,
     yield "study", study
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line; the hidden ones are for the process of a study."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -234,55 +235,53 @@ def main() -> None:
     parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--stop-at-first-step", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.began is not None:
-        run_study(options)
-        return
     if options.file is not None and options.folder is None:
         parser.error("--file needs --folder, the folder of the study")
+    return options
+
+
+def measure_studies(options: argparse.Namespace, work: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the name and the times of each of the studies of `--only`, with models in the folder `work`."""
     shapes = {"small": (2, 16, 2000), "base": (2, 32, 2000)} if options.tiny else {
         "small": (12, 128, 16384), "base": (12, 768, 30522)
     }  # fmt: skip
-    sizes = [16, 32] if options.tiny else [500, 2000]
+    for model, shape in shapes.items():
+        write_model(work / model, *shape)
+    sizes, depth = [16, 32] if options.tiny else [500, 2000], shapes["small"][0]
+    tasks = (
+        list(BUILTIN) if options.data is None else [{"name": n, "source": str(options.data)} for n in GLUE]
+    )
+    training = {"epochs": 1 if options.tiny else 5, "batch_size": 8}
+    common = {"experiments": ["incremental"], "training": training}
+    small = common | {"name": "small", "models": [str(work / "small")], "tasks": [BUILTIN[0]],
+                      "train_sizes": sizes[:1], "trials": 1 if options.tiny else 24,
+                      "experiments": [{"kind": "incremental", "keep": [depth]}]}  # fmt: skip
+    base = common | {"name": "base", "models": [str(work / "base")], "tasks": tasks,
+                     "train_sizes": sizes, "trials": 1 if options.tiny else options.trials}  # fmt: skip
+    runs = {
+        "small": (small, "small", False),
+        "small again": (small, "small", False),
+        "cold": (base, "base", False),
+        "warm": (base, "base", True),
+    }
+    for name, (study, cache, stop) in runs.items():
+        if name.split()[0] in options.only:
+            folder, cache_folder = work / f"study-{name.replace(' ', '-')}", work / f"cache-{cache}"
+            yield name, measure(study, folder, work / "times.json", cache_folder, options, stop)
+
+
+def main() -> None:
+    options = parse_arguments()
+    if options.began is not None:
+        run_study(options)
+        return
     results: dict[str, Any] = {}
-
-    def save(name: str, times: dict[str, Any]) -> None:
-        results[name] = times
-        print(json.dumps({name: times}), flush=True)
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
-
     with tempfile.TemporaryDirectory() as temporary:
-        work = Path(temporary)
-        if options.file is not None:
-            for name, times in measure_file(options, work):
-                save(name, times)
-            return
-        for model, shape in shapes.items():
-            write_model(work / model, *shape)
-        depth = shapes["small"][0]
-        tasks = (
-            list(BUILTIN)
-            if options.data is None
-            else [{"name": n, "source": str(options.data)} for n in GLUE]
-        )
-        training = {"epochs": 1 if options.tiny else 5, "batch_size": 8}
-        common = {"experiments": ["incremental"], "training": training}
-        small = common | {"name": "small", "models": [str(work / "small")], "tasks": [BUILTIN[0]],
-                          "train_sizes": sizes[:1], "trials": 1 if options.tiny else 24,
-                          "experiments": [{"kind": "incremental", "keep": [depth]}]}  # fmt: skip
-        base = common | {"name": "base", "models": [str(work / "base")], "tasks": tasks,
-                         "train_sizes": sizes, "trials": 1 if options.tiny else options.trials}  # fmt: skip
-        runs = {
-            "small": (small, "small", False),
-            "small again": (small, "small", False),
-            "cold": (base, "base", False),
-            "warm": (base, "base", True),
-        }
-        for name, (study, cache, stop) in runs.items():
-            if name.split()[0] in options.only:
-                folder = work / f"study-{name.replace(' ', '-')}"
-                save(
-                    name, measure(study, folder, work / "times.json", work / f"cache-{cache}", options, stop)
-                )
+        measured = measure_studies if options.file is None else measure_file
+        for name, times in measured(options, Path(temporary)):
+            results[name] = times
+            print(json.dumps({name: times}), flush=True)
+            options.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
