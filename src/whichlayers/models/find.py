@@ -5,6 +5,7 @@ The folder is checked for a config.json and safetensors weights, and its files a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -151,7 +152,33 @@ def has_pickle(folder: Path) -> bool:
 
 def hub_folder(name: str, revision: str | None, allow_pickle: bool) -> Path:
     """The snapshot folder of a hub model in the hub's cache, downloaded if necessary."""
+    _check_hub_id(name)
+    with _readable_hub_errors(name, revision):
+        folder = _download(name, revision, "model*.safetensors", SAFETENSORS + INDEX_SUFFIX)
+        has_safetensors = any((folder / file).is_file() for file in (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX))
+        if allow_pickle and not has_safetensors:
+            folder = _download(name, revision, "pytorch_model*.bin", PICKLE + INDEX_SUFFIX)
+        return folder
+
+
+def _download(name: str, revision: str | None, *weights: str) -> Path:
+    """Download config, tokenizer and the files that match `weights`, unless they are in the hub's cache."""
     from huggingface_hub import constants, snapshot_download
+
+    folder = snapshot_download(
+        name,
+        revision=revision,
+        allow_patterns=[CONFIG, *TOKENIZER_FILES, *weights],
+        ignore_patterns=["*/*"],  # "*" also matches "/", so subfolders (onnx/, ...) must be excluded
+        local_files_only=bool(constants.HF_HUB_OFFLINE),
+    )
+    return Path(folder)
+
+
+@contextlib.contextmanager
+def _readable_hub_errors(name: str, revision: str | None) -> Iterator[None]:
+    """Raise a WhichlayersError that says what to do for an error of the hub."""
+    from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -160,27 +187,9 @@ def hub_folder(name: str, revision: str | None, allow_pickle: bool) -> Path:
         RevisionNotFoundError,
     )
 
-    _check_hub_id(name)
-
-    def snapshot(*weights: str) -> Path:
-        folder = snapshot_download(
-            name,
-            revision=revision,
-            allow_patterns=[CONFIG, *TOKENIZER_FILES, *weights],
-            ignore_patterns=["*/*"],  # "*" also matches "/", so subfolders (onnx/, ...) must be excluded
-            local_files_only=bool(constants.HF_HUB_OFFLINE),
-        )
-        return Path(folder)
-
     at = f" at revision {revision!r}" if revision else ""
     try:
-        folder = snapshot("model*.safetensors", SAFETENSORS + INDEX_SUFFIX)
-        has_safetensors = (folder / SAFETENSORS).is_file() or (
-            folder / (SAFETENSORS + INDEX_SUFFIX)
-        ).is_file()
-        if allow_pickle and not has_safetensors:
-            folder = snapshot("pytorch_model*.bin", PICKLE + INDEX_SUFFIX)
-        return folder
+        yield
     except LocalEntryNotFoundError as error:
         if constants.HF_HUB_OFFLINE:
             reason = (
