@@ -20,7 +20,7 @@ from whichlayers.data.tokenize import TokenizedTask
 from whichlayers.engine.checkpoint import Checkpoint
 from whichlayers.engine.devices import resolve_device
 from whichlayers.engine.export_weights import encoder_weights
-from whichlayers.engine.memory import TrainingMemory
+from whichlayers.engine.memory import MEASURED_STEPS, TrainingMemory
 from whichlayers.engine.results import EpochRecord, OnEpoch, OnLoss, OnStep, OnTrained, TrialResult
 from whichlayers.engine.settings import EngineSettings
 from whichlayers.engine.stack_trainer import StackTrainer
@@ -115,7 +115,7 @@ def finetune(
         epoch_started = time.perf_counter()
         while step < epoch * per_epoch:
             # allocations of compiled code on the CPU cannot be tracked
-            with memory if step < memory.STEPS and not settings.compiled else nullcontext():
+            with memory if step < MEASURED_STEPS and not settings.compiled else nullcontext():
                 trainer.step_runner(step)
             step += 1
             if on_step is not None:

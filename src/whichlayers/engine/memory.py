@@ -31,6 +31,7 @@ from whichlayers.engine.stack_trainer import StackTrainer
 from whichlayers.trial import Trial
 
 CPU_OVERHEAD = 1.5  # factor for the allocator and for buffers inside kernels
+MEASURED_STEPS = 2  # number of training steps to measure: the first one allocates the moments
 EVAL_ROWS_DIVISOR = 16  # an evaluation chunk is measured on 1/16 of its rows
 CUDA_BYTES_PER_WEIGHT = 12  # float32 weight and two moments; where memory runs out, torch raises an error
 
@@ -99,7 +100,7 @@ def _peak_memory(
     with _track_memory(device) as memory:
         trainer = StackTrainer(trials, encoder, data, device, eager)
         size = _largest_step(trainer, data)
-        for _ in range(2):  # the first step allocates the moments
+        for _ in range(MEASURED_STEPS):
             memory.restart()
             trainer.step_on_device.zero_()  # there may be a single step
             trainer.train_step(size)
@@ -232,8 +233,6 @@ class TrainingMemory:
     Args:
         device: Where the stack trains.
     """
-
-    STEPS = 2  # number of steps to measure: the first one allocates the moments
 
     def __init__(self, device: torch.device):
         self._memory = _CudaMemory(device) if device.type == "cuda" else _AllocationTracker()

@@ -52,6 +52,18 @@ class StackTrainer:
         data: The tokenized task.
         device: Where to train.
         settings: How to run.
+
+    Attributes:
+        model: The stacked model.
+        shared_names: Names of the parameters that no trial trains and that are the same in all trials.
+        parameters: All parameters with a trial axis, with their learning rates.
+        word_embeddings: The word embeddings; None if they are frozen and the same in all trials.
+        packed: Whether layers compute on packed tokens, nothing for padding.
+        size_in_tokens: Whether the size of a step is its number of tokens per trial, as on a GPU if the stack is
+            packed, else the length that sequences are padded to.
+        step_on_device: () int32 number of the next training step, from 0 on.
+        loss_sum: (T,) sum of the losses of the steps since the start of the epoch.
+        trial_keys: (T,) int32 from which the dropout masks of each trial are computed.
     """
 
     def __init__(
@@ -73,7 +85,6 @@ class StackTrainer:
         self.initial_weights = InitialWeights(encoder, self.trials)
         self._build_model(template, {embedding_name: rows}, dtype, linear_dtype, settings)
         embedding = self.model.module.get_submodule(embedding_name)
-        # None: frozen and shared by all trials
         self.word_embeddings = embedding if isinstance(embedding, StackedEmbedding) else None
         family = self.initial_weights.structure.family
         self._build_data_loaders(template.takes_token_types, max_input_length(family, encoder.config))
@@ -89,7 +100,7 @@ class StackTrainer:
             self.prefix_cache = PrefixCache.build(self.model, self.train_loader, prefix)
 
         self.step_on_device = torch.zeros((), dtype=torch.int32, device=device)
-        self.loss_sum = torch.zeros(len(self.trials), device=device)  # (T,) since the start of the epoch
+        self.loss_sum = torch.zeros(len(self.trials), device=device)
         keys = [key_of(t.seed_of("dropout"), "dropout")[0] for t in self.trials]
         self.trial_keys = torch.tensor(keys, dtype=torch.int32, device=device)
         self.step_runner = StepRunner(self, compiled, settings.uses_graphs(on_cuda), settings.similar_stacks)
@@ -117,12 +128,12 @@ class StackTrainer:
         if linear_dtype is not None:
             self.model.round_linear_layers(linear_dtype)
         attach_adapters(self.model, template.encoder, self.trials)
-        self.packed = False  # whether layers compute on packed tokens, nothing for padding
+        self.packed = False
         if settings.packed and (on_cuda or (not settings.compiled and dtype == torch.float32)):
             self.packed = pack_layers(self.model)
-        # Whether the size of a step is its number of tokens per trial, else the length that sequences are padded to. On
-        # the CPU, the mask of each batch determines the tokens.
-        self.size_in_tokens = self.packed and on_cuda
+        self.size_in_tokens = (
+            self.packed and on_cuda
+        )  # on the CPU, the mask of each batch determines the tokens
         set_dropout(self.model, self.initial_weights, self.trials)
 
     def _build_data_loaders(self, with_token_types: bool, max_length: int | None) -> None:
