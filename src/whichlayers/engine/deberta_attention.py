@@ -18,7 +18,7 @@ from whichlayers.engine.dropout import StackedDropout
 from whichlayers.engine.stacked_modules import StackContext
 
 
-def patch_attention(module: Any, context: StackContext) -> None:
+def patch_deberta_attention(module: Any, context: StackContext) -> None:
     """Replace the computation of a `DisentangledSelfAttention` whose modules are stacked, in place."""
     module.stack_context = context
     module.forward = MethodType(_attention, module)
