@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import pytest
@@ -113,6 +114,70 @@ def test_d4_is_about_the_most_dropped_layers_up_to_half_of_them(tmp_path):
     beyond = prune(depth=DEPTH, counts=(DEPTH // 2 + 1,))
     found = d4(finished(load_points(write_results(tmp_path / "b", beyond, score, depth=DEPTH))), THRESHOLDS)
     assert (found.verdict, "half of the layers" in found.details) == (NOT_TESTED, True)
+
+
+SIZES = (500, 5000)
+
+
+def of_models_and_sizes(points, models=()):
+    """The points with each training size in SIZES, and for each of the models if any are given."""
+    found = {}
+    for point, size, model in ((p, n, m) for p in points for n in SIZES for m in models or (p.trial.model,)):
+        trial = dataclasses.replace(point.trial, model=model)
+        if not models and not trial.train_size:
+            size = 0  # a pretrained model
+        else:
+            trial = dataclasses.replace(trial, train_size=size)
+        if models:
+            trial = dataclasses.replace(trial, model_fingerprint=model)
+        found[point.experiment, point.condition, point.x, trial.id] = dataclasses.replace(point, trial=trial)
+    return list(found.values())
+
+
+def test_d1_to_d3_compare_families_and_tasks_at_the_same_training_size(tmp_path):
+    """Both families, and both tasks, lose 10 points more with more examples: no difference at either size."""
+    models = ("bert-base-uncased", "roberta-base")
+    points = of_models_and_sizes(
+        word_points(models=models, tasks=("SST-2", "RTE"), corpora=("UD-EWT:xpos",), depth=DEPTH)
+    )
+    scores = forgetting(DEPTH, drop=0.0, shift=0.0, bottom=0.0, sd=0.002)
+
+    def score(point):
+        loss = 0.1 * (point.trial.train_size == SIZES[1])
+        return scores(point) * (1 - loss if point.trial.word_probe.measure != "spread" else 1)
+
+    rows = finished(load_points(write_results(tmp_path, points, score, depth=DEPTH)))
+    compared = [t for claim in (d1, d3) for t in claim(rows, THRESHOLDS).tests if " against " in t.about]
+    compared = [test for test in compared if "top neurons" not in test.about]
+    assert len(compared) == 2 * (
+        2 + 1 + 2
+    )  # sizes, of D1: RTE for each model, families on SST-2; D3: on both tasks
+    assert all(abs(test.effect) < 0.02 for test in compared)
+    for size in ("500 examples", "5,000 examples"):
+        assert sum(size in test.about for test in compared) == len(compared) / 2
+
+
+def test_d4_compares_families_at_each_training_size(tmp_path):
+    """RoBERTa loses 5 points more than BERT at the larger size."""
+    points = of_models_and_sizes(
+        prune(depth=DEPTH, counts=(3,), tasks=("SST-2", "QNLI")), ("bert", "roberta")
+    )
+
+    def score(p):
+        more = p.trial.model == "roberta" and p.trial.train_size == SIZES[1]
+        noise = 0.001 * (int(p.trial.id, 16) % 5)
+        return 0.9 - (0.1 + 0.05 * more) * (p.condition == "bottom") + noise
+
+    found = d4(finished(load_points(write_results(tmp_path, points, score, depth=DEPTH))), THRESHOLDS)
+    effects = {test.about: test.effect for test in found.tests if test.about.endswith("against BERT")}
+    assert effects == {
+        "QNLI and SST-2, 500 examples: bottom 3 dropped against none, roberta against BERT": pytest.approx(
+            0, abs=0.003
+        ),
+        "QNLI and SST-2, 5,000 examples: bottom 3 dropped against none, roberta against BERT": pytest.approx(
+            -0.05, abs=0.003
+        ),
+    }
 
 
 def test_one_trial_is_undecided_and_an_untested_claim_says_what_to_run(study):

@@ -5,7 +5,8 @@ Each function takes finished points and the thresholds, and returns the claim wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,7 +66,8 @@ class FamilySample:
 
     family: str
     model: str
-    about: str  # what is compared; equal for the models of a comparison
+    about: str  # what is compared
+    setting: tuple[Any, ...]  # equal for the models of a comparison: corpus, task, training size, variant
     values: np.ndarray  # (seeds,)
     unit: str
     margin: float
@@ -80,6 +82,8 @@ class Change:
     family: str
     corpus: str
     task: str  # that the model was finetuned on
+    train_size: int
+    variant: str
     depth: int
     values: pd.DataFrame  # (seeds, columns) after minus before finetuning
     margin: float  # of the metric
@@ -131,11 +135,20 @@ def _forgetting_tests(change: Change, thresholds: ClaimThresholds) -> list[Claim
 
 def _preserving_test(change: Change, changes: list[Change]) -> list[ClaimTest]:
     """The upper layers lose less after this task than, on average, after the tasks that forget; no test without them.
-    Paired by seed."""
-    others = [
+    Paired by seed. With several training sizes, each of these tasks has the one that is nearest to that of the change.
+    """
+    of_model = [
         other
         for other in changes
-        if (other.model, other.corpus) == (change.model, change.corpus) and is_task(other.task, *FORGETTING)
+        if (other.model, other.corpus, other.variant) == (change.model, change.corpus, change.variant)
+    ]
+    forgetting = dict.fromkeys(other.task for other in of_model if is_task(other.task, *FORGETTING))
+    others = [
+        min(
+            (other for other in of_model if other.task == task),
+            key=lambda other: abs(math.log(other.train_size / change.train_size)),
+        )
+        for task in forgetting
     ]
     if not others:
         return []
@@ -264,7 +277,13 @@ def _smallest_sets(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _sample(change: Change, values: pd.Series, what: str, unit: str, margin: float) -> FamilySample:
     about = f"{change.corpus} after {change.task}: {what}"
-    return FamilySample(change.family, change.model, about, values.dropna().to_numpy(), unit, margin)
+    setting = (change.corpus, change.task, change.train_size, change.variant)
+    return FamilySample(
+        *(change.family, change.model, about, setting),
+        values=values.dropna().to_numpy(),
+        unit=unit,
+        margin=margin,
+    )
 
 
 def _changes(rows: pd.DataFrame, columns: list[str], thresholds: ClaimThresholds) -> list[Change]:
@@ -279,18 +298,24 @@ def _changes(rows: pd.DataFrame, columns: list[str], thresholds: ClaimThresholds
         values = (tables[0] - tables[1]).dropna(how="all").dropna(axis=1, how="all")
         if not values.empty:
             name, first = f"{group_label(after, finetuned)} after {task}", after.iloc[0]
-            facts = (str(model), str(first["family"]), str(corpus), str(task), int(first["depth"]))
+            trained = (str(task), int(first["train_size"]), str(first["variant"]))
+            facts = (str(model), str(first["family"]), str(corpus), *trained, int(first["depth"]))
             found.append(Change(name, *facts, values, metric_margin(after, thresholds)))
     return found
 
 
 def _against_bert(samples: Sequence[FamilySample]) -> list[ClaimTest]:
-    """RoBERTa's and XLNet's values are below those of the first BERT of the study with the same `about`."""
+    """RoBERTa's and XLNet's values are below those of the first BERT of the study with the same setting."""
     tests = []
+    sizes = {sample.setting[:2]: set[Any]() for sample in samples}
     for sample in samples:
-        bert = [s.values for s in samples if s.family in STABLE and s.about == sample.about]
+        sizes[sample.setting[:2]].add(sample.setting[2])
+    for sample in samples:
+        bert = [s.values for s in samples if s.family in STABLE and s.setting == sample.setting]
         if sample.family in REDISTRIBUTING and bert:
-            tests += _below_bert_test(sample, bert[0])
+            several = len(sizes[sample.setting[:2]]) > 1
+            about = f"{sample.about}, {sample.setting[2]:,} examples" if several else sample.about
+            tests += _below_bert_test(replace(sample, about=about), bert[0])
     return tests
 
 
@@ -305,21 +330,41 @@ def _below_bert_test(sample: FamilySample, bert: np.ndarray) -> list[ClaimTest]:
 
 
 def _pruning_tests(rows: pd.DataFrame, thresholds: ClaimThresholds) -> list[ClaimTest]:
-    """Dropping the bottom n layers costs RoBERTa and XLNet more than BERT, averaged over the tasks that both have."""
+    """Dropping the bottom n layers costs RoBERTa and XLNet more than BERT, averaged over the tasks that both have.
+
+    If a task has several training sizes, there is a test for each size.
+    """
     unit = ["model", "variant", "task", "train_size", "seed"]
     full = rows[rows["condition"] == ALL_PRETRAINED].drop_duplicates(unit).set_index(unit)["value"]
-    tables: dict[tuple[Any, ...], tuple[pd.DataFrame, float]] = {}  # (seeds, tasks), and the margin
-    for key, group in each_group(rows[rows["condition"] == "bottom"], ["family", "model", "variant", "x"]):
-        loss = (group.set_index(unit)["value"] - full).dropna().droplevel(["model", "variant", "train_size"])
-        if not loss.empty:
-            tables[key] = (pd.DataFrame(loss.unstack("task")), metric_margin(group, thresholds))
+    dropped = rows[rows["condition"] == "bottom"]
+    if dropped.groupby("task")["train_size"].nunique().gt(1).any():
+        of_size = [(f", {size:,} examples", group) for (size,), group in each_group(dropped, ["train_size"])]
+    else:
+        of_size = [("", dropped)]
+    tests: list[ClaimTest] = []
+    for size, one in of_size:
+        tables: dict[tuple[Any, ...], tuple[pd.DataFrame, float]] = {}  # (seeds, tasks), and the margin
+        for key, group in each_group(one, ["family", "model", "variant", "x"]):
+            loss = (group.set_index(unit)["value"] - full).dropna()
+            if not loss.empty:
+                by_task = loss.droplevel(["model", "variant", "train_size"]).unstack("task")
+                tables[key] = (pd.DataFrame(by_task), metric_margin(group, thresholds))
+        if tables:
+            tests += _pruning_against_bert(tables, size, str(one["metric"].iloc[0]))
+    return tests
+
+
+def _pruning_against_bert(
+    tables: Mapping[tuple[Any, ...], tuple[pd.DataFrame, float]], size: str, metric: str
+) -> list[ClaimTest]:
+    """The tests of `_pruning_tests` from tables (seeds, tasks) and margins by family, model, variant and n."""
     tests: list[ClaimTest] = []
     for (family, model, variant, n), (table, margin) in tables.items():
         bert = [t for (f, _, v, m), (t, _) in tables.items() if f in STABLE and (v, m) == (variant, n)]
         shared = [task for task in table.columns if bert and task in bert[0].columns]
         if family in REDISTRIBUTING and shared:
-            about = f"{join_list(shared)}: bottom {n:g} dropped against none"
+            about = f"{join_list(shared)}{size}: bottom {n:g} dropped against none"
             values, of_bert = (t[shared].dropna().mean(axis=1).to_numpy() for t in (table, bert[0]))
-            metric = str(rows["metric"].iloc[0])
-            tests += _below_bert_test(FamilySample(family, model, about, values, metric, margin), of_bert)
+            sample = FamilySample(family, model, about, (), values, metric, margin)
+            tests += _below_bert_test(sample, of_bert)
     return tests
