@@ -15,6 +15,7 @@ from whichlayers.analysis.recommend.base import (
     baseline_of,
     describe_layers,
     suggested_peft_lr,
+    without_baseline,
 )
 from whichlayers.analysis.recommend.best_of import best_of
 from whichlayers.analysis.recommend.within_tolerance import last_within_tolerance
@@ -23,6 +24,7 @@ from whichlayers.text import join_list
 from whichlayers.trial import ALL_PRETRAINED
 
 MAX_LISTED = 8
+MEAN_OF_PLACES = "the mean of these places"
 
 
 def answer_count(rows: pd.DataFrame, tolerance: float) -> Answer | None:
@@ -88,7 +90,12 @@ def answer_place(rows: pd.DataFrame, tolerance: float) -> Answer | None:
         return None
     candidates = [Candidate(_place_name(str(condition), int(x)), cell) for (condition, x), cell in cells]
     everywhere = pd.concat([cell for _, cell in cells]).sort_values("seed")
-    mean = everywhere.groupby("seed", as_index=False).agg(
+    # the mean of fewer places would be that of other places
+    complete = everywhere[everywhere.groupby("seed")["seed"].transform("size") == len(cells)]
+    if complete.empty:
+        text = "No answer: no seed has finished trials of all places, so there is no mean of them to compare with."
+        return without_baseline(PLACE.key, rows, MEAN_OF_PLACES, text)
+    mean = complete.groupby("seed", as_index=False).agg(
         {"value": "mean", "seconds": "mean", "trial_id": "first"}
     )
     listed = [c.name.removeprefix("adapters in ") for c in candidates]
@@ -96,7 +103,7 @@ def answer_place(rows: pd.DataFrame, tolerance: float) -> Answer | None:
         PLACE.key,
         rows,
         candidates,
-        Candidate("the mean of these places", mean),
+        Candidate(MEAN_OF_PLACES, mean),
         tolerance,
         compared=join_list(listed)
         if len(listed) <= MAX_LISTED
