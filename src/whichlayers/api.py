@@ -64,7 +64,7 @@ class Results:
         from whichlayers.analysis.neuron_overlap import neuron_overlap
         from whichlayers.results.frames import load_top_neurons
 
-        return neuron_overlap(load_top_neurons(self.folder))
+        return neuron_overlap(load_top_neurons(self.folder, shared_seeds=False))
 
     def variance_components(self) -> pd.DataFrame:
         """What each random component contributes to the variance between trials, with 95% intervals.
@@ -73,8 +73,9 @@ class Results:
             One row per point and component; empty unless the study has `vary_apart`.
         """
         from whichlayers.analysis.variance_components import variance_table
+        from whichlayers.results.frames import finished, load_points
 
-        return variance_table(self._finished())
+        return variance_table(finished(load_points(self.folder), shared_seeds=True))
 
     def curves(self) -> list[Curve]:
         """The incremental curves: means by k, gain from pretraining, and the k that reaches 90% of the gain."""

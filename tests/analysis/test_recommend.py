@@ -207,7 +207,7 @@ def test_the_learning_rate_of_adapters_follows_that_of_finetuning(lr, expected):
 
 
 def test_trials_of_the_next_study_share_no_seeds():
-    """Those of a study of variance components do, so that its intervals of differences are too narrow."""
+    """Those of a study of variance components do, so that its intervals are those of a fifth of the trials."""
     first = a_study(trials=25, vary=["order", "head"], vary_apart=True)
     study = follow_up_study(first, [QUESTIONS["features"].ask(6, 2e-5)])
     assert (study.vary, study.vary_apart, study.trials.default) == (("order", "head"), False, 25)

@@ -96,7 +96,10 @@ def test_the_table_of_a_study(tmp_path):
     values = draw(seeds, np.random.default_rng(0)) / 100
     for name, chosen in (("plain", points), ("apart", [with_seeds(p) for p in points])):
         write_results(tmp_path / name, chosen, lambda p: float(values[p.trial.seed]))
-    plain, apart = (variance_table(finished(load_points(tmp_path / name))) for name in ("plain", "apart"))
+    plain, apart = (
+        variance_table(finished(load_points(tmp_path / name), shared_seeds=True))
+        for name in ("plain", "apart")
+    )
     assert list(plain.columns) == list(apart.columns) == COLUMNS
     assert plain.empty
     assert len(apart) == 2 * 6

@@ -125,7 +125,8 @@ def test_variance_components_are_those_of_one_model(tmp_path):
         return dataclasses.replace(point, trial=dataclasses.replace(point.trial, seeds=seeds))
 
     study_points = [apart(p) for p in incremental(trials=12, ks=(0,), models=MODELS)]
-    components = variance_table(finished(load_points(write_results(tmp_path, study_points, lifelike(DEPTH)))))
+    points = load_points(write_results(tmp_path, study_points, lifelike(DEPTH)))
+    components = variance_table(finished(points, shared_seeds=True))
     rows = variance_component_table(components).rows
     assert [row["model"] for row in rows] == ["small", "large"]
     assert [row["trials"] for row in rows] == ["12", "12"]

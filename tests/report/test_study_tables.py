@@ -149,7 +149,7 @@ def test_variance_components_of_a_study_that_varies_seeds_apart(tmp_path):
     )
     page = write_report(folder).read_text(encoding="utf-8")
     stored = pd.read_csv(folder / "variance_components.csv")
-    expected = variance_table(finished(load_points(folder)))
+    expected = variance_table(finished(load_points(folder), shared_seeds=True))
     assert stored["variance"].to_numpy() == pytest.approx(expected["variance"].to_numpy())
     rows = as_dicts(variance_component_table(expected))
     assert [row["point"] for row in rows] == ["x = 0", "x = 3"]
@@ -178,7 +178,7 @@ def test_variance_components_of_a_study_that_varies_seeds_apart(tmp_path):
 
 def test_no_variance_components_in_other_studies(tmp_path):
     folder = write_results(tmp_path, incremental(("SST-2",), (500,), trials=12, ks=(0, 3)), lifelike(6))
-    assert variance_component_table(variance_table(finished(load_points(folder)))) is None
+    assert variance_component_table(variance_table(finished(load_points(folder), shared_seeds=True))) is None
     assert "Variance components" not in write_report(folder).read_text(encoding="utf-8")
     assert not (folder / "variance_components.csv").exists()
 

@@ -113,7 +113,7 @@ def variance_table(points: pd.DataFrame) -> pd.DataFrame:
     """Variance components of every point with at least `MIN_TRIALS` trials that share seeds of single components.
 
     Args:
-        points: Finished points (see `results.frames.finished`).
+        points: Finished points, as from `finished(load_points(folder), shared_seeds=True)`.
 
     Returns:
         A frame with `COLUMNS`, one row per point and component; empty unless the study has `vary_apart`.

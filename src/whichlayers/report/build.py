@@ -69,6 +69,7 @@ from whichlayers.results.frames import (
     load_trials,
 )
 from whichlayers.results.lock import lock_holder
+from whichlayers.results.shared_seeds import independent_trials, seed_notes
 
 FIGURE_LIST = ".written"  # in figures/: names of the files that the last report wrote
 
@@ -96,7 +97,8 @@ class ReportSection:
 class ReportContent:
     """Sections, claims and layer diagrams of a report, from the finished points of a study."""
 
-    points: pd.DataFrame
+    points: pd.DataFrame  # of independent trials, see `finished`
+    every: pd.DataFrame  # with those that share seeds
     sections: list[ReportSection]
     claims: list[Claim]
     diagrams: list[LayerDiagram]
@@ -122,7 +124,7 @@ def write_report(folder: Path, overlay: bool = False, description: str = "") -> 
     """
     folder = Path(folder)
     points = load_points(folder)
-    content = _build_content(folder, finished(points), overlay, files=True)
+    content = _build_content(folder, points, overlay, files=True)
     tables = {"summary.csv": summary(content.points), "claims.csv": as_table(content.claims)}
     if content.components is not None:
         tables["variance_components.csv"] = content.components
@@ -169,29 +171,32 @@ def page(folder: Path, live: str | None = None, description: str = "", overlay: 
     points = load_points(folder)
     done = points[(points["status"] == "done") & points["value"].notna()]
     if done.empty:
-        content = ReportContent(done, [], [], [])
+        content = ReportContent(done, done, [], [], [])
     else:
-        content = _build_content(folder, finished(points), overlay, files=False)
+        content = _build_content(folder, points, overlay, files=False)
     return _render_page(folder, points, content, description, live)
 
 
-def _build_content(folder: Path, done: pd.DataFrame, overlay: bool, files: bool) -> ReportContent:
-    """Build sections, claims and layer diagrams from the finished points `done`."""
+def _build_content(folder: Path, points: pd.DataFrame, overlay: bool, files: bool) -> ReportContent:
+    """Build sections, claims and layer diagrams from all points of the study."""
+    every = finished(points, shared_seeds=True)
+    done = independent_trials(every).reset_index(drop=True)
     weights = load_baseline_weight_change(folder)
     epochs = load_epochs(folder)
     further = extra_figures(done, epochs, weights, overlay)
     experiments = sort_experiments(done["experiment"])
     sections = [_build_section(done, experiment, further, overlay, files) for experiment in experiments]
-    neurons = load_top_neurons(folder)
+    neurons = load_top_neurons(folder, shared_seeds=False)
     overlaps = neuron_overlap(neurons)
     if (table := overlap_table(neurons)) is not None:
         for section in sections:
             if section.key == "neurons":
                 section.tables.append(table)
-    penalties = penalty_table(done, epochs)
-    components = variance_table(done)
+    penalties = penalty_table(every, epochs)
+    components = variance_table(every)
     return ReportContent(
         done,
+        every,
         sections,
         evaluate_claims(done, weights),
         layer_diagrams(done),
@@ -305,12 +310,13 @@ def _render_page(
         claims=_claims_for_page(content.claims),
         runs=metadata.run_details(runs, running=lock_holder(folder) is not None),
         run_time=metadata.total_run_time(runs),
-        run_times=run_time_table(content.points, runs),
+        run_times=run_time_table(content.every, runs),
         components=None if content.components is None else variance_component_table(content.components),
         notes=metadata.notes(folder),
         failures=metadata.failures(load_trials(folder)),
         without_value=metadata.count_without_value(points),
         single_trials=metadata.single_trials(content.points),
+        seed_notes=seed_notes(points),
         files=live is None,
     )
 

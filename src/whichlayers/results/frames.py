@@ -23,6 +23,7 @@ from whichlayers.results.db import ResultsDB
 from whichlayers.results.frame_utils import each_row
 from whichlayers.results.records import DataStatistics
 from whichlayers.results.schema import read_neurons
+from whichlayers.results.shared_seeds import independent_trials
 from whichlayers.trial import ALL_PRETRAINED, COMPONENTS
 
 # One row per point, in the order of the study file. `epochs` is a setting, `last_epoch` the last one of a done trial.
@@ -190,17 +191,19 @@ def load_baseline_weight_change(folder: Path) -> pd.DataFrame:
         )
 
 
-def load_top_neurons(folder: Path) -> pd.DataFrame:
+def load_top_neurons(folder: Path, shared_seeds: bool = True) -> pd.DataFrame:
     """One row per finished trial that trained a word probe on the top neurons of a ranking.
 
     The column `neurons` has the (layer, neuron) pairs of its set, most important first; the others are those of
     `load_points`, with the share of all neurons in `share`, NaN for the smallest sets. Trials that were run before
-    whichlayers stored their neurons are left out.
+    whichlayers stored their neurons are left out, and without `shared_seeds`, those that `finished` leaves out.
     """
     with read_snapshot(Path(folder) / DATABASE) as db:
         query = "SELECT id, top_neurons FROM trials WHERE status = 'done' AND top_neurons IS NOT NULL"
         stored = dict(db.execute(f"{query} AND id IN {STUDY_TRIALS}"))
     points = load_points(folder)
+    if not shared_seeds and stored:
+        points = independent_trials(points[points["status"] == "done"])
     points = points[points["trial_id"].isin(stored)].reset_index(drop=True)
     points["neurons"] = points["trial_id"].map(lambda trial_id: read_neurons(stored[trial_id]))
     return points[TOP_NEURON_COLUMNS]
@@ -287,13 +290,18 @@ def _task_summary(
     return TaskSummary(name, kind, metric, train_rows, json.loads(class_counts or "{}"), guess)
 
 
-def finished(points: pd.DataFrame) -> pd.DataFrame:
+def finished(points: pd.DataFrame, shared_seeds: bool = False) -> pd.DataFrame:
     """The points that have a value, with a column `variant` that says which settings differ between curves.
 
     A model without re-initialized layers does not depend on the recipe, so its trials run once. Here its points are
     repeated for every recipe. Points with a learning rate of their own, which their condition names, have the
     `training` of their baseline, so that they are on the same curve. Linear probes with other settings, such as their
     pooling, are variants of the experiment: their curves are not compared with each other point by point.
+
+    Args:
+        points: Points of one study, as from `load_points`.
+        shared_seeds: Whether to keep trials that share seeds of components with others (`vary_apart`), as
+            `analysis.variance_components` needs them. Intervals and tests need independent trials.
 
     Raises:
         WhichlayersError: No trial has finished.
@@ -313,7 +321,8 @@ def finished(points: pd.DataFrame) -> pd.DataFrame:
     labels = repeated["condition"].str.cat(repeated["variant"], sep=", ").str.removesuffix(", ")
     repeated["variant"] = repeated["variant"].where(~probes, labels)
     repeated["condition"] = repeated["condition"].where(~probes, "")
-    return repeated[(repeated["status"] == "done") & repeated["value"].notna()].reset_index(drop=True)
+    found = repeated[(repeated["status"] == "done") & repeated["value"].notna()]
+    return (found if shared_seeds else independent_trials(found)).reset_index(drop=True)
 
 
 def _with_baseline_training(points: pd.DataFrame) -> pd.DataFrame:

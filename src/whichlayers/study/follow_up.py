@@ -59,7 +59,7 @@ def follow_up_study(
             "name": f"{study.name}-next",
             "description": f"Questions that {study.name} did not ask.",
             "trials": enough,
-            "vary_apart": False,  # trials would share seeds, so that intervals of differences are too narrow
+            "vary_apart": False,  # trials would share seeds, and intervals are those of a fifth of them
             "corpora": (),
             "experiments": known,
         }
