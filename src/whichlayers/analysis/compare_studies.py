@@ -29,6 +29,7 @@ from whichlayers.results.frames import (
     setting_label,
     training_settings,
 )
+from whichlayers.results.shared_seeds import named_notes, seed_notes
 from whichlayers.text import counted, join_list, short_names
 from whichlayers.trial import BASELINES
 
@@ -66,11 +67,13 @@ class StudyComparison:
     models: pd.DataFrame  # model, family, depth of all models
     # if the models differ in depth: that of the shallowest; x of layers is then in percent of the layers
     lowest_depth: int | None = None
+    notes: tuple[str, ...] = ()  # on the seeds of the studies, see `results.shared_seeds`
 
 
 def compare_studies(first: Path, second: Path) -> StudyComparison:
     """Pair the finished trials of two study folders; WhichlayersError if they have no pair."""
-    frames = [_with_training_columns(finished(load_points(folder))) for folder in (first, second)]
+    loaded = [load_points(folder) for folder in (first, second)]
+    frames = [_with_training_columns(finished(points)) for points in loaded]
     a, b = _compared_study(Path(first)), _compared_study(Path(second))
     if a.name == b.name:  # two runs of one study
         a, b = (
@@ -109,7 +112,10 @@ def compare_studies(first: Path, second: Path) -> StudyComparison:
     all_differences = [*differs, *_environment_differences(a, b)]
     curves, points = _curve_differences(pairs), _point_differences(pairs)
     lowest = int(models["depth"].min()) if other_depths else None
-    return StudyComparison(a, b, all_differences, curves, points, reasons, pairs, models, lowest)
+    notes = named_notes([(one.name, seed_notes(points)) for one, points in zip((a, b), loaded, strict=True)])
+    return StudyComparison(
+        a, b, all_differences, curves, points, reasons, pairs, models, lowest, tuple(notes)
+    )
 
 
 def _folder_names(a: Path, b: Path) -> tuple[str, str]:

@@ -94,8 +94,10 @@ def status_data(status: Status) -> dict[str, Any]:
     }
 
 
-def power_data(estimates: list[PowerEstimate], difference: float, unit: str) -> dict[str, Any]:
-    """One record per comparison."""
+def power_data(
+    estimates: list[PowerEstimate], difference: float, unit: str, notes: list[str]
+) -> dict[str, Any]:
+    """One record per comparison, and notes on the seeds of the study."""
     keys = ("experiment", "model", "model_fingerprint", "task", "train_size", "variant")
     return {
         "difference": difference,
@@ -107,6 +109,7 @@ def power_data(estimates: list[PowerEstimate], difference: float, unit: str) -> 
             | {"minutes_per_trial": one.minutes_per_trial}
             for one in estimates
         ],
+        "notes": notes,
     }
 
 
@@ -120,4 +123,5 @@ def comparison_data(comparison: StudyComparison, verdict: str) -> dict[str, Any]
         "curves": records(comparison.curves),
         "points": records(comparison.points),
         "unpaired": [{"reason": reason, "results": count} for reason, count in comparison.unpaired],
+        "notes": comparison.notes,
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whichlayers.cli.as_json import AsJson, print_json, records
-from whichlayers.cli.format import console, print_line
+from whichlayers.cli.format import console, print_line, stderr_console
 from whichlayers.cli.options import Overwrite, check_not_replaced, complete_folder
 from whichlayers.errors import WhichlayersError
 from whichlayers.text import counted
@@ -88,6 +88,9 @@ def claims(
     else:
         subjects = claims_by_subject(load_studies(folders, thresholds), thresholds)
         _print_studies(subjects, output_format)
+    is_table = output_format is ClaimsFormat.table
+    for note in _seed_notes(folders):
+        print_line(note, "yellow", console() if is_table else stderr_console())
     if figure is not None:
         from whichlayers.plots.claims_grid import draw_claims_grid
         from whichlayers.plots.figures import save_as
@@ -95,6 +98,21 @@ def claims(
         save_as(draw_claims_grid(subjects), figure)
         if output_format is ClaimsFormat.table:
             print_line(f"wrote {figure}")
+
+
+def _seed_notes(folders: list[Path]) -> list[str]:
+    """Notes on the seeds of the studies, with their names if there are several; none of those without results.db."""
+    from whichlayers.results.folder import locate_folder
+    from whichlayers.results.frames import load_points
+    from whichlayers.results.shared_seeds import named_notes, seed_notes
+
+    studies = {folder.path.resolve(): folder for folder in map(locate_folder, folders)}
+    found = [
+        (path.name, seed_notes(load_points(path)))
+        for path, folder in studies.items()
+        if folder.database.is_file()
+    ]
+    return named_notes(found) if len(studies) > 1 else [note for _, notes in found for note in notes]
 
 
 def _check_figure(path: Path) -> None:

@@ -63,6 +63,8 @@ def compare(
     for note in dict.fromkeys(note for name in experiments for note in notes_on_models(comparison, name)):
         print_line(note)
     print_line(verdict(comparison))
+    for note in comparison.notes:
+        print_line(note, "yellow")
     for reason, count in comparison.unpaired:
         print_line(f"unpaired: {reason} ({count:,})", "yellow")
     print_line(f"wrote {write_comparison(comparison, out)}")

@@ -39,9 +39,11 @@ def power(
     """Estimate how many trials each comparison needs to detect a difference (80% power, paired t test)."""
     from whichlayers.analysis.power import minutes_per_added_trial, power_estimates
     from whichlayers.results.frames import finished, load_points, load_runs
+    from whichlayers.results.shared_seeds import seed_notes
 
     folder = find_folder(study)
-    points = finished(load_points(folder.path))
+    every = load_points(folder.path)
+    points = finished(every)
     estimates = power_estimates(points, difference)
     if not estimates:
         raise WhichlayersError(
@@ -52,7 +54,7 @@ def power(
     on_gpu = bool(len(runs)) and "cuda" in str(runs["device"].iloc[-1])
     unit = "GPU-min" if on_gpu else "process-min"
     if as_json:
-        print_json(power_data(estimates, difference, unit))
+        print_json(power_data(estimates, difference, unit, seed_notes(every)))
         if add is not None:
             _add(folder, add)
         return
@@ -89,6 +91,8 @@ def power(
     print_line(
         "standard deviations are estimated from the finished trials: with few trials, they are rough", "dim"
     )
+    for note in seed_notes(every):
+        print_line(note, "yellow")
     if add is not None:
         print_line(_add(folder, add))
 

@@ -66,6 +66,8 @@ def recommend(
     out, previous = console(), None
     if progress := result.progress():
         print_line(progress, "yellow")
+    for note in result.notes:
+        print_line(note, "yellow")
     for answer in result.recommendation.answers:
         if answer.question != previous:
             previous = answer.question

@@ -20,9 +20,10 @@ from whichlayers.analysis.verdicts import NOT_ENOUGH_TRIALS, RECOMMENDED
 from whichlayers.deploy.costs import answer_costs
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.costs import ModelCost, find_cost
-from whichlayers.results.folder import StudyFolder
+from whichlayers.results.folder import STUDY_FILE, StudyFolder
 from whichlayers.results.frames import finished, load_points, load_study_summary
 from whichlayers.results.lock import lock_holder
+from whichlayers.results.shared_seeds import seed_notes, seed_use
 from whichlayers.study.follow_up import follow_up_study, write_follow_up
 from whichlayers.study.study_file import load_study
 from whichlayers.text import counted, join_list, short_names
@@ -39,6 +40,8 @@ class StudyRecommendation:
     done: int = 0  # trials of the study that are done
     trials: int = 0  # trials of the study
     running: bool = False  # whether a process is running the study
+    notes: tuple[str, ...] = ()  # on trials that are left out, and on what intervals do not cover
+    independent: int | None = None  # trials per point that share no seed, if others do (`vary_apart`)
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -96,6 +99,9 @@ class StudyRecommendation:
         more = [a.more_trials for a in self.answers if a.verdict == NOT_ENOUGH_TRIALS and a.more_trials]
         if more and self.complete:
             add = f"whichlayers power {self.folder} --add {max(more)} (in every experiment)"
+            if self.independent is not None:  # only a fifth of the trials that are added would be independent
+                trials = self.independent + max(more)
+                add = f"set vary_apart = false and trials = {trials} in {self.folder / STUDY_FILE}"
             plan, run = (
                 f"whichlayers plan {self.folder} (how long that takes)",
                 f"whichlayers run {self.folder}",
@@ -136,7 +142,7 @@ class StudyRecommendation:
         for answer in self.answers:
             lines.append(f"{self.question(answer).title} ({self.heading(answer)}): {answer.verdict}")
             lines += [f"  {text}" for text in self.paragraphs(answer)]
-        return "\n".join([*filter(None, [self.progress()]), *lines, *self.next_steps()])
+        return "\n".join([*filter(None, [self.progress()]), *self.notes, *lines, *self.next_steps()])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serializable values: the recommendation, the cost of each recommended model, what to run next."""
@@ -145,6 +151,7 @@ class StudyRecommendation:
             values["cost"] = self._cost(answer, answer.layers)
             values["baseline_cost"] = self._cost(answer, tuple(range(1, answer.depth + 1)))
         result |= {"trials": self.trials, "trials_done": self.done, "running": self.running}
+        result["notes"] = list(self.notes)
         result["next_study"] = None if self.next_study is None else str(self.next_study)
         return result
 
@@ -180,9 +187,20 @@ def recommend_study(
     recommendation = recommend(finished(points), tolerance, goal, unfinished)
     costs = answer_costs(folder, recommendation.answers) if measure else read_costs(folder.path)
     next_study = _write_next(folder, recommendation.unasked)
+    notes = _failure_notes(int((status == "failed").sum())) + seed_notes(points)
+    use = seed_use(points[points["status"] == "done"])
     return StudyRecommendation(
-        folder.path, recommendation, tuple(costs), next_study, done, len(status), running
+        *(folder.path, recommendation, tuple(costs), next_study, done, len(status), running, tuple(notes)),
+        independent=len(use.independent) if use.shared else None,
     )
+
+
+def _failure_notes(failed: int) -> list[str]:
+    """A sentence on failed trials, such as trainings that diverged: nothing says how they would have scored."""
+    if not failed:
+        return []
+    left_out = f"{counted(failed, 'trial')} failed and {'is' if failed == 1 else 'are'} left out"
+    return [f"{left_out}: scores, intervals and verdicts are those of the trainings that did not fail."]
 
 
 def _write_next(folder: StudyFolder, unasked: tuple[Question, ...]) -> Path | None:

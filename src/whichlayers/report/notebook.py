@@ -16,6 +16,7 @@ from whichlayers.results.frames import (
     load_points,
     load_study_summary,
 )
+from whichlayers.results.shared_seeds import seed_notes
 
 
 def results_html(folder: Path) -> str:
@@ -26,6 +27,7 @@ def results_html(folder: Path) -> str:
         return parts[0]
     done = finished(points)
     claims = evaluate_claims(done, load_baseline_weight_change(folder))
+    parts += [f"<p>{escape(note)}</p>" for note in seed_notes(points)]
     parts.append("<ul>" + "".join(f"<li>{escape(text)}</li>" for text in headlines(done, claims)) + "</ul>")
     for experiment in sort_experiments(done["experiment"]):
         grid = summary_grid(done, experiment)

@@ -22,6 +22,7 @@ from whichlayers.plots.display_names import metric_name
 from whichlayers.report.tables import GridCell, SummaryGrid, summary_grid
 from whichlayers.report.word_table import LONGEST_WORD, WordTable
 from whichlayers.results.frames import finished, load_points
+from whichlayers.results.shared_seeds import seed_notes
 from whichlayers.text import TIMES_100, longest_word, short_names
 
 LABEL_WIDTHS = (16, 12, 8)  # maximum widths of the label columns to try; longer text is wrapped
@@ -33,7 +34,8 @@ COMPRESSION = "compression: how many times shorter than a uniform code"
 
 def summary_table(folder: Path) -> Group:
     """Summary tables of all experiments of a study: means ± half of the 95% t interval, fractions × 100."""
-    points = finished(load_points(folder))
+    every = load_points(folder)
+    points = finished(every)
     parts: list[Text | FoldedGrid] = []
     notes = []
     for experiment in sort_experiments(points["experiment"]):
@@ -45,7 +47,7 @@ def summary_table(folder: Path) -> Group:
             f"  {whole.x_label}; {scale}", style="dim"
         )
         parts += [title, FoldedGrid(whole)]
-    legend = [LEGEND, *dict.fromkeys(filter(None, notes))]
+    legend = [LEGEND, *dict.fromkeys(filter(None, notes)), *seed_notes(every)]
     return Group(*parts, *(Text(line, style="dim") for line in legend))
 
 
