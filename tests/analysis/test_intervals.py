@@ -11,6 +11,7 @@ from scipy import stats
 
 from whichlayers.analysis.intervals import (
     benjamini_yekutieli,
+    ends_of_one_of,
     holm,
     paired_difference,
     summarize,
@@ -156,3 +157,23 @@ def test_holm_agrees_with_statsmodels():
 def test_holm_steps_down_and_does_not_count_missing_p_values():
     assert holm([0.01, math.nan, 0.04, 0.03]) == pytest.approx([0.03, math.nan, 0.06, 0.06], nan_ok=True)
     assert np.isnan(holm([math.nan])).all()
+
+
+@pytest.mark.parametrize(("count", "n"), [(12, 3), (12, 10), (24, 5)])
+def test_the_adjusted_interval_of_the_largest_covers_it(count, n):
+    """Differences from one baseline, none of which is real: the usual interval of the largest misses it."""
+    rng, adjusted, usual = np.random.default_rng(count + n), 0, 0
+    for _ in range(1500):
+        differences = rng.normal(size=(n, count)) - rng.normal(size=(n, 1))
+        largest = t_interval(differences[:, np.abs(differences.mean(0)).argmax()])
+        low, high = ends_of_one_of(count, largest.mean, largest.sd, n)
+        adjusted += low <= 0 <= high
+        usual += largest.low <= 0 <= largest.high
+    assert adjusted / 1500 > 0.95
+    assert usual / 1500 < 0.88
+
+
+def test_the_adjusted_interval_of_one_is_the_usual_one():
+    one = t_interval(RNG.normal(size=6))
+    assert ends_of_one_of(1, one.mean, one.sd, one.n) == pytest.approx((one.low, one.high))
+    assert all(math.isnan(end) for end in ends_of_one_of(3, 0.5, math.nan, 1))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from synthetic_results import incremental, prune, write_results
 from synthetic_words import forgetting, word_points
 
+from whichlayers.analysis.baseline_differences import differences_from_baseline
+from whichlayers.analysis.intervals import ends_of_one_of
 from whichlayers.report.findings import findings, headlines
 from whichlayers.results.frames import finished, load_points
 
@@ -45,6 +49,38 @@ def test_the_best_layer_and_the_effect_of_finetuning_on_the_last(points):
     )
     assert f"−{100 * abs(lost[most]):.1f} points of accuracy" in top
     assert "3 trials" in top
+
+
+def interval_in(sentence):
+    """The interval in a sentence, and the number of choices that it is adjusted for."""
+    found = re.search(
+        r"95% interval (\S+) to (\S+?)(?:, adjusted for the choice among (\d+))?, \d+ ", sentence
+    )
+    low, high = (float(found[i].replace("−", "-")) / 100 for i in (1, 2))
+    return low, high, int(found[3] or 1)
+
+
+def test_the_interval_of_the_largest_difference_is_adjusted(tmp_path):
+    rng = np.random.default_rng(0)
+    study_points = prune(("SST-2",), trials=5, counts=(1, 2, 3, 4, 5))
+    rows = finished(load_points(write_results(tmp_path, study_points, lambda p: 0.8 + 0.02 * rng.normal())))
+    table = differences_from_baseline(rows)
+    for condition, sentence in zip(("top", "bottom"), findings(rows, "prune")[0].sentences, strict=True):
+        of_condition = table[table["condition"] == condition]
+        largest = of_condition.loc[of_condition["mean"].abs().idxmax()]
+        low, high, choices = interval_in(sentence)
+        assert choices == 5
+        assert (low, high) == pytest.approx(ends_of_one_of(5, largest["mean"], largest["sd"], 5), abs=6e-4)
+
+
+def test_the_interval_of_the_best_layer_is_adjusted(points):
+    [found] = findings(points, "word_probing")
+    before = points[(points["experiment"] == "word_probing") & (points["finetuned_on"] == "")]
+    best = before[before["x"] == before.groupby("x")["value"].mean().idxmax()]["value"]
+    low, high, choices = interval_in(found.sentences[0])
+    assert choices == DEPTH + 1
+    assert (low, high) == pytest.approx(ends_of_one_of(DEPTH + 1, best.mean(), best.std(), 3), abs=6e-4)
+    assert interval_in(found.sentences[1])[2] == 2
 
 
 def test_top_against_bottom_neurons(points):

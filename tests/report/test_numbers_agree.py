@@ -10,11 +10,13 @@ import pytest
 from rich.console import Console
 from synthetic_results import incremental, write_results
 
+from whichlayers.analysis.intervals import ends_of_one_of, t_interval
 from whichlayers.plots.draw_layers import draw_layers
 from whichlayers.plots.layer_diagram import layer_diagrams
 from whichlayers.report.build import write_report
 from whichlayers.report.terminal import summary_table
 from whichlayers.results.frames import finished, load_points
+from whichlayers.text import format_range
 
 # 50.24996 and 14.74996 points: "50.2" and "+14.7", but "50.3" and "+14.8" if rounded to two or three decimals first.
 SCORES = {0: 0.5024996, 1: 0.6499992, 2: 0.9}
@@ -59,8 +61,16 @@ def test_an_effect_has_one_text(study, page):
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     (first, second) = data["layers"][0]["columns"][0]["texts"]
     assert (first[0], second[0]) == ("+14.7", "+25.0")
-    interval = re.search(r"\+25\.0 points of accuracy \(95% interval ([^,]*),", text)[1]
-    assert f"95% interval: {interval}" in data["layers"][0]["columns"][0]["tooltips"][1][1]
+    step = t_interval(
+        [SCORES[2] - SCORES[1] + offset for offset in OFFSETS]
+    )  # offsets are three and two times as large
+    usual, of_two = (step.low, step.high), ends_of_one_of(2, step.mean, step.sd, 3)
+    assert (
+        f"95% interval: {format_range(*usual, signed=True)}"
+        in data["layers"][0]["columns"][0]["tooltips"][1][1]
+    )
+    adjusted = f"{format_range(*of_two, signed=True)}, adjusted for the choice among 2, 3 paired trials"
+    assert f"+25.0 points of accuracy (95% interval {adjusted})" in text  # the largest of two
     assert "1 (+14.7)" in data["layers"][0]["alt"]
     (diagram,) = layer_diagrams(finished(load_points(study)))
     drawn = [t.get_text() for t in draw_layers(diagram).axes[0].texts]

@@ -84,6 +84,22 @@ def t_interval(values: Sequence[float] | np.ndarray | pd.Series, level: float = 
     return Interval(mean, mean - half, mean + half, sd, int(x.size))
 
 
+def ends_of_one_of(count: int, mean: float, sd: float, n: int) -> tuple[float, float]:
+    """The ends of a t interval that covers the mean of one of `count` samples, whichever is chosen by its values.
+
+    A 95% interval of the largest of 12 differences covers the true one in 73 to 87% of simulated studies. This one has
+    the level 1 - 5% / `count` (Bonferroni), so that all of them together are covered in 95% or more.
+
+    Args:
+        count: Number of samples to choose from.
+        mean, sd, n: Mean, standard deviation and size of the chosen sample.
+    """
+    if n < 2:
+        return math.nan, math.nan
+    half = float(special.stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * count))) * sd / math.sqrt(n)
+    return mean - half, mean + half
+
+
 def summarize(points: pd.DataFrame, by: Sequence[str], level: float = LEVEL) -> pd.DataFrame:
     """Mean and t interval of the column `value` in each group of `by`, ignoring missing values.
 

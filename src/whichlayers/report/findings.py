@@ -12,7 +12,7 @@ from whichlayers.analysis.baseline_differences import differences_from_baseline
 from whichlayers.analysis.claims import BELOW_MARGIN, FAILS, HOLDS, UNDECIDED, Claim
 from whichlayers.analysis.guessing import by_result, describe_exclusions, not_shown_better
 from whichlayers.analysis.incremental_curves import Curve, curves, incremental_steps
-from whichlayers.analysis.intervals import SIGNIFICANT
+from whichlayers.analysis.intervals import SIGNIFICANT, ends_of_one_of
 from whichlayers.analysis.permutations import permutation_effect
 from whichlayers.catalog import DIFFERENCE
 from whichlayers.experiments import display_of, sort_experiments
@@ -122,7 +122,8 @@ def _steps_overall(tested: pd.DataFrame, points: pd.DataFrame) -> str:
     return (
         f"{steps} from one k to the next {_are(len(clear))} {adjusted}; {which} is the effect of {layers} on "
         f"{where}{f', {largest.variant}' if largest.variant else ''}: "
-        f"{_interval(largest, points.loc[points['task'] == largest.task, 'metric'].iloc[0])}.{explained}"
+        f"{_interval(largest, points.loc[points['task'] == largest.task, 'metric'].iloc[0], one_of=total)}."
+        f"{explained}"
     )
 
 
@@ -261,7 +262,7 @@ def _conditions(rows: pd.DataFrame, experiment: str) -> list[str]:
         )
         sentences.append(
             f"{start}: {count} {different} after correction for multiple comparisons. "
-            f"The largest difference is at {where}: {_interval(largest, metric)}."
+            f"The largest difference is at {where}: {_interval(largest, metric, one_of=len(tested))}."
         )
     return sentences
 
@@ -277,7 +278,10 @@ def _permutation(rows: pd.DataFrame) -> list[str]:
     return [f"{size} examples, layers permuted: {join_list(parts)}."] if parts else []
 
 
-def _interval(d: Any, metric: str, unit: str = "paired trial") -> str:
-    """A difference with its 95% interval; `d` has mean, low, high and n."""
-    ends = format_range(d.low, d.high, metric, signed=True) + beyond_note(d.low, d.high, DIFFERENCE + metric)
-    return f"{format_effect(d.mean, metric)} (95% interval {ends}, {counted(d.n, unit)})"
+def _interval(d: Any, metric: str, unit: str = "paired trial", one_of: int = 1) -> str:
+    """A difference with its 95% interval; `d` has mean, low, high and n, and sd if it was chosen as the largest of
+    several, `one_of`."""
+    low, high = (d.low, d.high) if one_of == 1 else ends_of_one_of(one_of, d.mean, d.sd, d.n)
+    ends = format_range(low, high, metric, signed=True) + beyond_note(low, high, DIFFERENCE + metric)
+    adjusted = "" if one_of == 1 else f", adjusted for the choice among {one_of}"
+    return f"{format_effect(d.mean, metric)} (95% interval {ends}{adjusted}, {counted(d.n, unit)})"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from whichlayers.analysis.intervals import PairedDifference, paired_difference, t_interval
+from whichlayers.analysis.intervals import PairedDifference, ends_of_one_of, paired_difference, t_interval
 from whichlayers.catalog import DIFFERENCE
 from whichlayers.plots.display_names import effect_unit, format_effect, metric_name
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
@@ -67,8 +67,10 @@ def _layer_sentences(rows: pd.DataFrame) -> Iterator[str]:
         best = before.groupby("x")["value"].mean().idxmax()
         found = t_interval(before.loc[before["x"] == best, "value"])
         layer = "the embeddings have" if best == 0 else f"layer {best:g} has"
-        ends = f"{format_range(found.low, found.high, metric)}{beyond_note(found.low, found.high, metric)}"
-        interval = f" (95% interval {ends}, {found.n} trials)"
+        layers = before["x"].nunique()
+        low, high = ends_of_one_of(layers, found.mean, found.sd, found.n)
+        ends = f"{format_range(low, high, metric)}{beyond_note(low, high, metric)}"
+        interval = f" (95% interval {ends}, adjusted for the choice among {layers}, {found.n} trials)"
         mean = f"{metric_name(metric)} {format_score(found.mean, metric)}"
         mean += interval if found.n > 1 else " in a single trial, so there is no interval"
         yield f"In the pretrained model, {layer} the highest mean: {mean}."
@@ -112,7 +114,7 @@ def _compare_models(found: Differences, comparison: str, metric: str) -> Iterato
     single = {name: d for name, d in found.items() if d.n == 1}
     unclear = {name: d for name, d in found.items() if not d.significant and d.n > 1}
     parts = [
-        f"significantly {direction} {_models(group)} ({_largest(group, metric)})"
+        f"significantly {direction} {_models(group)} ({_largest(group, metric, len(found))})"
         for direction, group in (("lower", below), ("higher", above))
         if group
     ]
@@ -133,11 +135,12 @@ def _models(names: Sequence[str] | Differences) -> str:
     return " and ".join(parts)
 
 
-def _largest(group: Differences, metric: str) -> str:
-    """The largest difference of a group, with its interval."""
+def _largest(group: Differences, metric: str, count: int) -> str:
+    """The largest difference of a group, with its interval; the group was chosen from `count` differences."""
     name, d = max(group.items(), key=lambda one: abs(one[1].mean))
-    start = "" if len(group) == 1 else f"largest difference {_models([name])}: "
-    return f"{start}{_effect_and_interval(d, metric)}"
+    if len(group) == 1:
+        return _effect_and_interval(d, metric)
+    return f"largest difference {_models([name])}: {_effect_and_interval(d, metric, count)}"
 
 
 def _means(group: Differences, metric: str) -> str:
@@ -153,7 +156,12 @@ def _by_seed(rows: pd.DataFrame) -> pd.Series:
     return rows.groupby("seed")["value"].mean()
 
 
-def _effect_and_interval(d: PairedDifference, metric: str) -> str:
-    """A difference with its unit and, if there are several trials, its interval."""
-    ends = format_range(d.low, d.high, metric, signed=True) + beyond_note(d.low, d.high, DIFFERENCE + metric)
-    return format_effect(d.mean, metric) + (f", 95% interval {ends}, {d.n} trials" if d.n > 1 else "")
+def _effect_and_interval(d: PairedDifference, metric: str, one_of: int = 1) -> str:
+    """A difference with its unit and, if there are several trials, its interval, adjusted for the choice of the largest
+    of several, `one_of`."""
+    low, high = (d.low, d.high) if one_of == 1 else ends_of_one_of(one_of, d.mean, d.sd, d.n)
+    ends = format_range(low, high, metric, signed=True) + beyond_note(low, high, DIFFERENCE + metric)
+    adjusted = "" if one_of == 1 else f", adjusted for the choice among {one_of}"
+    return format_effect(d.mean, metric) + (
+        f", 95% interval {ends}{adjusted}, {d.n} trials" if d.n > 1 else ""
+    )
