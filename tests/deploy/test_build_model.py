@@ -10,6 +10,7 @@ from easy_study import texts_and_labels
 from transformers import AutoConfig
 
 import whichlayers
+from whichlayers.analysis.intervals import ends_of_one_of
 from whichlayers.deploy.build import BuildOptions, build
 from whichlayers.deploy.choose import parse_layers
 from whichlayers.deploy.train import best_seed, finetune_seeds, hold_out
@@ -19,6 +20,7 @@ from whichlayers.results.folder import StudyFolder
 from whichlayers.runs.assets import Assets
 from whichlayers.study.expand import expand
 from whichlayers.study.study_file import load_study
+from whichlayers.text import format_range
 from whichlayers.trial import Surgery
 
 DEV = texts_and_labels(80, seed=2)
@@ -70,6 +72,7 @@ def test_the_card_says_what_was_done_and_how_it_scores(one_layer, easy_results):
     )
     scores = easy_results.frame().query("condition == 'top' and x == 2")["accuracy"]
     assert f"{100 * scores.mean():.1f} (mean of 4 trials, 95% t interval" in card
+    assert "adjusted for the choice" not in card  # asked for, not chosen by its scores
     assert "do not state a license" in card
     assert str(easy_results.folder.parent) not in card + (one_layer.folder / "whichlayers.json").read_text()
 
@@ -81,7 +84,11 @@ def test_the_recommended_variant_is_the_one_of_the_answer(easy_results, tmp_path
     (built,) = easy_results.build(tmp_path / "m", tolerance=0.9)
     assert built.answer == answer
     assert built.trial.surgery.order == (1,)
-    assert answer.text in (built.folder / "README.md").read_text()
+    card = (built.folder / "README.md").read_text()
+    assert answer.text in card
+    scores = easy_results.frame().query("condition == 'top' and x == 2")["accuracy"]
+    ends = format_range(*ends_of_one_of(2, scores.mean(), scores.std(), 4))
+    assert f"(mean of 4 trials, 95% t interval {ends}, adjusted for the choice among 2)" in card
 
 
 def test_without_a_recommendation_the_full_model_is_built(easy_results, tmp_path):

@@ -244,6 +244,7 @@ class _Builder:
             study_scores=same["value"].tolist(),
             study_size=self.trial.train_size,
             parameters=parameters,
+            choices=1 if self.choice.answer is None else max(1, len(self.choice.answer.compared)),
         )
         (out / "README.md").write_text(model_card(facts), encoding="utf-8")
         if self.license.file is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whichlayers.analysis.intervals import t_interval
+from whichlayers.analysis.intervals import ends_of_one_of, t_interval
 from whichlayers.analysis.recommend.base import describe_layers
 from whichlayers.catalog import METRICS
 from whichlayers.deploy.adapters import ADAPTER_FOLDER
@@ -55,6 +55,7 @@ class CardFacts:
     study_scores: Sequence[float]  # scores of the same variant in the study, on the dev set
     study_size: int  # training examples of these trials
     parameters: int
+    choices: int = 1  # variants of the study that this one was chosen from, by these scores
 
 
 def base_license(name: str, folder: Path) -> BaseLicense:
@@ -207,7 +208,9 @@ def _scores(facts: CardFacts) -> str:
     if facts.study_scores:
         metric = score.metric if score is not None else facts.metadata.details["metric"]
         i = t_interval(list(facts.study_scores))
-        interval = f", 95% t interval {format_range(i.low, i.high, metric)}" if i.n > 1 else ""
+        low, high = ends_of_one_of(facts.choices, i.mean, i.sd, i.n)
+        chosen = f", adjusted for the choice among {facts.choices}" if facts.choices > 1 else ""
+        interval = f", 95% t interval {format_range(low, high, metric)}{chosen}" if i.n > 1 else ""
         lines.append(
             f"- The same variant in the study {facts.study}, with {facts.study_size:,} training examples: "
             f"{_metric(metric)} {format_score(i.mean, metric)} (mean of {counted(i.n, 'trial')}{interval})."
