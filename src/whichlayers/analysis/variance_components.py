@@ -10,7 +10,9 @@ Estimates below zero are set to zero.
 
 Intervals are parametric bootstrap tests, inverted: a variance belongs to the 95% interval unless the estimate lies in
 one of the outer 2.5% of its distribution for that variance, with the other components at their estimates. They do not
-extend below zero, unlike Wald intervals, and allow for the few seeds of a component, unlike percentile intervals.
+extend below zero, unlike Wald intervals, and allow for the few seeds of a component, unlike percentile intervals. Where
+failed trials make the design unbalanced, they are too narrow: with 4 of 25 trials missing, those of components without
+effect exclude zero in 8 to 12% of simulated studies if another component dominates.
 """
 
 from __future__ import annotations
