@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
 # All CUDA tests and GPU benchmarks, in parts of at most ten minutes, each step with its own time limit.
 #
-#   benchmarks/gpu_session.sh prepare GLUE_FOLDER     on any machine: write what the parts need into carry/
-#   benchmarks/gpu_session.sh PART OUT_FOLDER         on the GPU machine
+#   benchmarks/gpu_session.sh prepare GLUE_FOLDER [MODEL_FOLDER...]     on any machine: write what the parts need to carry/
+#   benchmarks/gpu_session.sh PART OUT_FOLDER                           on the GPU machine
 #
 # PART is tests, or start, steps, rivals or adapters (benchmarks). PYTEST_ADDOPTS selects tests (-k llama), JOBS is the
-# number of processes that run them (default: 8). PART can also be study, which starts or resumes the study of the folder
-# in STUDY (default: studies/gpu; with study.toml and all that it names) in the background, and fetch, which waits until
-# that study ends, at most WAIT seconds (default: 540), and copies its results.db to OUT_FOLDER. RUN_OPTIONS are further
-# options of `whichlayers run` (--max-stack 32).
+# number of processes that run them (default: 8). Three parts are about the study in the folder STUDY (default:
+# studies/gpu; with study.toml and all that it names): join puts the models there that `prepare` split into carry/models;
+# study starts or resumes it in the background; fetch waits until it ends, at most WAIT seconds (default: 520), and copies
+# its results.db and the end of its log to OUT_FOLDER. RUN_OPTIONS are further options of `whichlayers run`
+# (--max-stack 32).
 #
-# A step that fails or runs out of time does not stop the next ones. OUT_FOLDER gets one log per part, which ends with
-# the exit status and the seconds of every step, and one JSON file per benchmark. PYTHON names the interpreter (default:
-# python3); packages in carry/site-packages are used as well. `prepare` puts those there that a GPU machine may lack, for
-# the version of Python in TARGET_PYTHON (default: that of this machine).
+# A step that fails or runs out of time does not stop the next ones; a part takes less than ten minutes. OUT_FOLDER gets
+# one log per part, which ends with the exit status and the seconds of every step, and one JSON file per benchmark.
+# PYTHON names the interpreter (default: python3); packages in carry/site-packages are used as well. `prepare` puts those
+# there that a GPU machine may lack, for the version of Python in TARGET_PYTHON (default: that of this machine).
 set -u
 cd "$(dirname "$0")/.."
-part=${1:?give prepare, or a part: tests, start, steps, rivals, adapters, study or fetch}
+part=${1:?give prepare, or a part: tests, start, steps, rivals, adapters, join, study or fetch}
 study=${STUDY:-studies/gpu}
 python=${PYTHON:-python3}
 export PYTHONPATH="$PWD/src:$PWD/carry/site-packages${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
@@ -24,11 +25,14 @@ export PYTHONPATH="$PWD/src:$PWD/carry/site-packages${PYTHONPATH:+:$PYTHONPATH}"
 if [ "$part" = prepare ]; then
     glue=${2:?give the folder with GLUE}
     mkdir -p carry
-    install=("$python" -m pip install -q --upgrade --target carry/site-packages --only-binary=:all:)
+    install=("$python" -m pip install -q --no-compile --upgrade --target carry/site-packages --only-binary=:all:)
     install+=(${TARGET_PYTHON:+--python-version "$TARGET_PYTHON"})
-    "${install[@]}" --no-deps pytest-xdist execnet || echo "no pytest-xdist: part tests will not run" >&2
-    "${install[@]}" pydantic || echo "no pydantic for the GPU machine: part start will not run" >&2
+    "${install[@]}" pytest pytest-xdist || echo "no pytest-xdist: part tests will not run" >&2
+    "${install[@]}" pydantic typer || echo "no pydantic, typer: parts start, study will not run" >&2
     "${install[@]}" --no-deps accelerate peft psutil || echo "no peft: parts rivals, adapters will not run" >&2
+    for model in "${@:3}"; do
+        "$python" benchmarks/carry_model.py split "$model" carry/models || exit 1
+    done
     "$python" benchmarks/stack_vs_hf.py tokens --glue "$glue" --out carry/sst2.npz || exit 1
     qnli=$(cd "$glue/QNLI" && ls train*.tsv | head -n 1)
     exec "$python" benchmarks/packed_vs_padded.py tokens --glue "$glue" --qnli-train "$qnli" --out carry/three.npz
@@ -40,12 +44,20 @@ log="$out/$part.log"
 : > "$log"
 summary=()
 
-step() { # step NAME SECONDS COMMAND...
-    local name=$1 seconds=$2 began=$SECONDS
+step() { # step NAME SECONDS COMMAND...: at most this long, and not after 575 s of the part
+    local name=$1 seconds=$2 began=$SECONDS status
     shift 2
     echo "=== $name: $*" | tee -a "$log"
-    timeout --kill-after=10 "$seconds" "$@" 2>&1 | tee -a "$log"
-    summary+=("$name: exit status ${PIPESTATUS[0]}, $((SECONDS - began)) s")
+    [ "$seconds" -lt $((575 - SECONDS)) ] || seconds=$((575 - SECONDS))
+    # not a pipe, which waits for processes that the command leaves behind
+    exec {output}> >(tee -a "$log")
+    local tee=$!
+    timeout --kill-after=10 "$seconds" "$@" >&"$output" 2>&1
+    status=$?
+    exec {output}>&-
+    for _ in {1..10}; do kill -0 "$tee" 2> /dev/null && sleep 0.1; done
+    kill "$tee" 2> /dev/null
+    summary+=("$name: exit status $status, $((SECONDS - began)) s")
 }
 
 running() { # whether the study runs; a process that has ended stays a zombie (Z) where nobody waits for it
@@ -53,12 +65,16 @@ running() { # whether the study runs; a process that has ended stays a zombie (Z
 }
 
 needs() { # needs MODULE...: stop at once if one is missing
-    "$python" -c "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]" "$@" || exit 3
+    "$python" -c '
+import importlib.util, sys
+missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
+sys.exit(f"missing: {missing}" if missing else 0)
+' "$@" || exit 3
 }
 
 case $part in # the time limits of a part add up to less than ten minutes
 tests) # all CUDA tests at once: most of their time goes into compiling, on the CPU
-    needs xdist
+    needs pytest xdist
     # every process of pytest starts compiler processes of its own
     export TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
     step tests 580 "$python" -m pytest -v -p no:cacheprovider -n "${JOBS:-8}" --dist worksteal --durations=20 \
@@ -83,8 +99,11 @@ adapters) # LoRA stacks against peft
     step lora_135M 200 "$python" benchmarks/lora_vs_peft.py --geometry 135M --trials 32 --out "$out/lora_135M.json"
     step lora_1B 300 "$python" benchmarks/lora_vs_peft.py --geometry 1B --trials 32 --out "$out/lora_1B.json"
     ;;
+join) # as many models as have been copied
+    step join 300 "$python" benchmarks/carry_model.py join carry/models "$study"
+    ;;
 study) # survives the end of this script; STUDY/out/results.db is resumed if it exists
-    needs pydantic
+    needs pydantic typer rich
     if running; then
         echo "$study is running already" >&2
         exit 2
@@ -93,9 +112,13 @@ study) # survives the end of this script; STUDY/out/results.db is resumed if it 
     run=("$python" -m whichlayers run "$study/study.toml" --folder "$study/out" ${options[@]+"${options[@]}"})
     setsid nohup "${run[@]}" > "$study/log" 2>&1 < /dev/null &
     echo $! > "$study/pid"
+    end=$((SECONDS + 60)) # until it prints that it trains, or why it cannot
+    while [ "$SECONDS" -lt "$end" ] && [ ! -s "$study/log" ] && running; do sleep 0.2; done
+    tail -n 30 "$study/log" | tee -a "$log"
+    running || wait $! || exit 1
     ;;
 fetch) # a consistent copy, also while the study runs
-    end=$((SECONDS + ${WAIT:-540}))
+    end=$((SECONDS + ${WAIT:-520}))
     while [ "$SECONDS" -lt "$end" ] && running; do sleep 1; done
     tail -n 30 "$study/log" | tee -a "$log"
     step copy 60 "$python" -c '

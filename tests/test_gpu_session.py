@@ -1,5 +1,6 @@
 """benchmarks/gpu_session.sh runs a study in the background and copies its results while it runs."""
 
+import contextlib
 import ctypes
 import lzma
 import os
@@ -92,7 +93,8 @@ def test_a_study_runs_beside_the_session_and_is_resumed(repository, no_init):
     assert time.monotonic() - began < 15, "it does not wait for a run that has ended"
     assert session(repository, "study").returncode == 0, "it is resumed"
     for ended in (pid, int((study / "pid").read_text())):
-        os.waitpid(ended, 0)
+        with contextlib.suppress(ChildProcessError):  # the script waits for a run that ends at once
+            os.waitpid(ended, 0)
     assert session(repository, "fetch").returncode == 0
     assert fetched_rows(repository) == 2
 
@@ -100,3 +102,77 @@ def test_a_study_runs_beside_the_session_and_is_resumed(repository, no_init):
 def test_without_a_study_there_is_nothing_to_fetch(repository):
     done = session(repository, "fetch")
     assert "copy: exit status 1" in done.stdout
+
+
+def test_why_a_study_cannot_start_is_shown_at_once(repository):
+    (repository / "src" / "whichlayers" / "__main__.py").write_text("import missing_module")
+    done = session(repository, "study")
+    assert done.returncode == 1
+    assert "No module named 'missing_module'" in done.stdout
+    assert "No module named 'missing_module'" in (repository / "out" / "study.log").read_text()
+
+
+# --- benchmarks, with stand-ins for Python and for the clock ---
+
+PYTHON = """#!/usr/bin/env bash
+case "$*" in
+    *find_spec*) exit ${MISSING:-0} ;;
+    *lora_vs_peft*135M*) echo "135M fails" >&2; exit 7 ;;
+    *lora_vs_peft*) echo "1B succeeds"; for out; do :; done; echo '{}' > "$out" ;;
+    *study_time*) echo "study_time begins"; setsid sleep 30 & exec sleep 30 ;;
+esac
+"""
+# time limits of 580 and 300 seconds become a second
+TIMEOUT = """#!/usr/bin/env bash
+shift 2
+exec /usr/bin/env -u BASH_ENV "$TIMEOUT_PROGRAM" --kill-after=1 1 "$@"
+"""
+
+
+def benchmark(repository: Path, part: str, **environment: str) -> subprocess.CompletedProcess:
+    programs = repository / "bin"
+    programs.mkdir(exist_ok=True)
+    for name, text in {"python": PYTHON, "timeout": TIMEOUT}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    found = shutil.which("timeout")
+    assert found is not None
+    variables = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHON": str(programs / "python"),
+        "TIMEOUT_PROGRAM": found,
+        **environment,
+    }
+    command = ["bash", str(repository / "benchmarks" / "gpu_session.sh"), part, str(repository / "out")]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_step_that_fails_does_not_stop_the_next(repository):
+    done = benchmark(repository, "adapters")
+    assert "lora_135M: exit status 7, 0 s" in done.stdout
+    assert "lora_1B: exit status 0, " in done.stdout
+    log = (repository / "out" / "adapters.log").read_text()
+    assert all(text in log for text in ("135M fails", "1B succeeds", "lora_1B: exit status 0"))
+    assert (repository / "out" / "lora_1B.json").read_text() == "{}\n"
+
+
+def test_a_step_that_takes_too_long_is_ended_with_its_log(repository):
+    began = time.monotonic()
+    done = benchmark(repository, "start")
+    assert time.monotonic() - began < 15, "it does not wait for what the step leaves behind"
+    assert "study_time: exit status 124, " in done.stdout
+    assert "study_time begins" in (repository / "out" / "start.log").read_text()
+
+
+@pytest.mark.parametrize("part", ["tests", "start", "rivals", "adapters", "study"])
+def test_a_part_whose_packages_are_missing_stops_at_once(part, repository):
+    assert benchmark(repository, part, MISSING="1").returncode == 3
+
+
+def test_every_part_ends_within_ten_minutes():
+    lines = SCRIPT.read_text().splitlines()
+    limits = [int(line.split()[2]) for line in lines if line.strip().startswith("step ")]
+    assert limits
+    assert max(limits) < 590
+    assert "seconds=$((575 - SECONDS))" in SCRIPT.read_text()
