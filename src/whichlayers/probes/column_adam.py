@@ -52,7 +52,7 @@ class ColumnAdam:
             parameter.sub_(exp_avg.div(denominator).mul_(step_size))
 
     def keep(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Remove all matrices but those at `index`, (U,) bool; returns the new weight and bias."""
+        """Remove all matrices but those at `index`, (left,) int64; returns the new weight and bias."""
         weight, bias = (parameter[index] for parameter in self.parameters)
         weight.grad, bias.grad = torch.zeros_like(weight), torch.zeros_like(bias)
         self.parameters, self.lr, self.decay = (weight, bias), self.lr[index], self.decay[index]

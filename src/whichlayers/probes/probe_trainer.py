@@ -368,8 +368,8 @@ class _ProbeTrainer:
             self.steps = None  # breaks a reference cycle, so that memory is freed at once
         if all(stays) or not any(stays) or not isinstance(self.optimizer, ColumnAdam):
             return
-        self.groups = [group for group, stay in zip(self.groups, stays, strict=True) if stay]
-        index = torch.tensor(stays, device=self.weight.device)
+        left = torch.tensor([u for u, stay in enumerate(stays) if stay])
+        self.groups, index = [self.groups[u] for u in left], left.to(self.weight.device)
         self.weight, self.bias = self.optimizer.keep(index)
         for name in ("l1", "l2", "mean", "std"):
             if getattr(self, name) is not None:
@@ -379,7 +379,7 @@ class _ProbeTrainer:
         else:
             self.best_weight, self.best_bias = self.weight, self.bias
         for name in ("best_loss", "best_train", "best_epoch"):
-            setattr(self, name, getattr(self, name)[index.cpu()])
+            setattr(self, name, getattr(self, name)[left])
         self._allocate()
 
 
