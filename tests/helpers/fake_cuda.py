@@ -54,6 +54,14 @@ class FakeCuda(TorchFunctionMode):
             read = self._read(func, first, args, kwargs or {})
             if read is not None:
                 return read
+        if func is Tensor.copy_ and first is not None and not first.is_meta and args[1].is_meta:
+            if self.capturing:
+                raise NotCapturable(f"a tensor of shape {tuple(first.shape)} is copied to the host")
+            return first.zero_()
+        if func is Tensor.pin_memory:
+            return first
+        if kwargs and kwargs.pop("pin_memory", False) and self.capturing:
+            raise NotCapturable(f"{func.__name__} allocates pinned memory")
         if self.capturing and func in (torch.tensor, torch.as_tensor) and "cuda" in str(kwargs):
             raise NotCapturable(f"{func.__name__} copies values from the host")
         if func is not torch.device:
