@@ -55,7 +55,7 @@ def connect(path: Path, options: str, writable: bool = False) -> sqlite3.Connect
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
     """Switch the file to write-ahead mode; wait for other connections for up to TIMEOUT seconds.
 
-    SQLite does not wait itself if another connection switches the mode at the same time: it reports SQLITE_BUSY at once.
+    SQLite itself does not wait if another connection switches the mode at the same time: it reports SQLITE_BUSY.
     """
     deadline = time.monotonic() + TIMEOUT
     while True:
