@@ -27,3 +27,8 @@ def own_lr(condition: str) -> float | None:
     """The learning rate that a condition names; None if it names none."""
     found = _OWN_LR.search(condition)
     return None if found is None else float(found[1])
+
+
+def without_lr(condition: str) -> str:
+    """The condition without its learning rate: the inverse of `with_lr`."""
+    return _OWN_LR.sub("", condition)

@@ -14,7 +14,7 @@ from synthetic_results import incremental, lifelike, localized, trial, write_res
 from whichlayers.analysis.compare_studies import compare_studies
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.frames import finished, load_points
-from whichlayers.trial import Point, Probe, Training
+from whichlayers.trial import Point, Training
 
 BASE = lifelike(6)
 
@@ -259,7 +259,8 @@ def test_settings_of_pairs_and_settings_that_differ(tmp_path):
     several = compare_studies(a, one)  # one study has several values: trials of a pair have the same
     assert several.curves["setting"].tolist() == [""]
     assert dict(several.unpaired) == {
-        "incremental, in a: the other study has no finished trial of the same point, task, training size and seed": 4
+        "incremental, in a: the other study has no finished trial of the same lr, point, task, training size and "
+        "seed": 4
     }
 
 
@@ -331,30 +332,12 @@ def test_versions_that_differ(tmp_path):
 
 
 def test_two_trials_of_one_seed_at_one_point_cannot_be_paired(tmp_path):
-    """Probes with two poolings, which are neither settings nor conditions."""
-
-    def probes(*poolings):
-        return [
-            Point("probing", "", layer, dataclasses.replace(trial(), probe=Probe(layer, pooling)))
-            for layer, pooling in poolings
-        ]
-
-    a = write_results(tmp_path / "a", probes((1, "mean"), (2, "mean")), BASE)
-    b = write_results(tmp_path / "b", probes((1, "mean"), (2, "mean"), (2, "summary")), BASE)
+    """Models with and without a BOS token, which is neither a setting nor a condition."""
+    points = incremental(trials=1, ks=(0, 3))
+    a = write_results(tmp_path / "a", points, BASE)
+    b = write_results(tmp_path / "b", points + changed(points, bos=True), BASE)
     for first, second in ((a, b), (b, a)):
         with pytest.raises(
-            WhichlayersError, match=r"/b: probing on SST-2 has two trials of seed 0 at one point"
+            WhichlayersError, match=r"/b: incremental on SST-2 has two trials of seed 0 at one point"
         ):
             compare_studies(first, second)
-
-
-def test_probes_of_several_poolings_are_paired_with_those_of_the_same_pooling(tmp_path):
-    points = [
-        Point("probing", f"pooling {p}", layer, dataclasses.replace(trial(seed=seed), probe=Probe(layer, p)))
-        for p in ("mean", "summary")
-        for layer in (1, 2)
-        for seed in (0, 1)
-    ]
-    folders = [write_results(tmp_path / name, points, BASE) for name in "ab"]
-    pairs = compare_studies(*folders).pairs
-    assert pairs.groupby("condition").size().to_dict() == {"pooling mean": 4, "pooling summary": 4}

@@ -1,8 +1,9 @@
 """Comparison of two studies point by point: scores of B minus scores of A, paired by seed.
 
 A pair is one trial of each study with the same experiment, condition, x, task, training size and seed, and thus the
-same examples in the same order. Settings (model, recipe, learning rate ...) of which each study has a single value are
-what is compared, and may differ; where a study has several values, the trials of a pair must have the same one.
+same examples in the same order. Settings (model, recipe, learning rate, rank of adapters, pooling of probes ...) of
+which each study has a single value are what is compared, and may differ; where a study has several values, the trials
+of a pair must have the same one.
 In models of different depth, points at the same share of the layers are paired. Unpaired trials are counted, with the
 reason, and left out.
 """
@@ -11,36 +12,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from whichlayers.analysis.intervals import PairedDifference, holm, paired_difference
+from whichlayers.analysis.paired_settings import (
+    SettingDifference,
+    effective_values,
+    setting_labels,
+    setting_name,
+    split_settings,
+    with_setting_columns,
+)
 from whichlayers.errors import WhichlayersError
 from whichlayers.experiments import display_of
-from whichlayers.results.frame_utils import each_group, each_row
-from whichlayers.results.frames import (
-    REINIT_COLUMNS,
-    SEED_COLUMNS,
-    finished,
-    load_points,
-    load_runs,
-    load_study_summary,
-    setting_label,
-    training_settings,
-)
+from whichlayers.results.frame_utils import each_group
+from whichlayers.results.frames import SEED_COLUMNS, finished, load_points, load_runs, load_study_summary
+from whichlayers.results.probes import load_probe_settings
 from whichlayers.results.shared_seeds import named_notes, seed_notes
-from whichlayers.text import counted, join_list, short_names
+from whichlayers.text import counted, join_list
 from whichlayers.trial import BASELINES
 
 CELL = ["experiment", "condition", "task", "train_size", "x"]
-SETTINGS = ("model", *REINIT_COLUMNS, "head")
-TRAINING = "training "  # prefix of the columns that hold training settings
-TIED_TO_SIZE = (f"{TRAINING}epochs",)  # varies with the training size, which names a curve already
 COMPARED_CURVE = ["experiment", "condition", "task", "train_size", "setting"]
 STATISTICS = ["mean", "low", "high", "sd", "n", "p", "p_adjusted"]
-
-SettingDifference = tuple[str, str, str]  # name of a setting, its value in A, its value in B
 
 
 @dataclass(frozen=True)
@@ -72,8 +67,11 @@ class StudyComparison:
 
 def compare_studies(first: Path, second: Path) -> StudyComparison:
     """Pair the finished trials of two study folders; WhichlayersError if they have no pair."""
-    loaded = [load_points(folder) for folder in (first, second)]
-    frames = [_with_training_columns(finished(points)) for points in loaded]
+    folders = (Path(first), Path(second))
+    loaded = [load_points(folder) for folder in folders]
+    frames = with_setting_columns(
+        [finished(points) for points in loaded], [load_probe_settings(folder) for folder in folders]
+    )
     a, b = _compared_study(Path(first)), _compared_study(Path(second))
     if a.name == b.name:  # two runs of one study
         a, b = (
@@ -86,14 +84,19 @@ def compare_studies(first: Path, second: Path) -> StudyComparison:
     frames, reasons = _drop_incomparable(frames, other_depths)
     for experiment in dict.fromkeys(pd.concat(frames)["experiment"]):
         rows = [frame[frame["experiment"] == experiment] for frame in frames]
-        matched, differing = _split_settings(*rows)
+        matched, differing = split_settings(*rows)
         differs |= dict.fromkeys(differing)
         merged = _merge_pairs(rows, [*CELL, "seed", *SEED_COLUMNS, *matched], (a, b))
         paired = merged[merged["found"] == "both"]
-        found.append(paired.assign(setting=_setting_labels(paired, matched)))
+        found.append(paired.assign(setting=setting_labels(paired, matched)))
         for study, side in ((a, "left_only"), (b, "right_only")):
             if alone := int((merged["found"] == side).sum()):
-                same = ["model"] if "model" in matched else []
+                others = [{*effective_values(frame, name)} for name in matched for frame in rows]
+                same = [
+                    setting_name(name)
+                    for name, one, other in zip(matched, others[::2], others[1::2], strict=True)
+                    if name == "model" or one != other
+                ]
                 same += ["curve"] if set(rows[0]["condition"]) != set(rows[1]["condition"]) else []
                 same += ["share of the layers" if _is_relative(experiment, other_depths) else "point"]
                 same += ["task", "training size", "seed"]
@@ -148,46 +151,6 @@ def _merge_pairs(
     return both.rename(columns=names)
 
 
-def _with_training_columns(points: pd.DataFrame) -> pd.DataFrame:
-    """`points` with one more column per training setting, named TRAINING + setting; probes are paired by variant."""
-    points = points.assign(condition=points["condition"].where(points["kind"] != "probe", points["variant"]))
-    return pd.concat([points, training_settings(points).map(str).add_prefix(TRAINING)], axis=1)
-
-
-def _split_settings(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], list[SettingDifference]]:
-    """The columns in which pairs must agree, and the settings with one value each that differ between studies."""
-    matched: list[str] = []
-    differing: list[SettingDifference] = []
-    trained = [str(name) for name in a if str(name).startswith(TRAINING) and name in b]
-    for name in [*SETTINGS, *trained]:
-        one, other = (list(dict.fromkeys(_effective_values(frame, name))) for frame in (a, b))
-        if max(len(one), len(other)) > 1:
-            matched.append(name)
-        elif one and other and one != other:
-            differing.append((_setting_name(name), _value_text(name, one[0]), _value_text(name, other[0])))
-    return matched, differing
-
-
-def _effective_values(frame: pd.DataFrame, name: str) -> pd.Series:
-    """Values of a setting where it has an effect.
-
-    Those of re-initialization have one in models with such layers, those of training in models that were finetuned.
-    """
-    rows = frame[~frame["untouched"]] if name in REINIT_COLUMNS else frame
-    if name == "head" or name.startswith(TRAINING):
-        rows = rows[rows["train_size"] > 0]
-    return rows[name]
-
-
-def _setting_name(name: str) -> str:
-    return name.removeprefix(TRAINING).replace("_", " ")
-
-
-def _value_text(name: str, value: Any) -> str:
-    as_is = name in ("model", "head", "recipe") or name.startswith(TRAINING)
-    return str(value) if as_is else setting_label(name, value)
-
-
 def _model_differences(a: pd.DataFrame, b: pd.DataFrame) -> list[SettingDifference]:
     """Models with the same name but other files, and other depths."""
     fingerprints = [dict(zip(frame["model"], frame["model_fingerprint"], strict=True)) for frame in (a, b)]
@@ -240,23 +203,6 @@ def _at_shares_of_layers(frame: pd.DataFrame) -> pd.DataFrame:
 def _is_relative(experiment: str, other_depths: bool) -> bool:
     """Whether x of this experiment is compared as a share of the layers."""
     return other_depths and display_of(experiment).relative_depth
-
-
-def _setting_labels(pairs: pd.DataFrame, matched: list[str]) -> list[str]:
-    """One label per row, of the settings that distinguish curves of the same experiment, task and size."""
-    varying = [name for name in matched if pairs[name].nunique() > 1 and name not in TIED_TO_SIZE]
-    if not varying:
-        return [""] * len(pairs)
-    if "model" in varying:
-        pairs = pairs.assign(model=pairs["model"].map(short_names(pairs["model"])))
-    return [
-        ", ".join(_setting_text(name, value) for name, value in zip(varying, row, strict=True))
-        for row in each_row(pairs[varying])
-    ]
-
-
-def _setting_text(name: str, value: Any) -> str:
-    return f"{_setting_name(name)} {value}" if name.startswith(TRAINING) else _value_text(name, value)
 
 
 def _point_differences(pairs: pd.DataFrame) -> pd.DataFrame:
