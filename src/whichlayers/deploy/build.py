@@ -189,7 +189,8 @@ class _Builder:
         """Save the frozen encoder up to the layer of a probe."""
         from whichlayers.models.surgery import reorder
 
-        layer = get_probe(self.trial).layer
+        probe = get_probe(self.trial)
+        layer = probe.layer
         if not layer:
             raise WhichlayersError(
                 "the best features are the embeddings (layer 0), which are no model of their own"
@@ -198,7 +199,7 @@ class _Builder:
         trial = dataclasses.replace(self.trial, surgery=Surgery(order=kept))
         encoder = reorder(self.assets.encoder(self.trial), kept)
         metadata = self._metadata("features", trial)
-        save_features(out, encoder, self.assets.tokenizer(self.trial), metadata)
+        save_features(out, encoder, self.assets.tokenizer(self.trial), metadata, probe.pooling)
         parameters = sum(p.numel() for p in encoder.parameters())
         return [self._finish(out, trial, metadata, parameters, None, None, 1)]
 

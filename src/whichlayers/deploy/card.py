@@ -19,7 +19,7 @@ from whichlayers.deploy.text_model import Metadata
 from whichlayers.deploy.train import Score
 from whichlayers.models.find import PACKAGE_PREFIX
 from whichlayers.text import counted, format_range, format_score
-from whichlayers.trial import Trial
+from whichlayers.trial import Trial, get_probe
 from whichlayers.version import __version__
 
 # for models with a head that transformers has no class for
@@ -27,6 +27,11 @@ NOT_A_CLASSIFIER = (
     "Do not load it with `AutoModelForSequenceClassification` or `pipeline`: they would replace the head by a random "
     'one. For a model that they can load, use `head = "pooler"` in the study.'
 )
+POOLED = {  # what frozen features are, by the pooling of the probe
+    "mean": "the mean of its hidden states",
+    "summary": "the hidden state of its [CLS]-like token (decoders: of its last token)",
+    "pooler": "the output of the pretrained pooler",
+}
 LICENSE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
 
 
@@ -150,9 +155,8 @@ def _what_was_done(facts: CardFacts) -> str:
         )
     lines += [f"- {text}." for text in _trained_parts(trial)]
     if m.layout == "features":
-        lines.append(
-            "- Not finetuned: the pretrained weights are unchanged; texts are the mean of hidden states."
-        )
+        pooling = POOLED[get_probe(trial).pooling]
+        lines.append(f"- Not finetuned: the pretrained weights are unchanged; a text is {pooling}.")
     else:
         rows = f"{trial.train_size:,} of {facts.train_rows:,} training examples"
         lines.append(

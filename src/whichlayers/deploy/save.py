@@ -11,11 +11,13 @@ from whichlayers.deploy.adapters import ADAPTER_FOLDER, save_adapter
 from whichlayers.deploy.text_model import DENSE, METADATA_FILE, Metadata
 from whichlayers.deploy.train import TrainedModel
 from whichlayers.errors import WhichlayersError
+from whichlayers.trial import Pooling
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-POOLING = "1_Pooling"
+POOLING = "1_Pooling"  # folder
 CHECKED_TEXTS = ("a", "The café isn't far: about 1,990 steps.")  # tokenized before and after saving
 
 
@@ -47,7 +49,8 @@ def save_model(
         save_quietly(model.encoder, folder)
         modules = ["Transformer", "Pooling", "Dense"]
         _write_sentence_transformer(folder, modules, model.encoder.config.hidden_size, metadata.max_length)
-        _write_dense(folder / DENSE, model)
+        (folder / DENSE).mkdir()
+        _write_dense(folder / DENSE, model.weight, model.bias, "torch.nn.modules.linear.Identity")
     trial = model.trial
     if trial.adapter is not None:
         save_adapter(folder / ADAPTER_FOLDER, model.encoder, trial.adapter, model.adapter, trial.model)
@@ -55,15 +58,36 @@ def save_model(
 
 
 def save_features(
-    folder: Path, encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, metadata: Metadata
+    folder: Path,
+    encoder: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    metadata: Metadata,
+    pooling: Pooling = "mean",
 ) -> None:
-    """Write a frozen encoder without a head: Transformer and mean pooling of sentence-transformers."""
+    """Write a frozen encoder without a head for sentence-transformers: Transformer, and the pooling of the probe.
+
+    With the pooling "pooler", the pretrained pooler follows as Dense.
+    """
+    from whichlayers.models.families import Anatomy
     from whichlayers.models.load import save_quietly
 
+    family = Anatomy(encoder).family
     set_padding(encoder, tokenizer, metadata.head)
     save_quietly(encoder, folder)
     modules = ["Transformer", "Pooling"]
-    _write_sentence_transformer(folder, modules, encoder.config.hidden_size, metadata.max_length)
+    token = "lasttoken" if family.cls_position == "last" else "cls_token"
+    if pooling == "pooler":
+        dense: Any = encoder.get_submodule(f"{family.pooler}.dense")
+        (folder / DENSE).mkdir()
+        _write_dense(folder / DENSE, dense.weight, dense.bias, "torch.nn.modules.activation.Tanh")
+        modules.append("Dense")
+    _write_sentence_transformer(
+        folder,
+        modules,
+        encoder.config.hidden_size,
+        metadata.max_length,
+        "mean_tokens" if pooling == "mean" else token,
+    )
     _save_rest(folder, tokenizer, metadata)
 
 
@@ -120,7 +144,9 @@ def save_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
         )
 
 
-def _write_sentence_transformer(folder: Path, modules: list[str], width: int, max_length: int) -> None:
+def _write_sentence_transformer(
+    folder: Path, modules: list[str], width: int, max_length: int, pooling: str = "mean_tokens"
+) -> None:
     """The files with which sentence-transformers loads the folder; names as in all of its versions."""
     paths = {"Transformer": "", "Pooling": POOLING, "Dense": DENSE}
     listed = [
@@ -130,25 +156,24 @@ def _write_sentence_transformer(folder: Path, modules: list[str], width: int, ma
     _write_json(folder / "modules.json", listed)
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     (folder / POOLING).mkdir()
-    modes = ("cls_token", "max_tokens", "mean_sqrt_len_tokens")
-    pooling = {f"pooling_mode_{mode}": False for mode in modes} | {"pooling_mode_mean_tokens": True}
-    _write_json(folder / POOLING / "config.json", {"word_embedding_dimension": width} | pooling)
+    modes = ("cls_token", "max_tokens", "mean_sqrt_len_tokens", "mean_tokens")
+    chosen = {f"pooling_mode_{mode}": False for mode in modes} | {f"pooling_mode_{pooling}": True}
+    _write_json(folder / POOLING / "config.json", {"word_embedding_dimension": width} | chosen)
 
 
-def _write_dense(folder: Path, model: TrainedModel) -> None:
+def _write_dense(folder: Path, weight: Tensor, bias: Tensor | None, activation: str) -> None:
     from safetensors.torch import save_file
 
-    folder.mkdir()
     settings = {
-        "in_features": model.weight.shape[1],
-        "out_features": model.weight.shape[0],
-        "bias": model.bias is not None,
-        "activation_function": "torch.nn.modules.linear.Identity",
+        "in_features": weight.shape[1],
+        "out_features": weight.shape[0],
+        "bias": bias is not None,
+        "activation_function": activation,
     }
     _write_json(folder / "config.json", settings)
-    weights = {"linear.weight": model.weight.contiguous()}
-    if model.bias is not None:
-        weights["linear.bias"] = model.bias.contiguous()
+    weights = {"linear.weight": weight.detach().contiguous()}
+    if bias is not None:
+        weights["linear.bias"] = bias.detach().contiguous()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
