@@ -202,7 +202,8 @@ class Results:
             full: All layers, finetuned as usual. Without `full` and any layers, what the study recommends.
             question: Build what is recommended as the answer to this question, such as "freeze"; default: the first.
             adapters: Layers with adapters as the study trained them: "everywhere", "first:2", "last:2", "5-6".
-            settings: Of several settings of adapters in the study, that with these values, such as {"rank": 8}.
+            settings: Of several settings of adapters in the study, that with these values, such as {"rank": 8}; with
+                goal = "features", of several settings of probes, such as {"pooling": "mean"}.
             train: Training examples: a number, a fraction or "all". Default: as in the study.
             seeds: Number of seeds to train; None: as many as the study has trials.
             keep: "best" saves the seed with the highest score on held-out training examples, "all" saves each.

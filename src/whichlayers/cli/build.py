@@ -75,8 +75,9 @@ def build(
         list[str] | None,
         typer.Option(
             "--setting",
-            help="With --adapters, if the study has several settings: that with this KEY=VALUE, such as rank=8, "
-            "lr=0.001, method=ia3 or targets=query,value. May be repeated.",
+            help="With --adapters or --for features, if the study has several settings of adapters or probes: that "
+            "with this KEY=VALUE, such as rank=8, lr=0.001, method=ia3, targets=query,value or pooling=mean. May be "
+            "repeated.",
         ),
     ] = None,
     train: Annotated[

@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from whichlayers.deploy.settings import trials_with_setting
 from whichlayers.errors import WhichlayersError
-from whichlayers.text import join_list
 from whichlayers.trial import Adapter, Training, Trial
 
 TRAINING_KEYS = (
     *("lr", "epochs", "batch_size", "weight_decay", "warmup", "schedule", "clip_norm", "max_length"),
 )
+SHOWN_KEYS = ("method", "rank", "alpha", "targets", "lr")  # of a single setting, in messages
 
 
 def parse_adapter_layers(text: str, depth: int) -> tuple[int, ...] | None:
@@ -62,52 +63,5 @@ def trial_with_setting(done: Sequence[Trial], wanted: Mapping[str, str], usual: 
         raise WhichlayersError(
             '--adapters: the study has no finished trial with adapters; add an experiment of kind "adapt" and run it'
         )
-    settings: dict[tuple[tuple[str, Any], ...], list[Trial]] = {}
-    for trial in adapted:
-        settings.setdefault(tuple(settings_of(trial).items()), []).append(trial)
-    known = dict.fromkeys(key for found in settings for key, _ in found)
-    for key in wanted:
-        if key not in known:
-            raise WhichlayersError(
-                f"--setting {key}={wanted[key]}: choose one of the keys {join_list(known, 'or')}"
-            )
-    fitting = [s for s in settings if all(_matches(dict(s).get(k), v) for k, v in wanted.items())]
-    asked = " ".join(f"--setting {key}={value}" for key, value in wanted.items())
-    if not fitting:
-        raise WhichlayersError(f"{asked}: the study has no such adapters; it has {_listed(list(settings))}")
-    if len(fitting) > 1:
-        raise WhichlayersError(
-            f"{asked or '--adapters'}: the study has several settings of adapters: {_listed(fitting)}. Choose one with "
-            "--setting KEY=VALUE, which may be repeated"
-        )
-    return max(settings[fitting[0]], key=lambda t: (t.train_size, t.training == usual))
-
-
-def _matches(value: Any, text: str) -> bool:
-    """Whether a setting has the value that a user wrote; modules may be given by the ends of their names."""
-    if value is None:
-        return False
-    if isinstance(value, int | float):
-        try:
-            return float(value) == float(text)
-        except ValueError:
-            return False
-    if value == text:
-        return True
-    names, ends = str(value).split(","), [end.strip() for end in text.split(",")]
-    by_end = [[name for name in names if name == end or name.endswith(f".{end}")] for end in ends]
-    return all(by_end) and {name for found in by_end for name in found} == set(names)
-
-
-def _listed(settings: Sequence[tuple[tuple[str, Any], ...]]) -> str:
-    """Settings by the keys in which they differ; a single one by all keys of its adapter and its learning rate."""
-    tables = [dict(one) for one in settings]
-    keys = [
-        key for key in dict.fromkeys(k for t in tables for k in t) if len({t.get(key) for t in tables}) > 1
-    ]
-    keys = keys or ["method", "rank", "alpha", "targets", "lr"]
-    return "; ".join(" ".join(f"{k}={_shown(t[k])}" for k in keys if k in t) for t in tables)
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    found = trials_with_setting(adapted, settings_of, wanted, "adapters", "--adapters", SHOWN_KEYS)
+    return max(found, key=lambda t: (t.train_size, t.training == usual))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whichlayers.analysis.recommend import QUESTIONS, TOLERANCE, Answer, Goal, recommend
 from whichlayers.analysis.recommend.base import describe_layers
-from whichlayers.analysis.verdicts import RECOMMENDED
+from whichlayers.analysis.verdicts import NOTHING_TO_GAIN, RECOMMENDED
 from whichlayers.deploy.adapter_settings import adapter_words, parse_adapter_layers, trial_with_setting
+from whichlayers.deploy.probe_settings import probes_with_setting
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.db import ResultsDB
 from whichlayers.results.folder import StudyFolder
@@ -22,7 +23,7 @@ from whichlayers.study.expand import head_of, template_of
 from whichlayers.study.selection import example_count
 from whichlayers.study.study_file import Study
 from whichlayers.text import short_names
-from whichlayers.trial import Surgery, Training, Trial
+from whichlayers.trial import Surgery, Training, Trial, get_probe
 
 if TYPE_CHECKING:
     from whichlayers.config.sections import Size
@@ -49,7 +50,7 @@ class RequestedVariant:
     question: str | None = None
     # layers with adapters: "everywhere", "first:2", "last:2" or such as "5-6"; "": no adapters
     adapters: str = ""
-    settings: tuple[tuple[str, str], ...] = ()  # which of the study's adapters: (("rank", "8"),)
+    settings: tuple[tuple[str, str], ...] = ()  # which of the study's adapters or probes: (("rank", "8"),)
 
     @property
     def described(self) -> bool:
@@ -129,9 +130,11 @@ def choose(
         )
     if variant.full:
         return Choice(base, "all layers, finetuned as usual, as requested.")
-    if variant.settings and not variant.adapters:
+    features = variant.question == "features" or (goal == "features" and not variant.described)
+    if variant.settings and not (variant.adapters or features):
         raise WhichlayersError(
-            "--setting: only with --adapters; say which layers have adapters, or leave it out"
+            "--setting: only with --adapters, which says which layers have adapters, or with --for features; give one "
+            "of them, or leave it out"
         )
     if variant.adapters:
         usual = study.training.at(base.train_size, None, None, ())
@@ -140,20 +143,39 @@ def choose(
         return Choice(_described(base, study, variant, model_info.depth), f"as requested: {_words(variant)}.")
     points = finished(load_points(folder.path))
     of_both = (points["model_fingerprint"] == model_info.fingerprint) & (points["task"] == task_info.name)
-    recommendation = recommend(points[of_both], tolerance, None if variant.question else goal)
+    points, probes = points[of_both], set[str]()
+    if features:
+        option = "--for features" if variant.question is None else f"--like {variant.question}"
+        probes |= probes_with_setting(done, dict(variant.settings), option)
+        points = points[(points["kind"] != "probe") | points["trial_id"].isin(probes)]
+    recommendation = recommend(points, tolerance, None if variant.question else goal)
     answers = [a for a in recommendation.answers if variant.question in (None, a.question)]
     largest = max((a.train_size for a in answers), default=0)
     answers = [a for a in answers if a.train_size == largest]
     asked = variant.question
     best = recommendation.best(answers) if asked is None else _answer_to(asked, answers)
-    if best is None and goal == "features":
-        why = next((a.text for a in answers), "The study has no probing experiment.")
-        raise WhichlayersError(f"--for features: nothing is recommended. {why}")
+    if best is None and features:
+        return _last_layer(answers, done, model_info.depth, probes)
     if best is None:
         why = _why_nothing(answers, folder.path.name)
         return Choice(base, f"all layers, finetuned as usual, since nothing else is recommended. {why}")
     trial = next(t for t in done if t.id == best.trial_id)
     return Choice(trial, f"recommended by the study. {best.text}", best)
+
+
+def _last_layer(
+    answers: Sequence[Answer], done: Sequence[Trial], depth: int, probes: Collection[str]
+) -> Choice:
+    """The features of the last layer, if the study shows that no other layer's are better; otherwise an error."""
+    if not answers or answers[0].verdict != NOTHING_TO_GAIN:
+        why = answers[0].text if answers else "The study has no probing experiment."
+        raise WhichlayersError(f"--for features: nothing is recommended. {why}")
+    trial = next(
+        t
+        for t in done
+        if t.id in probes and get_probe(t).layer == depth and t.train_size == answers[0].train_size
+    )
+    return Choice(trial, f"all layers, since the features of no other layer are better. {answers[0].text}")
 
 
 def _why_nothing(answers: Sequence[Answer], study: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from whichlayers.analysis.recommend import (
 from whichlayers.analysis.recommend.costs import cost_text
 from whichlayers.analysis.verdicts import NOT_ENOUGH_TRIALS, RECOMMENDED
 from whichlayers.deploy.costs import answer_costs
+from whichlayers.deploy.probe_settings import setting_options
 from whichlayers.errors import WhichlayersError
 from whichlayers.results.costs import ModelCost, find_cost
 from whichlayers.results.folder import STUDY_FILE, StudyFolder
 from whichlayers.results.frames import finished, load_points, load_study_summary
 from whichlayers.results.lock import lock_holder
+from whichlayers.results.probes import load_probes
 from whichlayers.results.shared_seeds import seed_notes, seed_use
 from whichlayers.study.follow_up import follow_up_study, write_follow_up
 from whichlayers.study.study_file import load_study
@@ -42,6 +45,8 @@ class StudyRecommendation:
     running: bool = False  # whether a process is running the study
     notes: tuple[str, ...] = ()  # on trials that are left out, and on what intervals do not cover
     independent: int | None = None  # trials per point that share no seed, if others do (`vary_apart`)
+    # options of `build` that choose the setting of a probe, by trial id; "" if the study has one setting
+    setting_options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -130,10 +135,16 @@ class StudyRecommendation:
             goal = "features"
         if goal is not None:
             command.append(f"--for {goal}")
+        option = self.setting_options.get(first.trial_id or "", "") if goal == "features" else ""
+        if option:
+            command.append(option)
         same = [a for a in found if (a.model_fingerprint, a.task) == (first.model_fingerprint, first.task)]
         others = dict.fromkeys(a.question for a in same if a.question != first.question)
         if others and self.recommendation.goal is None:
             command.append(f"(or with {join_list((f'--like {question}' for question in others), 'or')})")
+        other_settings = dict.fromkeys(self.setting_options.get(a.trial_id or "", "") for a in same)
+        if option and (alternatives := [text for text in other_settings if text != option]):
+            command.append(f"(or with {join_list(alternatives, 'or')})")
         return " ".join(command)
 
     def __str__(self) -> str:
@@ -190,8 +201,16 @@ def recommend_study(
     notes = _failure_notes(int((status == "failed").sum())) + seed_notes(points)
     use = seed_use(points[points["status"] == "done"])
     return StudyRecommendation(
-        *(folder.path, recommendation, tuple(costs), next_study, done, len(status), running, tuple(notes)),
+        folder.path,
+        recommendation,
+        tuple(costs),
+        next_study,
+        done,
+        len(status),
+        running,
+        notes=tuple(notes),
         independent=len(use.independent) if use.shared else None,
+        setting_options=setting_options(load_probes(folder.path)),
     )
 
 

@@ -68,10 +68,10 @@ def save_features(
 
     With the pooling "pooler", the pretrained pooler follows as Dense.
     """
-    from whichlayers.models.families import Anatomy
+    from whichlayers.models.structure import ModelStructure
     from whichlayers.models.load import save_quietly
 
-    family = Anatomy(encoder).family
+    family = ModelStructure(encoder).family
     set_padding(encoder, tokenizer, metadata.head)
     save_quietly(encoder, folder)
     modules = ["Transformer", "Pooling"]
