@@ -68,8 +68,8 @@ def save_features(
 
     With the pooling "pooler", the pretrained pooler follows as Dense.
     """
-    from whichlayers.models.structure import ModelStructure
     from whichlayers.models.load import save_quietly
+    from whichlayers.models.structure import ModelStructure
 
     family = ModelStructure(encoder).family
     set_padding(encoder, tokenizer, metadata.head)
