@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 
 import numpy as np
 import pandas as pd
 import pytest
 from fake_facts import a_study
 from synthetic_results import incremental, lifelike, single_layer, write_results
+from synthetic_words import forgetting, word_points
 
+import whichlayers
 from whichlayers.analysis.baseline_differences import differences_from_baseline
 from whichlayers.analysis.intervals import t_interval
-from whichlayers.results.frames import finished, load_points
+from whichlayers.results.connection import DATABASE
+from whichlayers.results.frames import finished, load_points, load_top_neurons
 from whichlayers.results.shared_seeds import NAMES, independent_trials, named_notes, seed_notes, seed_use
 from whichlayers.study.expand import component_seeds
 from whichlayers.trial import COMPONENTS
@@ -125,3 +129,15 @@ def test_usual_studies_have_no_notes(tmp_path):
 
 def test_notes_of_several_studies_name_them():
     assert named_notes([("a", ["x"]), ("b", []), ("c", ["x", "y"])]) == ["a and c: x", "c: y"]
+
+
+def test_overlaps_of_top_neurons_are_those_of_independent_trials(tmp_path):
+    words = word_points(models=("bert",), tasks=("SST-2",), corpora=("UD-EWT:xpos",), trials=10)
+    points = varied([p for p in words if p.experiment == "neurons"], vary_apart=True)
+    folder = write_results(tmp_path, points, forgetting())
+    with sqlite3.connect(folder / DATABASE) as db:
+        db.execute("ALTER TABLE trials ADD COLUMN top_neurons TEXT")
+        db.execute("UPDATE trials SET top_neurons = '1:2 3:4' WHERE neurons = 'top'")
+    assert set(load_top_neurons(folder)["seed"]) == set(range(10))
+    found = whichlayers.load(folder).neuron_overlap()
+    assert set(found.loc[found["comparison"] == "finetuning", "n"]) == {5}
