@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from synthetic_results import incremental, prune, write_results
 from synthetic_words import forgetting, word_points
 
 from whichlayers.analysis.baseline_differences import differences_from_baseline
-from whichlayers.analysis.intervals import ends_of_one_of
+from whichlayers.analysis.incremental_curves import curves
+from whichlayers.analysis.intervals import ends_of_one_of, paired_difference
 from whichlayers.report.findings import findings, headlines
+from whichlayers.report.word_findings import _compare_models
 from whichlayers.results.frames import finished, load_points
 
 DEPTH = 6
@@ -83,6 +86,37 @@ def test_the_interval_of_the_best_layer_is_adjusted(points):
     assert interval_in(found.sentences[1])[2] == 2
 
 
+def test_differences_of_several_models_are_rarely_significant_by_chance():
+    """Eight finetuned models, none of which differs; without adjustment, one does in a third of the studies."""
+    rng, found, unadjusted = np.random.default_rng(0), 0, 0
+    for _ in range(400):
+        each = {
+            str(i): paired_difference(pd.Series(rng.normal(size=5)), pd.Series(np.zeros(5))) for i in range(8)
+        }
+        (sentence,) = _compare_models(each, "Layer 6", "accuracy")
+        found += "significantly lower" in sentence or "significantly higher" in sentence
+        unadjusted += any(d.significant for d in each.values())
+    assert found / 400 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
+    assert unadjusted / 400 > 0.25
+
+
+def test_gains_of_several_curves_are_adjusted_for_their_number(tmp_path):
+    """One of six gains has an interval just above zero."""
+
+    def score(p):
+        task = int(p.trial.task.removeprefix("task"))
+        gain = (0.02 if task == 0 else 0.0) + 0.01 * np.sin(7 * p.trial.seed + task)
+        return 0.7 + gain * (p.x == DEPTH)
+
+    tasks = [f"task{i}" for i in range(6)]
+    rows = finished(
+        load_points(write_results(tmp_path, incremental(tasks=tasks, trials=3, ks=(0, DEPTH)), score))
+    )
+    (low,) = (c.gain.low for c in curves(rows) if c.task == "task0")
+    assert low > 0
+    assert "is not significantly greater than zero in any of 6 curves" in headlines(rows, [])[0]
+
+
 def test_top_against_bottom_neurons(points):
     [found] = findings(points, "neurons")
     [sentence] = found.sentences
@@ -96,7 +130,8 @@ def test_headlines_have_one_sentence_per_experiment(points):
     sentences = headlines(points, [])
     assert (
         "Finetuning significantly lowers the word-level probing score of the last layer in 2 of 2 cases and raises it "
-        "in 0 (one case per corpus and finetuned model; 95% interval excludes zero)." in sentences
+        "in 0 (one case per corpus and finetuned model; p values adjusted for the number of cases)."
+        in sentences
     )
     assert any("bottom neurons in 3 of 3 cases" in sentence for sentence in sentences)
     raised = points["value"] + 0.5 * ((points["finetuned_on"] == "RTE") & (points["x"] == DEPTH))

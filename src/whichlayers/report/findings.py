@@ -12,13 +12,13 @@ from whichlayers.analysis.baseline_differences import differences_from_baseline
 from whichlayers.analysis.claims import BELOW_MARGIN, FAILS, HOLDS, UNDECIDED, Claim
 from whichlayers.analysis.guessing import by_result, describe_exclusions, not_shown_better
 from whichlayers.analysis.incremental_curves import Curve, curves, incremental_steps
-from whichlayers.analysis.intervals import SIGNIFICANT, ends_of_one_of
+from whichlayers.analysis.intervals import SIGNIFICANT, ends_of_one_of, holm
 from whichlayers.analysis.permutations import permutation_effect
 from whichlayers.catalog import DIFFERENCE
 from whichlayers.experiments import display_of, sort_experiments
 from whichlayers.experiments.display import PRETRAINED_BASELINES
 from whichlayers.plots.display_names import format_effect, size_name
-from whichlayers.report.word_findings import WITH_WORD_FINDINGS, word_findings, word_headlines
+from whichlayers.report.word_findings import WITH_WORD_FINDINGS, significant, word_findings, word_headlines
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.results.frames import CURVE
 from whichlayers.text import beyond_note, counted, format_range, join_list, short_names
@@ -60,7 +60,8 @@ def incremental_findings(points: pd.DataFrame) -> list[Finding]:
     known = [curve for curve in all_curves if curve.gain is not None and curve.gain.n > 1]
     found = []
     if len(known) > 1:
-        better = sum(curve.gain.low > 0 for curve in known if curve.gain)
+        gains = [curve.gain for curve in known if curve.gain is not None]
+        better = sum(gain.mean > 0 for gain in significant(gains))
         found.append(Finding("Overall", (_overview(better, len(known), len(all_curves)),)))
     by_heading: dict[str, list[str]] = {_heading(chosen, vars(curve)): [] for curve in all_curves}
     for curve in sorted(all_curves, key=lambda c: c.train_size):
@@ -156,9 +157,11 @@ def _experiment_overall(rows: pd.DataFrame, experiment: str) -> list[str]:
         known = [cost for cost in costs if cost is not None]
         if not known:
             return []
-        worse = sum(cost.high < 0 for cost in known)
+        adjusted = holm([cost.p for cost in known])
+        worse = sum(cost.mean < 0 and p < SIGNIFICANT for cost, p in zip(known, adjusted, strict=True))
         cases = f"in {worse} of {counted(len(known), 'curve')}"
-        return [f"{name}: significantly worse than the original order {cases} (95% interval below zero)."]
+        how = "95% interval below zero" if len(known) == 1 else "p values adjusted for the number of curves"
+        return [f"{name}: significantly worse than the original order {cases} ({how})."]
     if experiment in WITH_WORD_FINDINGS:
         return word_headlines(rows, experiment)
     if experiment == "incremental" or not (rows["condition"] == ALL_PRETRAINED).any():
@@ -197,7 +200,7 @@ def _overview(better: int, total: int, curves: int) -> str:
     known = "" if total == curves else " with finished trials at both ends"
     return (
         f"The gain from pretraining (all layers pretrained minus none) is {'' if better else 'not '}significantly "
-        f"greater than zero in {which} curves{known} (95% interval of the paired difference above zero)."
+        f"greater than zero in {which} curves{known} (paired differences, p values adjusted for their number)."
     )
 
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from whichlayers.analysis.intervals import PairedDifference, ends_of_one_of, paired_difference, t_interval
+from whichlayers.analysis.intervals import (
+    SIGNIFICANT,
+    PairedDifference,
+    ends_of_one_of,
+    holm,
+    paired_difference,
+    t_interval,
+)
 from whichlayers.catalog import DIFFERENCE
 from whichlayers.plots.display_names import effect_unit, format_effect, metric_name
 from whichlayers.plots.word_figures import PRETRAINED, model_labels
@@ -45,7 +52,7 @@ def word_headlines(rows: pd.DataFrame, experiment: str) -> list[str]:
     found = [d for one in each for d in one.values() if d.n > 1]
     if not found:
         return []
-    below, above = (sum(d.significant and d.mean * sign > 0 for d in found) for sign in (-1, 1))
+    below, above = (sum(clear.mean * sign > 0 for clear in significant(found)) for sign in (-1, 1))
     cases = counted(len(found), "case")
     if experiment == "word_probing":
         text = (
@@ -57,7 +64,13 @@ def word_headlines(rows: pd.DataFrame, experiment: str) -> list[str]:
             f"A probe on the top neurons scores significantly higher than one on the bottom neurons in {above} of "
             f"{cases} and lower in {below} (one case per corpus and model"
         )
-    return [f"{text}; 95% interval excludes zero)."]
+    return [f"{text}; p values adjusted for the number of cases)."]
+
+
+def significant(differences: Sequence[PairedDifference]) -> list[PairedDifference]:
+    """Those that are significantly different from zero after Holm's adjustment for their number."""
+    adjusted = holm([d.p for d in differences])
+    return [d for d, p in zip(differences, adjusted, strict=True) if p < SIGNIFICANT]
 
 
 def _layer_sentences(rows: pd.DataFrame) -> Iterator[str]:
@@ -108,11 +121,13 @@ def _top_minus_bottom(rows: pd.DataFrame) -> Differences:
 
 
 def _compare_models(found: Differences, comparison: str, metric: str) -> Iterator[str]:
-    """One sentence on all models: where the difference is below zero, above zero, or not significant."""
-    below = {name: d for name, d in found.items() if d.significant and d.mean < 0}
-    above = {name: d for name, d in found.items() if d.significant and d.mean > 0}
+    """One sentence on all models: where the difference is below zero, above zero, or not significant after adjustment
+    for the number of models."""
+    clear = significant(list(found.values()))
+    below = {name: d for name, d in found.items() if d in clear and d.mean < 0}
+    above = {name: d for name, d in found.items() if d in clear and d.mean > 0}
     single = {name: d for name, d in found.items() if d.n == 1}
-    unclear = {name: d for name, d in found.items() if not d.significant and d.n > 1}
+    unclear = {name: d for name, d in found.items() if d not in clear and d.n > 1}
     parts = [
         f"significantly {direction} {_models(group)} ({_largest(group, metric, len(found))})"
         for direction, group in (("lower", below), ("higher", above))
@@ -123,6 +138,8 @@ def _compare_models(found: Differences, comparison: str, metric: str) -> Iterato
     if single:
         parts.append(f"a single trial, so there is no interval, {_models(single)} ({_means(single, metric)})")
     if parts:
+        tested = sum(d.n > 1 for d in found.values())
+        parts += [f"p values are adjusted for {tested} comparisons"] if tested > 1 else []
         yield f"{comparison}: {'; '.join(parts)}."
 
 
