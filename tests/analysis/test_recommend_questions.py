@@ -339,23 +339,6 @@ def test_the_place_of_adapters_is_compared_with_the_mean_of_all_places():
     )
 
 
-def test_the_mean_of_all_places_takes_the_seeds_of_all_of_them():
-    """Layer 3, the best, fails with most seeds: layer 2 is above the mean of the other two."""
-    cells = {("single", layer): SHARED + np.roll(NOISE, layer) + 0.1 * (layer - 2) for layer in (1, 2, 3)}
-    whole = frame("adapt_layers", cells)
-    failed = (whole["x"] == 3) & (whole["seed"] >= 5)
-    (answer,) = recommend(whole[~failed]).answers
-    second = next(c for c in answer.compared if c.name == "adapters in layer 2")
-    mean = np.mean(list(cells.values()), axis=0)
-    assert (second.n, second.difference) == (5, pytest.approx(np.mean(cells["single", 2][:5] - mean[:5])))
-    never = (whole["x"] == 3) != (whole["seed"] >= 5)
-    (answer,) = recommend(whole[~never]).answers
-    assert (answer.verdict, "no seed has finished trials of all places" in answer.text) == (
-        "not enough trials",
-        True,
-    )
-
-
 @pytest.mark.parametrize(
     ("count", "listed"), [(8, "layer 1, layer 2, layer 3"), (9, "9 places from layer 1 to layer 9")]
 )

@@ -159,6 +159,20 @@ def test_the_best_layer_for_adapters(tmp_path):
     assert answer.baseline == "the mean of these places"
 
 
+def test_the_mean_of_all_places_takes_the_seeds_of_all_of_them(tmp_path):
+    """Layer 6, the best, fails with most seeds: layer 3 is above the mean of the others, and below that of all."""
+    experiments = [{"kind": "adapt", "where": "single"}]
+    points = points_of(tmp_path, experiments, lambda p: 0.8 + 0.12 * (p.x == 6) + 0.01 * (p.x == 3), sd=0.001)
+    seeds = sorted(points["seed"].unique())
+    best, late = points["x"] == 6, points["seed"] > seeds[3]
+    answer = only(recommend(points[~(best & late)]))
+    third = next(c for c in answer.compared if c.name == "adapters in layer 3")
+    assert (third.n, third.difference) == (4, pytest.approx(0.01 - (0.12 + 0.01) / 6, abs=0.002))
+    answer = only(recommend(points[best == late]))
+    assert (answer.verdict, answer.compared) == ("not enough trials", ())
+    assert "no seed has finished trials of all places" in answer.text
+
+
 def test_blocks_of_several_lengths_are_places_and_no_settings(tmp_path):
     """The best block is one of two layers, although blocks of three layers score higher on average."""
     experiments = [{"kind": "adapt", "where": "blocks", "block": size} for size in (2, 3)]
