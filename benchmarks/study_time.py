@@ -124,29 +124,37 @@ def write_model(folder: Path, layers: int, hidden: int, vocabulary: int) -> None
     BertModel(config).save_pretrained(folder)
 
 
+def read_sample(line: str) -> tuple[float, float] | None:
+    """Time and share of a line like "2026/11/18 12:00:00.123, 97"; None if it is cut off, or has no number."""
+    stamp, _, share = line.partition(", ")
+    whole, _, fraction = stamp.partition(".")
+    try:
+        seconds = time.mktime(time.strptime(whole, "%Y/%m/%d %H:%M:%S")) + float(f"0.{fraction or 0}")
+        return seconds, float(share) / 100
+    except ValueError:
+        return None
+
+
 class BusyShare:
     """Samples the utilization of the first GPU with nvidia-smi, which is the share of time with a running kernel."""
 
     def __enter__(self) -> BusyShare:
         self.process, self.samples = None, list[tuple[float, float]]()
+        self.output = tempfile.TemporaryFile("w+")  # a pipe that nobody reads fills up
         if shutil.which("nvidia-smi"):
             query = "--query-gpu=timestamp,utilization.gpu"
             command = ["nvidia-smi", "-i", "0", query, "--format=csv,noheader,nounits"]
-            self.process = subprocess.Popen(
-                [*command, f"-lms={SAMPLE_MILLISECONDS}"], stdout=subprocess.PIPE, text=True
-            )
+            self.process = subprocess.Popen([*command, f"-lms={SAMPLE_MILLISECONDS}"], stdout=self.output)
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.process is None:
-            return
-        self.process.terminate()
-        output, _ = self.process.communicate()
-        for line in output.splitlines():  # 2026/11/18 12:00:00.123, 97
-            stamp, _, share = line.partition(", ")
-            whole, _, fraction = stamp.partition(".")
-            seconds = time.mktime(time.strptime(whole, "%Y/%m/%d %H:%M:%S")) + float(f"0.{fraction or 0}")
-            self.samples.append((seconds, float(share) / 100))
+        with self.output:
+            if self.process is None:
+                return
+            self.process.terminate()
+            self.process.wait()
+            self.output.seek(0)
+            self.samples = [sample for sample in map(read_sample, self.output) if sample is not None]
 
     def between(self, first: float, last: float) -> float | None:
         """The mean share between two times; None without samples."""
@@ -193,9 +201,10 @@ def measure(
         command += ["--stop-at-first-step"] if stop else []
         subprocess.run(command, env=environment(cache), check=True)
     times = json.loads(out.read_text())
-    window = (began + times["first_step_s"], began + times["last_step_s"])
-    times["busy"] = busy.between(*window)
-    times["busy_from_the_start"] = busy.between(began, window[1])
+    if "first_step_s" in times:
+        window = (began + times["first_step_s"], began + times["last_step_s"])
+        times["busy"] = busy.between(*window)
+        times["busy_from_the_start"] = busy.between(began, window[1])
     return {key: round(value, 3) if isinstance(value, float) else value for key, value in times.items()}
 
 

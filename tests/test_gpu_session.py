@@ -176,3 +176,14 @@ def test_every_part_ends_within_ten_minutes():
     assert limits
     assert max(limits) < 590
     assert "seconds=$((575 - SECONDS))" in SCRIPT.read_text()
+
+
+def test_samples_of_nvidia_smi(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    from study_time import read_sample
+
+    first, second = (read_sample(f"2026/11/18 12:00:0{n}.250, 97\n") for n in (1, 2))
+    assert second[0] - first[0] == pytest.approx(1)
+    assert first[1] == 0.97
+    for line in ("2026/11/18 12:00:01.250, [N/A]\n", "2026/11/18 12:00:01.2", "2026/11", "\n"):
+        assert read_sample(line) is None
