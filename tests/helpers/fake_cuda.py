@@ -1,8 +1,9 @@
 """A CUDA device without a GPU: tensors on the meta device that say they are on "cuda".
 
 They have shapes, strides and dtypes, but no values: code for a GPU can be run on any machine, except the kernels
-themselves. While a stack is built or evaluated, values may be read on the host (they are all 0 or True). Within
-`captured()`, as in the capture of a CUDA graph, reading a value on the host or using a CPU tensor is an error.
+themselves. While a stack is built or evaluated, values may be read on the host: they are all 0 or True, or 1 if `int`
+is called. Within `captured()`, as in the capture of a CUDA graph, reading a value on the host or using a CPU tensor is
+an error.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class FakeCuda(TorchFunctionMode):
         host: Any = None
         if func is Tensor.__bool__:
             host = True
-        elif func in (Tensor.item, Tensor.tolist, Tensor.__int__, Tensor.__float__, Tensor.__index__):
+        elif func is Tensor.__int__:
+            host = 1
+        elif func in (Tensor.item, Tensor.tolist, Tensor.__float__, Tensor.__index__):
             host = func(torch.zeros(x.shape, dtype=x.dtype))
         elif func is Tensor.cpu or (func is Tensor.to and _is_cpu(args[1:], kwargs)):
             dtypes = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, torch.dtype)]

@@ -191,6 +191,7 @@ def fake_graphs(monkeypatch: Any) -> Iterator[FakeGraphs]:
         }  # fmt: skip
         for name, value in answers.items():
             monkeypatch.setattr(torch.cuda, name, lambda *args, value=value, **kwargs: value)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: graphs.depth > 0)
         monkeypatch.setattr(torch.cuda, "Event", Event)
         monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: stream)
         monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
