@@ -74,7 +74,7 @@ sys.exit(f"missing: {missing}" if missing else 0)
 
 case $part in # the time limits of a part add up to less than ten minutes
 tests) # all CUDA tests at once: most of their time goes into compiling, on the CPU
-    needs pytest xdist
+    needs pytest xdist sklearn
     # every process of pytest starts compiler processes of its own
     export TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
     step tests 570 "$python" -m pytest -v -p no:cacheprovider -n "${JOBS:-8}" --dist worksteal --durations=20 \
@@ -82,7 +82,7 @@ tests) # all CUDA tests at once: most of their time goes into compiling, on the 
         tests/probes/test_*_cuda.py tests/test_rng.py
     ;;
 start) # to the first step, between stacks, a small study
-    needs pydantic
+    needs pydantic sklearn
     step study_time 570 "$python" benchmarks/study_time.py --trials 2 --out "$out/study_time.json"
     ;;
 steps) # packed against padded stacks, BERT and MPNet
@@ -105,7 +105,7 @@ join) # as many models as have been copied
     step join 300 "$python" benchmarks/carry_model.py join carry/models "$study"
     ;;
 study) # survives the end of this script; STUDY/out/results.db is resumed if it exists
-    needs pydantic typer rich
+    needs pydantic typer rich sklearn scipy
     if running; then
         echo "$study is running already" >&2
         exit 2
@@ -114,8 +114,8 @@ study) # survives the end of this script; STUDY/out/results.db is resumed if it 
     run=("$python" -m whichlayers run "$study/study.toml" --folder "$study/out" ${options[@]+"${options[@]}"})
     setsid nohup "${run[@]}" > "$study/log" 2>&1 < /dev/null &
     echo $! > "$study/pid"
-    end=$((SECONDS + 60)) # until it prints that it trains, or why it cannot
-    while [ "$SECONDS" -lt "$end" ] && [ ! -s "$study/log" ] && running; do sleep 0.2; done
+    end=$((SECONDS + ${START_WAIT:-30})) # until it trains, or shows why it cannot
+    while [ "$SECONDS" -lt "$end" ] && running && ! grep -q " to run, " "$study/log"; do sleep 0.2; done
     tail -n 30 "$study/log" | tee -a "$log"
     running || wait $! || exit 1
     ;;

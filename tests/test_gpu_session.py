@@ -54,6 +54,7 @@ def repository(tmp_path) -> Path:
 
 def session(repository: Path, part: str, wait: int = 20) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PYTHON": sys.executable, "WAIT": str(wait), "RUN_OPTIONS": "--max-stack 32"}
+    environment["START_WAIT"] = "1"
     environment.pop("STUDY", None)
     command = ["bash", str(repository / "benchmarks" / "gpu_session.sh"), part, str(repository / "out")]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
