@@ -157,15 +157,19 @@ def main() -> None:
         "family": encoder.config.model_type,
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
         "parameters": sum(p.numel() for p in encoder.parameters()),
-        "peft_steps_per_s": round(run_peft(encoder, data, options.steps, options.device), 2),
     }
+
+    def add(name: str, measured: Any) -> None:
+        result[name] = measured
+        print(json.dumps({name: measured}), flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+    add("peft_steps_per_s", round(run_peft(encoder, data, options.steps, options.device), 2))
     for trials in options.trials:
         rate, used = run_stack(encoder, data, trials, options.steps, options.device)
-        result[f"stack_{trials}"] = {"trial_steps_per_s": round(rate, 1), "gb": round(used / 1e9, 2)}
-    result["peft_again"] = round(run_peft(encoder, data, options.steps, options.device), 2)
-    print(json.dumps(result, indent=1))
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        add(f"stack_{trials}", {"trial_steps_per_s": round(rate, 1), "gb": round(used / 1e9, 2)})
+    add("peft_again", round(run_peft(encoder, data, options.steps, options.device), 2))
 
 
 if __name__ == "__main__":
