@@ -49,6 +49,7 @@ step() { # step NAME SECONDS COMMAND...: at most this long, and not after 575 s 
     shift 2
     echo "=== $name: $*" | tee -a "$log"
     [ "$seconds" -lt $((575 - SECONDS)) ] || seconds=$((575 - SECONDS))
+    [ "$seconds" -gt 0 ] || seconds=10 # 0 would be no limit
     # not a pipe, which waits for processes that the command leaves behind
     exec {output}> >(tee -a "$log")
     local tee=$!
