@@ -338,15 +338,15 @@ def stacked(
         trainer.step_runner(i)
     machine.wait()
     seconds = (time.perf_counter() - begin) / steps
-    lengths = trainer.step_runner.sizes[at : at + steps].astype(float)
+    # of a trial: the size of a packed step, else all rows have the length of the longest
+    tokens = trainer.step_runner.sizes[at : at + steps] * (1.0 if trainer.packed else BATCH)
+    lengths = tokens / BATCH
     owned = sum(p.param[0].numel() for p in trainer.parameters)
     in_layers = sum(p.numel() for layer in encoder.encoder.layer for p in layer.parameters())
     # forward and backward
     flop = (
-        (6 * in_layers * lengths + 12 * depth * encoder.config.hidden_size * lengths**2).mean()
-        * BATCH
-        * trials
-    )
+        6 * in_layers * tokens + 12 * depth * encoder.config.hidden_size * tokens * lengths
+    ).mean() * trials
     moved = (OPTIMIZER_BYTES + 6) * owned * trials  # the model reads weights twice and writes gradients
     gb = machine.peak_gb()
     evaluation = time.perf_counter()
