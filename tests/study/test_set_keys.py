@@ -46,6 +46,12 @@ def study(tmp_path):
         ("experiments[0].keep=[0, 3]", ("keep = [0, 6]", "keep = [0, 3]")),
         ("experiments[1].trials=2", ('"probing"', '"probing"\ntrials = 2')),
         ("tasks[1].train_sizes=[100, 0.5]", ("train_sizes = [500]", "train_sizes = [100, 0.5]")),
+        (
+            "recipe=[as_described, 'bert_init']",
+            ("trials = 3", 'trials = 3\nrecipe = ["as_described", "bert_init"]'),
+        ),
+        ("experiments[0].keep=[0, depth-1, depth]", ("keep = [0, 6]", 'keep = [0, "depth-1", "depth"]')),
+        ("keep_layer_norm=[true, false]", ("trials = 3", "trials = 3\nkeep_layer_norm = [true, false]")),
         ("models=./other", ('"./m"', '"./other"')),
     ],
 )
@@ -83,6 +89,12 @@ def test_several_keys_are_set_and_the_study_stays_as_it_was(study, tmp_path):
         ("trials", "must have the form KEY=VALUE"),
         ("training.lr.x=1", "must have the form"),
         ("=3", "must have the form"),
+        ("trainng.lr=1", r"must have the form .*; did you mean training\.lr\?"),
+        (
+            "experiments.keep=1",
+            r"must have the form .*; did you mean experiments\[0\]\.keep, of the first entry",
+        ),
+        ("recipe=[as_describd]", r'recipe\[0\] = "as_describd": allowed: .*; did you mean `as_described`'),
     ],
 )
 def test_errors_name_the_key(study, assignment, message):

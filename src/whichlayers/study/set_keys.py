@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from whichlayers.errors import WhichlayersError
 from whichlayers.study.study_file import TABLES, Study
 
 _KEY = re.compile(r"(?:(training)\.|([a-z]+)\[(\d+)\]\.)?([A-Za-z_]\w*)")
+# in a list: a string in quotes, or a word that does not start with a digit
+_QUOTED_OR_WORD = re.compile(r"""\"[^\"]*\"|'[^']*'|(?<=[\[,\s])[A-Za-z_./][^\s,\[\]"'={}]*(?=\s*[,\]])""")
 FORMS = "KEY=VALUE, training.KEY=VALUE, or TABLE[INDEX].KEY=VALUE such as experiments[0].keep=[0, 6]"
 
 
@@ -25,7 +28,7 @@ def set_keys(study: Study, assignments: Sequence[str]) -> Study:
         study: The study.
         assignments: "KEY=VALUE": a top-level key ("trials=5"), a key of [training] ("training.lr=1e-4") or a key of
             one entry of a table ("experiments[0].keep=[0, 6]"; entries are counted from 0). Values are TOML; text
-            that is not valid TOML is a string, so that quotes may be left out.
+            that is not valid TOML is a string, so that quotes may be left out, in lists as well.
 
     Returns:
         The study; relative paths in new values start from the current folder.
@@ -40,7 +43,7 @@ def set_keys(study: Study, assignments: Sequence[str]) -> Study:
         key, equals, text = assignment.partition("=")
         match = _KEY.fullmatch(key.strip())
         if match is None or not equals:
-            raise WhichlayersError(f"--set {assignment}: must have the form {FORMS}")
+            raise WhichlayersError(f"--set {assignment}: must have the form {FORMS}{_key_hint(key.strip())}")
         training, table, index, name = match.groups()
         value = _parse(text.strip())
         if training:
@@ -91,11 +94,30 @@ def _label(entry: Any) -> str:
 
 
 def _parse(text: str) -> Any:
-    """The value of TOML text; text that is not TOML is a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    """The value of TOML text; text that is not TOML is a string, and so are the words of a list without quotes."""
+    for toml in (text, _QUOTED_OR_WORD.sub(_with_quotes, text)) if text.startswith("[") else (text,):
+        try:
+            return tomllib.loads(f"value = {toml}")["value"]
+        except tomllib.TOMLDecodeError:
+            continue
+    return text
+
+
+def _with_quotes(found: re.Match[str]) -> str:
+    """A word with quotes around it; a string that has them, and true and false, as they are."""
+    word = found[0]
+    return word if word[0] in "\"'" or word in ("true", "false") else f'"{word}"'
+
+
+def _key_hint(key: str) -> str:
+    """What was probably meant by a key such as "trainng.lr" or "experiments.keep"; "" if that is not clear."""
+    table, dot, name = key.partition(".")
+    if not (dot and name.isidentifier()):
+        return ""
+    if table in TABLES:
+        return f"; did you mean {table}[0].{name}, of the first entry of {table}?"
+    close = difflib.get_close_matches(table, ["training"], n=1)
+    return f"; did you mean training.{name}?" if close else ""
 
 
 def _unknown(name: str) -> str:
