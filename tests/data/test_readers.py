@@ -153,6 +153,20 @@ def test_jsonl(tmp_path):
     assert not bad.count
 
 
+def test_a_key_that_no_row_of_a_jsonl_file_has_is_one_error(tmp_path):
+    path = put(tmp_path / "x.jsonl", '\n{"text": "a", "score": 1}\n{"text": "b", "score": 2}\n')
+    with pytest.raises(BadData) as raised:
+        list(read(path, ["text", "scor"]))
+    assert str(raised.value) == (
+        f"{path}:2: no key 'scor' (did you mean 'score'?); this row has 'text', 'score'. No row has this key: name one "
+        "that the rows have"
+    )
+    some = put(tmp_path / "y.jsonl", '{"text": "a", "score": 1}\n{"text": "b"}\n')
+    rows, bad = read(some, ["text", "score"])
+    assert len(rows) == 1
+    assert bad.first == [(2, "no key 'score'; this row has 'text'")]
+
+
 def test_jsonl_bad_lines(tmp_path):
     lines = ['{"text": "a", "label": 1}', "{oops", "[1]", '{"text": "b"}', "[" * 100_000, "{}"]
     rows, bad = read(put(tmp_path / "x.jsonl", "\n".join(lines)))

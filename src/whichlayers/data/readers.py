@@ -12,7 +12,7 @@ import difflib
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,9 +227,15 @@ def _delimited_values(
 
 
 def _json_values(lines: Iterator[str], columns: list[str], bad: BadRows) -> Iterator[Record]:
+    rows, lacking, first = (
+        0,
+        dict[str, int](),
+        dict[str, tuple[int, str]](),
+    )  # by key: rows without it, the first
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
+        rows += 1
         try:
             row = json.loads(line.rstrip())
         except json.JSONDecodeError as error:
@@ -244,12 +250,19 @@ def _json_values(lines: Iterator[str], columns: list[str], bad: BadRows) -> Iter
         if not isinstance(row, dict):
             bad.add(number, f"a JSON {type(row).__name__}, expected an object with keys {', '.join(columns)}")
         elif missing := [column for column in columns if column not in row]:
-            bad.add(
-                number,
-                f"no key {missing[0]!r}; this row has {', '.join(map(repr, list(row)[:8])) or 'no keys'}",
-            )
+            found = ", ".join(map(repr, list(row)[:8])) or "no keys"
+            message = f"no key {missing[0]!r}{_name_hint(missing[0], row)}; this row has {found}"
+            bad.add(number, message)
+            lacking[missing[0]] = lacking.get(missing[0], 0) + 1
+            first.setdefault(missing[0], (number, message))
         else:
             yield number, [row[column] for column in columns]
+    for key, count in lacking.items():
+        if count == rows:
+            line_number, message = first[key]
+            raise BadData(
+                f"{bad.file}:{line_number}: {message}. No row has this key: name one that the rows have"
+            )
 
 
 def _repeated_key(line: str, columns: list[str]) -> str | None:
@@ -292,13 +305,18 @@ def _positions(path: Path, columns: list[str], header: Sequence[str]) -> list[in
             raise BadData(
                 f"{path}:1: {list(header).count(column)} columns are named {column!r}; rename all but one of them"
             )
-        close = difflib.get_close_matches(column, header, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint = _name_hint(column, header)
         found = ", ".join(repr(name[:40]) for name in header[:12]) or "none"
         raise BadData(
             f"{path}:1: no column {column!r}{hint}; the columns are {found}{_separator_hint(path, header)}"
         )
     return [list(header).index(column) for column in columns]
+
+
+def _name_hint(name: str, known: Collection[str]) -> str:
+    """ " (did you mean 'label'?)" for a name that is close to a known one, else ""."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _separator_hint(path: Path, header: Sequence[str]) -> str:
