@@ -8,6 +8,7 @@ import pytest
 
 from whichlayers.text import (
     format_bytes,
+    format_classes,
     format_duration,
     format_half_width,
     format_p,
@@ -15,6 +16,7 @@ from whichlayers.text import (
     format_range,
     format_score,
     join_numbers,
+    label_names,
 )
 
 
@@ -91,3 +93,9 @@ def test_consecutive_numbers_are_joined_as_ranges():
     assert join_numbers([1, 2, 3, 4]) == "1 to 4"
     assert join_numbers([1, 2, 3, 4, 6, 7, 12]) == "1 to 4, 6, 7 and 12"
     assert join_numbers([4, 3, 2, 1]) == "4, 3, 2 and 1"
+
+
+def test_classes_with_commas_are_in_quotes():
+    assert label_names(["no", "yes"]) == ["no", "yes"]
+    assert label_names(["good, indeed", "no"]) == ['"good, indeed"', '"no"']
+    assert format_classes({"no": 1, "good, indeed": 3}) == '"good, indeed" 75.0%, "no" 25.0%'

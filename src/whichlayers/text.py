@@ -7,7 +7,7 @@ Exported files (CSV, JSON) hold the metric itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from whichlayers.catalog import DIFFERENCE, quantity
@@ -81,8 +81,15 @@ def format_percent(fraction: float) -> str:
 def format_classes(counts: Mapping[str, int], most: int = 5) -> str:
     """Classes with their share of the training data, the most frequent first: "b 60.0%, a 40.0%", at most `most`."""
     total, ordered = sum(counts.values()), sorted(counts.items(), key=lambda item: -item[1])
-    listed = ", ".join(f"{name} {100 * count / total:.1f}%" for name, count in ordered[:most])
+    names = label_names([name for name, _ in ordered[:most]])
+    shares = [f"{name} {100 * count / total:.1f}%" for name, (_, count) in zip(names, ordered, strict=False)]
+    listed = ", ".join(shares)
     return listed + (f", {len(ordered) - most:,} more" if len(ordered) > most else "")
+
+
+def label_names(labels: Sequence[str]) -> list[str]:
+    """The names of classes for a list with commas: in quotes if one of them has a comma."""
+    return [f'"{label}"' for label in labels] if any("," in label for label in labels) else list(labels)
 
 
 def format_duration(seconds: float, fine: bool = False) -> str:

@@ -18,7 +18,7 @@ from whichlayers.deploy.adapters import ADAPTER_FOLDER
 from whichlayers.deploy.text_model import Metadata
 from whichlayers.deploy.train import Score
 from whichlayers.models.find import PACKAGE_PREFIX
-from whichlayers.text import counted, format_range, format_score
+from whichlayers.text import counted, format_range, format_score, label_names
 from whichlayers.trial import Trial, get_probe
 from whichlayers.version import __version__
 
@@ -172,7 +172,7 @@ def _what_was_done(facts: CardFacts) -> str:
             )
     lines.append(f"- Parameters: {facts.parameters:,}, without the linear layer.")
     if m.labels:
-        lines.append(f"- Labels: {', '.join(m.labels)}.")
+        lines.append(f"- Labels: {', '.join(label_names(m.labels))}.")
     lines.append(f"- Why: {facts.reason}")
     return "## What was done\n\n" + "\n".join(lines)
 
