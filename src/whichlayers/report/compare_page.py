@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
@@ -27,7 +27,7 @@ from whichlayers.plots.style import LIGHT, Theme
 from whichlayers.plots.word_figures import LCA, MAX_CURVES_WITH_BARS, PRETRAINED, set_model_ticks
 from whichlayers.report.page import ReportFigure, render
 from whichlayers.report.tables import TextTable
-from whichlayers.report.word_table import LONGEST_WORD, WordTable
+from whichlayers.report.word_table import WordTable
 from whichlayers.results.frame_utils import each_group, each_row
 from whichlayers.text import counted, format_p, format_range, format_score, join_list, short_names
 from whichlayers.trial import BASELINES
@@ -126,10 +126,8 @@ def comparison_table(comparison: StudyComparison) -> Group:
         table = WordTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for name in included:
             is_text = name in ("task", "curve")
-            width = max(len(row[name]) for row in rows)
-            # short names of curves stay on one line, such as "all parameters trained"
-            no_wrap = not is_text or (name == "curve" and width <= LONGEST_WORD)
-            table.add_column(name, justify="left" if is_text else "right", no_wrap=no_wrap, overflow="fold")
+            justify: JustifyMethod = "left" if is_text else "right"
+            table.add_column(name, justify=justify, no_wrap=not is_text, overflow="fold")
         for row in rows:
             table.add_row(*(escape(row[name]) for name in included))
         parts += [Text(experiment, style="bold"), table, ""]
