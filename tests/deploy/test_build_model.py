@@ -143,8 +143,12 @@ def test_all_seeds_can_be_kept_and_all_rows_used(easy_results, tmp_path):
 
 
 def test_bad_requests(easy_results, tmp_path):
-    with pytest.raises(WhichlayersError, match="layers 1 to 3"):
+    with pytest.raises(WhichlayersError, match="--layers: there is no layer 9, the model has layers 1 to 3"):
         easy_results.build(tmp_path / "m", layers=[1, 9])
+    with pytest.raises(
+        WhichlayersError, match="--reinit: there is no layer 2, the resulting model has layers 1 to 1"
+    ):
+        easy_results.build(tmp_path / "m", layers=[1], reinit=[2])
     with pytest.raises(WhichlayersError, match="--freeze: there is no layer 3, the model has layers 1 to 2"):
         easy_results.build(tmp_path / "m", layers=[1, 2], freeze=[3])
     with pytest.raises(WhichlayersError, match="--reinit and --freeze both name layer 2"):

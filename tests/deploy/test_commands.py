@@ -125,6 +125,7 @@ def test_why_nothing_is_recommended_names_the_question(easy_results, tmp_path):
         "Smallest model: not enough trials. Layers to freeze: nothing to gain. `whichlayers recommend study` says why."
     )
     assert _why_nothing([], "study") == "The study asked no question that a model answers."
+    assert _why_nothing([], "study", "size") == "The study asked no question that --for size answers."
 
 
 def test_the_report_starts_with_the_recommendation(easy_results):

@@ -157,7 +157,7 @@ def choose(
     if best is None and features:
         return _last_layer(answers, done, model_info.depth, probes)
     if best is None:
-        why = _why_nothing(answers, folder.path.name)
+        why = _why_nothing(answers, folder.path.name, goal)
         return Choice(base, f"all layers, finetuned as usual, since nothing else is recommended. {why}")
     trial = next(t for t in done if t.id == best.trial_id)
     return Choice(trial, f"recommended by the study. {best.text}", best)
@@ -178,10 +178,10 @@ def _last_layer(
     return Choice(trial, f"all layers, since the features of no other layer are better. {answers[0].text}")
 
 
-def _why_nothing(answers: Sequence[Answer], study: str) -> str:
+def _why_nothing(answers: Sequence[Answer], study: str, goal: Goal | None = None) -> str:
     """Why nothing is recommended: the answer, or the verdict on each question if there are several."""
     if not answers:
-        return "The study asked no question that a model answers."
+        return f"The study asked no question that {'a model' if goal is None else f'--for {goal}'} answers."
     if len(answers) == 1:
         return f"{QUESTIONS[answers[0].question].title}: {answers[0].text}"
     verdicts = dict.fromkeys(f"{QUESTIONS[a.question].title}: {a.verdict}." for a in answers)
@@ -249,7 +249,16 @@ def _plain_training(training: Training) -> dict[str, Any]:
 
 def _described(base: Trial, study: Study, variant: RequestedVariant, depth: int) -> Trial:
     """The trial of a variant that the user describes, of a model with `depth` layers."""
+    if unknown := [layer for layer in variant.layers if not 1 <= layer <= depth]:
+        raise WhichlayersError(
+            f"--layers: there is no layer {unknown[0]}, the model has layers 1 to {depth}; give some of these"
+        )
     layers = len(variant.layers) or depth
+    if unknown := [layer for layer in variant.reinit if not 1 <= layer <= layers]:
+        raise WhichlayersError(
+            f"--reinit: there is no layer {unknown[0]}, the resulting model has layers 1 to {layers}; give some of "
+            "these"
+        )
     for layer in variant.freeze:
         if not 1 <= layer <= layers:
             raise WhichlayersError(f"--freeze: there is no layer {layer}, the model has layers 1 to {layers}")
