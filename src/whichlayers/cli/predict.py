@@ -25,7 +25,9 @@ def predict(
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", help="Further column to copy to the output; may be repeated."),
+        typer.Option(
+            "--keep", help="Further column to copy to the output; may be repeated: --keep id --keep date."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
