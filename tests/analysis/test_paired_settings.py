@@ -128,12 +128,12 @@ def test_adapters_that_both_studies_have_are_told_apart(tmp_path):
     folders = [write_adapted(tmp_path / name, points) for name in "ab"]
     found = compare_studies(*folders)
     assert found.unpaired == []
-    assert set(found.curves[["condition", "setting"]].itertuples(index=False, name=None)) == {
+    assert list(found.curves[["condition", "setting"]].itertuples(index=False, name=None)) == [
         ("all pretrained", ""),
         ("first", "LoRA, rank 8, query + value"),
         ("first", "LoRA, rank 16, dense"),
         ("first", "IA3, query + value"),
-    }
+    ]
 
 
 def test_adapters_that_differ_in_one_setting_are_compared_in_it(tmp_path):

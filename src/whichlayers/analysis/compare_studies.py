@@ -134,7 +134,10 @@ def _folder_names(a: Path, b: Path) -> tuple[str, str]:
 def _merge_pairs(
     frames: list[pd.DataFrame], keys: list[str], studies: tuple[ComparedStudy, ComparedStudy]
 ) -> pd.DataFrame:
-    """Outer join of both studies on `keys`: keys, metric, a, b, found ("both", "left_only" or "right_only")."""
+    """Outer join of both studies on `keys`, in the order of the first: keys, metric, a, b, and found.
+
+    `found` is "both", "left_only" or "right_only".
+    """
     sides = []
     for study, frame in zip(studies, frames, strict=True):
         frame = frame.drop_duplicates([*keys, "trial_id"])
@@ -147,8 +150,9 @@ def _merge_pairs(
             )
         sides.append(frame[[*keys, "metric", "value"]])
     names = {"value_a": "a", "value_b": "b", "metric_a": "metric"}
-    both = sides[0].merge(sides[1], on=keys, how="outer", suffixes=("_a", "_b"), indicator="found")
-    return both.rename(columns=names)
+    first = sides[0].assign(place=range(len(sides[0])))
+    both = first.merge(sides[1], on=keys, how="outer", suffixes=("_a", "_b"), indicator="found")
+    return both.sort_values("place", kind="stable").drop(columns="place").rename(columns=names)
 
 
 def _model_differences(a: pd.DataFrame, b: pd.DataFrame) -> list[SettingDifference]:
