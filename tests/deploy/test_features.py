@@ -122,6 +122,13 @@ def test_recommend_prints_the_setting(results):
     assert f"Build it: {command} (or with --setting pooling=pooler)" in text
 
 
+def test_answers_of_several_poolings_have_the_scores_that_tell_which_is_better(results):
+    mean, summary, pooler = (a.text for a in results.recommend(goal="features").answers)
+    assert mean.endswith("Mean score: 70.0 at layer 2 and 59.9 at the last layer (3).")
+    assert summary.endswith("Mean score: 89.9 at the last layer (3).")
+    assert pooler.endswith("Mean score: 80.0 at layer 2 and 59.9 at the last layer (3).")
+
+
 def test_features_of_a_decoder_are_those_of_the_last_token(tmp_path):
     tokenizer = tiny_tokenizer("byte-level", bos=True)
     torch.manual_seed(0)

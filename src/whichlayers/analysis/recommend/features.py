@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,7 @@ import pandas as pd
 from whichlayers.analysis.recommend.base import Answer, Candidate, Question, without_baseline
 from whichlayers.analysis.recommend.best_of import best_of
 from whichlayers.results.frame_utils import each_group
-from whichlayers.text import join_numbers
+from whichlayers.text import format_score, join_list, join_numbers
 
 
 def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
@@ -35,9 +36,22 @@ def answer(rows: pd.DataFrame, tolerance: float) -> Answer | None:
     verb = "As frozen features, use the hidden states of"
     layers = join_numbers(layer for layer in sorted(by_layer) if layer < depth)
     compared = f"layers {layers}" if len(candidates) > 1 else "".join(c.name for c in candidates)
-    return best_of(
+    found = best_of(
         QUESTION.key, rows, candidates, baseline, tolerance, compared=compared, keep=keep, verb=verb
     )
+    if found is None or not found.variant:
+        return found
+    return dataclasses.replace(found, text=f"{found.text} {_scores(found, [*candidates, baseline])}")
+
+
+def _scores(found: Answer, candidates: Sequence[Candidate]) -> str:
+    """The scores of the chosen layer and of the last one, which tell of several poolings the better one."""
+    *_, baseline = candidates
+    chosen = [c for c in candidates if c.trial_id == found.trial_id] if found.trial_id else []
+    scores = [
+        f"{format_score(float(c.scores.mean()), found.metric)} at {c.name}" for c in [*chosen, baseline]
+    ]
+    return f"Mean score: {join_list(scores)}."
 
 
 def _name(layer: int) -> str:
