@@ -52,3 +52,13 @@ def test_restored_steps_count_as_done_but_not_for_the_speed(clock, first):
     assert f"{done + 100}/1,000 steps" in line
     speed = (done + 100 - 600) / (when + 10 - first[0][0])
     assert f"{speed:.1f} steps/s" in line
+
+
+def test_the_last_line_is_printed_again_only_if_something_changed(clock):
+    """Trials are evaluated after their last step."""
+    out = io.StringIO()
+    with ProgressDisplay(Console(file=out, width=200)) as display:
+        display(RunStarted(Path("mine"), 10, 0, 1000, 2, 1, ("cpu",)))
+        for done in (8, 8, 10, 10):
+            display(Progress(done, 0, 1000, 0, None))
+    assert [line.partition(" ")[0] for line in out.getvalue().splitlines()[1:]] == ["8/10", "10/10"]

@@ -28,6 +28,9 @@ class ProgressDisplay:
         self.quiet = quiet
         self.start_time = time.monotonic()
         self.last_line = self.start_time
+        self.last_state: tuple[int, int, int] | None = (
+            None  # trials done, trials failed and steps of the last line
+        )
         self.history: deque[tuple[float, int]] = deque()  # (time, steps done by this run) within SPEED_WINDOW
         self.started: events.RunStarted | None = None
         self.bar: Progress | None = None
@@ -96,8 +99,10 @@ class ProgressDisplay:
         trials = f"{event.trials_done:,}/{self.started.trials:,}"
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, trials=trials, steps=rate, left=left)
-        elif now - self.last_line >= SECONDS_BETWEEN_LINES or done == total:
-            self.last_line = now
+            return
+        state = event.trials_done, event.trials_failed, done
+        if now - self.last_line >= SECONDS_BETWEEN_LINES or (done == total and state != self.last_state):
+            self.last_line, self.last_state = now, state
             percent = f"{100 * done / total:.0f}%" if total else "100%"
             failed = f", {event.trials_failed:,} failed" if event.trials_failed else ""
             self._print(
