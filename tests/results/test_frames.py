@@ -77,6 +77,13 @@ def test_points_with_a_learning_rate_of_their_own_are_on_the_curve_of_their_base
     assert set(found["n"]) == {2}
 
 
+def test_without_a_baseline_the_table_of_differences_has_its_columns(tmp_path):
+    points = finished(load_points(write_results(tmp_path, peft_points(), score_of_lr, depth=2)))
+    found = differences_from_baseline(points[:0])
+    assert found.empty
+    assert list(found) == list(differences_from_baseline(points))
+
+
 def test_points_with_a_learning_rate_of_their_own_are_repeated_for_each_baseline(tmp_path):
     points = finished(load_points(write_results(tmp_path, peft_points((2e-5, 1e-4)), score_of_lr, depth=2)))
     found = differences_from_baseline(points).set_index(["variant", "condition"])["mean"]

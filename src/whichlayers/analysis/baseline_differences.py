@@ -21,6 +21,7 @@ def differences_from_baseline(points: pd.DataFrame, baseline: str = ALL_PRETRAIN
         One row per curve, condition and x: the columns in `CURVE`, condition, x, mean, low, high (95% interval), sd, n
         (paired trials), p, and p_adjusted (Benjamini-Yekutieli within the curve).
     """
+    statistics = ["mean", "low", "high", "sd", "n", "p"]
     frames = []
     for key, rows in each_group(points, CURVE):
         reference = rows[rows["condition"] == baseline].set_index("seed")["value"]
@@ -30,10 +31,12 @@ def differences_from_baseline(points: pd.DataFrame, baseline: str = ALL_PRETRAIN
             d = paired_difference(cell.set_index("seed")["value"], reference)
             if d is not None:
                 found.append((condition, x, d.mean, d.low, d.high, d.sd, d.n, d.p))
-        table = pd.DataFrame(found, columns=["condition", "x", "mean", "low", "high", "sd", "n", "p"])
+        table = pd.DataFrame(found, columns=["condition", "x", *statistics])
         table["p_adjusted"] = benjamini_yekutieli(table["p"])
         for position, (name, value) in enumerate(zip(CURVE, key, strict=True)):
             table.insert(position, name, value)
         frames.append(table)
     nonempty = [frame for frame in frames if not frame.empty]
-    return pd.concat(nonempty, ignore_index=True) if nonempty else frames[0] if frames else pd.DataFrame()
+    if nonempty:
+        return pd.concat(nonempty, ignore_index=True)
+    return pd.DataFrame(columns=[*CURVE, "condition", "x", *statistics, "p_adjusted"])
