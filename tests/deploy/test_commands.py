@@ -139,3 +139,16 @@ def test_the_report_starts_with_the_recommendation(easy_results):
     (answer,) = recommend(finished(load_points(easy_results.folder))).answers
     assert answer.verdict in page
     assert page.count('<tr><th scope="row" class="text">layer 1 of 3</th>') == 1
+
+
+def test_an_interrupted_build_says_that_nothing_was_written(easy_results, tmp_path, monkeypatch):
+    from whichlayers.deploy import build as build_module
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build_module, "finetune_seeds", interrupt)
+    text = call("build", easy_results.folder, "--out", tmp_path / "m", "--like", "full", code=130)
+    assert "interrupted; " in text
+    assert "was not written" in text
+    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from whichlayers.cli.format import print_line, progress_bar
+from whichlayers.cli.format import print_line, progress_bar, stderr_console
 from whichlayers.cli.options import StudyFolderPath, parse_size
 from whichlayers.cli.recommend import For, Tolerance
 from whichlayers.errors import WhichlayersError
@@ -138,8 +138,12 @@ def build(
         goal=None if goal is None else goal.value,
         device=device,
     )
-    with progress_bar("finetuning", "steps") as on_progress:
-        built = build_model(folder, out, options, on_progress)
+    try:
+        with progress_bar("finetuning", "steps") as on_progress:
+            built = build_model(folder, out, options, on_progress)
+    except KeyboardInterrupt:
+        print_line(f"interrupted; {out} was not written", "yellow", stderr_console())
+        raise typer.Exit(130) from None
     answer = built[0].answer
     print_line(
         f"variant: {built[0].reason if answer is None else f'{answer.choice}, recommended by the study'}"
