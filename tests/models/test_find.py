@@ -228,6 +228,13 @@ def test_a_hub_model_that_is_not_cached(hub_cache, name, revision):
     assert name in str(caught.value)
 
 
+def test_a_misspelled_folder_that_could_be_a_hub_id(hub_cache, tmp_path, monkeypatch):
+    (tmp_path / "models" / "llama").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WhichlayersError, match=r"no folder models/lama; did you mean \./models/llama\?"):
+        resolve("models/lama")
+
+
 def test_the_environment_variables_themselves(hub_cache):
     code = "import sys; from whichlayers.models.find import resolve; print(resolve(sys.argv[1]).folder)"
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(hub_cache)}

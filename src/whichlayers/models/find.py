@@ -6,6 +6,7 @@ The folder is checked for a config.json and safetensors weights, and its files a
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import hashlib
 import importlib.metadata
@@ -150,6 +151,14 @@ def has_pickle(folder: Path) -> bool:
     return (folder / PICKLE).is_file() or (folder / (PICKLE + INDEX_SUFFIX)).is_file()
 
 
+def _similar_folder(name: str) -> str:
+    """A sentence on the local folder whose name is close to a hub id that does not exist; "" if there is none."""
+    parent = Path(name).parent
+    known = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    close = difflib.get_close_matches(Path(name).name, known, n=1)
+    return f"There is no folder {name}; did you mean ./{(parent / close[0]).as_posix()}?" if close else ""
+
+
 def hub_folder(name: str, revision: str | None, allow_pickle: bool) -> Path:
     """The snapshot folder of a hub model in the hub's cache, downloaded if necessary."""
     _check_hub_id(name)
@@ -199,7 +208,8 @@ def _readable_hub_errors(name: str, revision: str | None) -> Iterator[None]:
         else:
             reason = "the hub could not be reached. Check the network."
         raise WhichlayersError(
-            f"model {name!r}{at} is not (completely) in the local cache, and {reason} {FOLDER_HINT}"
+            f"model {name!r}{at} is not (completely) in the local cache, and {reason} "
+            f"{_similar_folder(name) or FOLDER_HINT}"
         ) from error
     except GatedRepoError as error:
         raise WhichlayersError(
@@ -211,7 +221,9 @@ def _readable_hub_errors(name: str, revision: str | None) -> Iterator[None]:
             f"model {name!r} has no revision {revision!r}: give a branch, tag or commit."
         ) from error
     except RepositoryNotFoundError as error:
-        raise WhichlayersError(f"the hub has no model {name!r} (or it is private). {NAMING_HINT}") from error
+        raise WhichlayersError(
+            f"the hub has no model {name!r} (or it is private). {_similar_folder(name) or NAMING_HINT}"
+        ) from error
     except (HfHubHTTPError, ValueError, OSError) as error:
         raise WhichlayersError(
             f"model {name!r}{at} could not be downloaded from the hub: {error} {FOLDER_HINT}"
