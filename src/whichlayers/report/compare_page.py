@@ -34,6 +34,9 @@ from whichlayers.trial import BASELINES
 
 LABELS = ("experiment", "task", "examples", "curve", "points")
 NUMBERS = ("difference", "95% interval", "seeds", "p", "p (Holm)")
+SHORT_NAME = (
+    20  # names of curves that are on one line in a terminal of 80 columns, such as "top layers dropped"
+)
 TERMINAL_COLUMNS = ("task", "examples", "curve", "difference", "95% interval", "seeds", "p (Holm)")
 
 
@@ -126,8 +129,9 @@ def comparison_table(comparison: StudyComparison) -> Group:
         table = WordTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for name in included:
             is_text = name in ("task", "curve")
+            is_short = name == "curve" and max(len(row[name]) for row in rows) <= SHORT_NAME
             justify: JustifyMethod = "left" if is_text else "right"
-            table.add_column(name, justify=justify, no_wrap=not is_text, overflow="fold")
+            table.add_column(name, justify=justify, no_wrap=is_short or not is_text, overflow="fold")
         for row in rows:
             table.add_row(*(escape(row[name]) for name in included))
         parts += [Text(experiment, style="bold"), table, ""]
