@@ -150,6 +150,21 @@ def test_adapters_that_differ_in_one_setting_are_compared_in_it(tmp_path):
     assert (len(same.pairs), same.unpaired) == (4, [])
 
 
+def test_a_learning_rate_of_their_own_pairs_adapters_whose_conditions_name_more(tmp_path):
+    """In the first study, the condition names the method; in the second, the trial has the study's learning rate."""
+    curves = [
+        (f"first, {name}, lr {lr}", adapter, lr)
+        for name, adapter in (("LoRA", LORA), ("IA3", IA3))
+        for lr in (0.001, 0.01)
+    ]
+    a = write_adapted(tmp_path / "a", adapted(*curves))
+    b = write_adapted(tmp_path / "b", adapted(("first", LORA, 1e-2), lr=1e-2))
+    found = compare_studies(a, b)
+    assert found.pairs["condition"].tolist() == ["all pretrained"] * 2 + ["first"] * 2
+    assert (found.pairs["a"] == found.pairs["b"]).all()
+    assert [count for _, count in found.unpaired] == [6]
+
+
 def test_trials_with_several_learning_rates_of_their_own_are_paired_by_it(tmp_path):
     several = adapted(("first, lr 0.001", LORA, 1e-3), ("first, lr 0.01", LORA, 1e-2))
     a = write_adapted(tmp_path / "a", several)

@@ -43,7 +43,7 @@ def with_setting_columns(
         probes: The settings of the linear probes of each study, as from `load_probe_settings`.
     """
     named = {
-        (row.experiment, without_lr(row.condition))
+        (row.experiment, without_lr(row.condition).partition(", ")[0])
         for frame in frames
         for row in each_row(frame[["experiment", "condition"]].drop_duplicates())
         if own_lr(row.condition) is not None
