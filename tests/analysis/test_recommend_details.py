@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -70,10 +71,44 @@ def test_what_it_takes_to_decide_in_words():
     assert more_trials_text(3, 2.5) == "3 more trials of the compared points, about 2 min 30 s of one worker"
 
 
+def test_trials_of_a_stack_are_one_measurement_of_time():
+    def candidate(seconds, stacks):
+        rows = {"seed": range(len(seconds)), "seconds": seconds, "value": 0.9}
+        return Candidate("x", pd.DataFrame(rows | ({} if stacks is None else {"stack": stacks})))
+
+    slow, quick = [10.0, 10.001, 10.002, 10.003], [5.0, 5.001, 5.002, 5.003]
+    apart = list("abcd")
+    assert training_savings(candidate(quick, apart), candidate(slow, apart)) == {
+        "training time": pytest.approx(0.5, abs=0.01)
+    }
+    for stacks in ("aaaa", "aaab", None):  # one or two measurements that happen to agree, or unknown
+        mine = None if stacks is None else list(stacks)
+        assert training_savings(candidate(quick, mine), candidate(slow, list("cccc"))) == {}
+    two = [[10.0, 10.2, 11.0, 10.8], [5.0, 5.2, 5.6, 5.4]]
+    assert training_savings(candidate(two[1], list("aabb")), candidate(two[0], list("ccdd"))) == {
+        "training time": pytest.approx(0.5, abs=0.02)
+    }
+
+
+def test_time_differs_significantly_in_5_percent_of_comparisons_without_a_difference():
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(1000):
+        stacks = np.repeat(np.arange(3), 4)
+        sides = []
+        for _ in range(2):
+            seconds = np.exp(rng.normal(0, 0.3, 3)[stacks] + rng.normal(0, 1e-5, 12))
+            rows = {"seed": range(12), "seconds": seconds, "value": 0.9, "stack": stacks.astype(str)}
+            sides.append(Candidate("x", pd.DataFrame(rows)))
+        found += bool(training_savings(*sides))
+    assert found < 70  # of 1000 at a level of 5%; treating trials as independent finds most
+
+
 def test_savings_that_are_not_known_or_too_small_are_left_out():
     def candidate(seconds, **columns):
         seeds = range(len(seconds))
-        return Candidate("x", pd.DataFrame({"seed": seeds, "seconds": seconds, "value": 0.9} | columns))
+        rows = {"seed": seeds, "seconds": seconds, "value": 0.9, "stack": [f"1 {seed}" for seed in seeds]}
+        return Candidate("x", pd.DataFrame(rows | columns))
 
     full = candidate([10.0, 11.0, 12.0, 10.5])
     half = candidate([5.0, 5.4, 6.1, 5.2])

@@ -214,7 +214,13 @@ def test_training_questions_do_not_decide_what_is_built_before_the_smallest_mode
 
 def test_savings_of_time_memory_and_parameters():
     def candidate(seconds, memory, parameters):
-        columns = {"seed": range(4), "value": 0.9, "seconds": seconds, "trial_id": list("abcd")}
+        columns = {
+            "seed": range(4),
+            "value": 0.9,
+            "seconds": seconds,
+            "trial_id": list("abcd"),
+            "stack": range(4),
+        }
         return Candidate("x", pd.DataFrame(columns | {"memory": memory, "trained_parameters": parameters}))
 
     full = candidate([10.0, 11, 12, 10], 8e9, 1000)

@@ -133,7 +133,7 @@ def _costs(rows: pd.DataFrame, experiment: str) -> Iterator[ExtraFigure]:
         if known["x"].nunique() < 2:
             continue
         measured = (
-            "The time of a stack divided by its trials"
+            "The time of a stack divided by its trials, a single measurement for trials that were stacked together"
             if column == "seconds"
             else "The peak memory of the first training steps of a stack, divided by its trials"
         )

@@ -38,6 +38,7 @@ SELECT p.experiment, p.condition, p.x, t.id AS trial_id, t.kind, t.model, t.mode
        COALESCE(t.seed_init, t.seed) AS seed_init, COALESCE(t.seed_head, t.seed) AS seed_head,
        COALESCE(t.seed_dropout, t.seed) AS seed_dropout,
        t.reinit_pooler, t.adapter, t.trained_parameters, t.memory,
+       PRINTF('%d %.6f', t.run_id, t.started) AS stack,
        json_extract(k.guess_scores, '$."' || t.primary_metric || '"') AS guess
 FROM points p JOIN trials t ON t.id = p.trial_id
 LEFT JOIN tasks k ON k.fingerprint = t.task_fingerprint
@@ -135,7 +136,8 @@ def load_points(folder: Path) -> pd.DataFrame:
 
     `epochs` is the last epoch of a done trial; `reinit` and `order` are tuples of layers; `training` is the JSON of the
     training settings (see `training_settings`); `seed_subset` and the like are the seeds of components; `guess` is
-    the score of guessing (see `data.metrics.guess_scores`), NaN if it is not known; `finetuned_on`,
+    the score of guessing (see `data.metrics.guess_scores`), NaN if it is not known; trials that were trained together
+    have the same `stack`, and each has its part of the stack's time in `seconds`; `finetuned_on`,
     `neurons` and `ranking` are empty and `share` is NaN unless the trial is a word probe.
     """
     with read_snapshot(Path(folder) / DATABASE) as db:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from whichlayers.analysis.intervals import Interval, paired_difference
+from whichlayers.analysis.intervals import SIGNIFICANT, Interval, welch_difference
 from whichlayers.analysis.power import minutes_per_added_trial
 from whichlayers.analysis.verdicts import NOT_ENOUGH_TRIALS, RECOMMENDED, AnswerVerdict, ComparisonResult
 from whichlayers.catalog import METRICS
@@ -240,14 +240,15 @@ def minutes_for(rows: pd.DataFrame, trials: int) -> float:
 def training_savings(candidate: Candidate, baseline: Candidate) -> dict[str, float]:
     """The fractions of training time, memory and trained parameters that a variant saves, as `Answer.savings`.
 
-    Times vary with the load of the machine: they are left out if the difference is not significant. What is not known,
-    or differs by less than 1%, is left out as well.
+    Times vary with the load of the machine: they are left out if the difference is not significant (Welch's t test of
+    the logarithms, a value per stack, whose trials are timed together). What is not known, or differs by less than 1%,
+    is left out as well.
     """
     found = {}
-    mine, other = (c.rows.set_index("seed")["seconds"] for c in (candidate, baseline))
+    mine, other = (stack_times(c.rows) for c in (candidate, baseline))
     if (mine > 0).all() and (other > 0).all():
-        ratio = paired_difference(np.log(mine), np.log(other))
-        if ratio is not None and ratio.significant:
+        ratio = welch_difference(np.log(mine), np.log(other))
+        if ratio is not None and ratio.p < SIGNIFICANT:
             found["training time"] = 1 - math.exp(ratio.mean)
     for column, name in {"memory": "training memory", "trained_parameters": "trained parameters"}.items():
         if column in candidate.rows and column in baseline.rows:
@@ -255,6 +256,13 @@ def training_savings(candidate: Candidate, baseline: Candidate) -> dict[str, flo
             if own > 0 and full > 0:  # False for NaN
                 found[name] = 1 - own / full
     return {name: fraction for name, fraction in found.items() if abs(fraction) >= 0.01}
+
+
+def stack_times(rows: pd.DataFrame) -> np.ndarray:
+    """(number of stacks,) mean seconds of the trials in each stack; empty if the rows do not say what was stacked."""
+    if "stack" not in rows:
+        return np.empty(0)
+    return rows.groupby("stack")["seconds"].mean().to_numpy(float)
 
 
 def points_of(metric: str) -> str:
