@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -115,7 +115,7 @@ def last_within_tolerance(
             f"first that fails cannot be recommended from these trials. {_to_decide_rest(more, minutes, otherwise)}"
         )
         return Answer(**about, verdict=NOT_ENOUGH_TRIALS, text=text, more_trials=more, minutes=minutes)
-    nearest = "; ".join(
+    nearest = _joined(
         f"{one[0].name}: {_describe(seq.failed, metric)}"
         for one, seq in zip(series, sequences, strict=True)
         if seq.failed is not None and not seq.failed.worse
@@ -136,7 +136,8 @@ def _compared(
 ) -> tuple[Comparison, ...]:
     """Every candidate with its difference; those after the first failure are not tested.
 
-    If all of them are shown to lose more than the tolerance, this holds for each.
+    If all of them are shown to lose more than the tolerance, this holds for each. A variant of several series is listed
+    once.
     """
     found, all_worse = [], all(sequence.all_worse for sequence in sequences)
     for one, sequence in zip(series, sequences, strict=True):
@@ -151,7 +152,7 @@ def _compared(
             i, mean = test.interval, float(candidate.scores.mean())
             numbers = (mean, i.mean, i.low, i.high, 1 - 2 * alpha, i.n)
             found.append(Comparison(candidate.name, *numbers, result, candidate.trial_id))
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _why_stopped(series: Sequence[Series], sequences: Sequence[FixedSequence], metric: str) -> str:
@@ -164,7 +165,7 @@ def _why_stopped(series: Sequence[Series], sequences: Sequence[FixedSequence], m
 
 def _ends(series: Sequence[Series], sequences: Sequence[FixedSequence], metric: str) -> str:
     """The difference that ended each series; empty if none did."""
-    return "; ".join(
+    return _joined(
         f"{one[len(seq.tests) - 1].name}: {_describe(seq.failed, metric)}"
         for one, seq in zip(series, sequences, strict=True)
         if seq.failed is not None
@@ -173,17 +174,22 @@ def _ends(series: Sequence[Series], sequences: Sequence[FixedSequence], metric: 
 
 def _listed(series: Sequence[Series], sequences: Sequence[FixedSequence], metric: str, *, worse: bool) -> str:
     """The differences of the variants that are, or are not, shown to lose more than the tolerance: the highest ones."""
-    found = [
+    found = dict.fromkeys(
         (candidate.name, test)
         for one, seq in zip(series, sequences, strict=True)
         for candidate, test in zip(one, (*seq.tests, *seq.rest), strict=True)
         if test.worse == worse
-    ]
+    )
     highest = sorted(found, key=lambda item: -item[1].interval.mean)[:MAX_LISTED]
     listed = [f"{name}: {_describe(test, metric)}" for name, test in found if (name, test) in highest]
     others = len(found) - len(listed)
     rest = "1 other with a lower mean" if others == 1 else f"{others} others with lower means"
     return "; ".join([*listed, rest] if others else listed)
+
+
+def _joined(parts: Iterable[str]) -> str:
+    """The parts, each once: series may share variants, such as adapters in all layers."""
+    return "; ".join(dict.fromkeys(parts))
 
 
 def _describe(test: NonInferiority, metric: str) -> str:
