@@ -32,6 +32,8 @@ from whichlayers.trial import ALL_PRETRAINED  # noqa: E402
 
 # folder in results/ -> what the results do not say about the model and the run
 STUDIES = {
+    "all-mpnet-base-v2-freeze": "a sentence encoder with a hidden size of 768, on a CPU, with linear layers in bfloat16. "
+    "On CoLA, scores vary much between the three trials",
     "gte-small": "a sentence encoder with a hidden size of 384, on a CPU. On CoLA, finetuning all parameters at this "
     "learning rate with so few examples is no better than guessing, so that only SST-2 tells something about freezing",
     "smollm2-135m-instruct": "a decoder with a hidden size of 576 and weights from a 4-bit file, on a CPU, with linear "
