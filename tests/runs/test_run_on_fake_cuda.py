@@ -8,7 +8,7 @@ import torch
 from fake_graphs import fake_graphs
 from small_study import small_study
 
-from whichlayers.engine import compile_ahead, cuda_graphs, memory
+from whichlayers.engine import compile_ahead, cuda_graphs, free_memory
 from whichlayers.runs.run_study import run
 
 
@@ -39,7 +39,7 @@ def test_stacks_are_measured_prepared_captured_and_recorded(tmp_path, monkeypatc
     monkeypatch.setattr(compile_ahead, "should_compile", lambda *args: True)
     monkeypatch.setattr(compile_ahead, "CompileProcess", FakeProcess)
     with fake_graphs(monkeypatch) as graphs, caplog.at_level(logging.DEBUG, "whichlayers"):
-        monkeypatch.setattr(memory, "free_memory", lambda device: 1 << 34)
+        monkeypatch.setattr(free_memory, "free_memory", lambda device: 1 << 34)
         summary = run(study, tmp_path / "out", device="cuda", workers=0)
         assert graphs.replays > 0
     assert (summary.done, summary.failed) == (summary.trials, 0)
