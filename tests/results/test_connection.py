@@ -45,6 +45,12 @@ def foreign(file):
         db.execute("CREATE TABLE recipes(cake)")
 
 
+def message_in_other_bytes(file):
+    """Write a schema that SQLite quotes in its error message, with a byte that is not UTF-8."""
+    write_results(file.parent, incremental(), lifelike(6))
+    file.write_bytes(file.read_bytes().replace(b"CREATE TABLE points(", b"CREATE TABL\x80 points(", 1))
+
+
 def of_version(number):
     def prepare(file):
         write_results(file.parent, incremental(), lifelike(6), version=number)
@@ -68,6 +74,11 @@ def of_version(number):
             " `whichlayers repair {folder}`, or restore it from a backup",
         ),
         (
+            message_in_other_bytes,
+            "{file} is not a valid results database ('utf-8' codec can't decode byte 0x80 in position 47: invalid start"
+            " byte): save what can be read with `whichlayers repair {folder}`, or restore it from a backup",
+        ),
+        (
             foreign,
             "{file} is a database, but not a results database of whichlayers: give another folder",
         ),
@@ -82,7 +93,7 @@ def of_version(number):
             " versions 1 to 5: use the version that wrote it, or run the study again in a new folder",
         ),
     ],
-    ids=["missing", "unfinished", "not a database", "foreign", "newer", "older"],
+    ids=["missing", "unfinished", "not a database", "damaged schema", "foreign", "newer", "older"],
 )
 def test_all_readers_give_the_same_message(tmp_path, prepare, message, read):
     file = tmp_path / "results.db"

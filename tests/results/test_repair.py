@@ -143,6 +143,15 @@ def test_without_the_first_page_all_rows_are_saved(study, damaged_bytes):
         assert db.counts().done == TRIALS
 
 
+def test_a_schema_that_sqlite_cannot_quote_is_repaired(study):
+    file = study / "results.db"
+    damaged = file.read_bytes().replace(b"CREATE TABLE points(", b"CREATE TABL\x80 points(", 1)
+    rows = contents(file)
+    file.write_bytes(damaged)
+    repair(StudyFolder(study))
+    assert contents(file) == rows
+
+
 def test_values_that_are_never_written_are_repaired(study):
     with closing(sqlite3.connect(study / "results.db")) as db:
         trial = db.execute("SELECT id FROM trials").fetchone()[0]

@@ -23,6 +23,8 @@ DATABASE = "results.db"
 TIMEOUT = 30  # seconds to wait for a lock
 # SQLite's result codes for files that are not databases, are damaged, or lack tables or columns
 INVALID = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR)
+# what reading a damaged file raises: SQLite's messages quote the file, whose bytes may be no UTF-8
+DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 
 class ResultsDBError(WhichlayersError):
@@ -47,7 +49,7 @@ def connect(path: Path, options: str, writable: bool = False) -> sqlite3.Connect
             _switch_to_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-    except sqlite3.DatabaseError as error:
+    except DAMAGE as error:
         raise sqlite_error(path, error, "written" if writable else "read") from error
     return connection
 
@@ -117,12 +119,12 @@ def readable_errors(path: Path, connection: sqlite3.Connection) -> Iterator[None
     except Exception as error:
         if isinstance(error, WhichlayersError):
             raise
-        cause = error if isinstance(error, sqlite3.Error) else error.__cause__  # pandas wraps SQLite's errors
-        if isinstance(cause, sqlite3.DatabaseError):
+        cause = error if isinstance(error, DAMAGE) else error.__cause__  # pandas wraps SQLite's errors
+        if isinstance(cause, DAMAGE):
             raise sqlite_error(path, cause, "read") from error
         try:
             invalid, trials = find_invalid(connection), unreadable_trials(connection)
-        except sqlite3.DatabaseError as damage:
+        except DAMAGE as damage:
             raise sqlite_error(path, damage, "read") from error
         if invalid is not None:
             raise invalid_value_error(path, str(invalid)) from error
@@ -166,7 +168,7 @@ def check(path: Path, connection: sqlite3.Connection) -> int:
     try:
         tables = _tables(connection)
         meta = dict(connection.execute("SELECT key, value FROM meta")) if tables >= REQUIRED_TABLES else {}
-    except sqlite3.DatabaseError as error:
+    except DAMAGE as error:
         raise sqlite_error(path, error, "read") from error
     if not tables:
         raise ResultsDBError(
@@ -261,10 +263,13 @@ def invalid_value_error(path: Path, problem: str) -> ResultsDBError:
     return ResultsDBError(f"{path} is damaged ({problem}): {repair_advice(path)}")
 
 
-def sqlite_error(path: Path, error: sqlite3.DatabaseError, action: str) -> ResultsDBError:
-    """The error for a file that SQLite refuses; `action` is "read" or "written"."""
+def sqlite_error(
+    path: Path, error: sqlite3.DatabaseError | UnicodeDecodeError, action: str
+) -> ResultsDBError:
+    """The error for a file that SQLite refuses, one of `DAMAGE`; `action` is "read" or "written"."""
     reason = " ".join(str(error).split())
-    not_text = reason.startswith("Could not decode")  # Python's error for text that is not UTF-8
+    # Python's errors for text in the file, or in SQLite's message, that is not UTF-8
+    not_text = isinstance(error, UnicodeDecodeError) or reason.startswith("Could not decode")
     if not_text or getattr(error, "sqlite_errorcode", 0) & 0xFF in INVALID:
         return ResultsDBError(f"{path} is not a valid results database ({reason}): {repair_advice(path)}")
     return ResultsDBError(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whichlayers.files import atomic_write, scratch_folder
-from whichlayers.results.connection import ResultsDBError, connect, missing_error
+from whichlayers.results.connection import DAMAGE, ResultsDBError, connect, missing_error
 from whichlayers.results.folder import StudyFolder
 from whichlayers.results.invalid_values import delete_invalid, find_invalid, unreadable_trials
 from whichlayers.results.lock import study_lock
@@ -80,7 +80,7 @@ def _is_intact(path: Path) -> bool:
             if not str(meta.get("schema_version")).isdecimal() or "study_name" not in meta:
                 return False
             return find_invalid(connection) is None and not unreadable_trials(connection)
-    except (ResultsDBError, sqlite3.DatabaseError):
+    except (ResultsDBError, *DAMAGE):
         return False
 
 
@@ -93,7 +93,7 @@ def _with_write_ahead_log(path: Path, target: Path) -> Path:
         try:
             with closing(sqlite3.connect(target)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.DatabaseError:  # page 1 is damaged: SQLite reads neither file
+        except DAMAGE:  # page 1 is damaged: SQLite reads neither file
             shutil.copyfile(path, target)
     return target
 
