@@ -136,8 +136,7 @@ def _compared(
 ) -> tuple[Comparison, ...]:
     """Every candidate with its difference; those after the first failure are not tested.
 
-    If all of them are shown to lose more than the tolerance, this holds for each. A variant of several series is listed
-    once.
+    If all of them are shown to lose more than the tolerance, this holds for each.
     """
     found, all_worse = [], all(sequence.all_worse for sequence in sequences)
     for one, sequence in zip(series, sequences, strict=True):
@@ -152,7 +151,7 @@ def _compared(
             i, mean = test.interval, float(candidate.scores.mean())
             numbers = (mean, i.mean, i.low, i.high, 1 - 2 * alpha, i.n)
             found.append(Comparison(candidate.name, *numbers, result, candidate.trial_id))
-    return tuple(dict.fromkeys(found))
+    return tuple(found)
 
 
 def _why_stopped(series: Sequence[Series], sequences: Sequence[FixedSequence], metric: str) -> str:
